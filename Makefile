@@ -1,0 +1,50 @@
+# One entry for everything. `make` alone prints this list.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := protos format services/runtime services/nameserver services/broker services/offset client
+EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
+
+.PHONY: help setup check test demo bench soak protos format clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(VENV)/.installed: constraints.txt requirements-dev.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rockoon needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Rockoon and its tools into $(VENV) (first run only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE) -r requirements-dev.txt
+	@touch $@
+
+setup: $(VENV)/.installed  ## a virtual environment with everything in it
+
+check: setup  ## formatting, lint, types, layering, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_protos.py --check
+
+test: setup  ## every test that a fresh machine can run
+	$(BIN)/python -m pytest
+
+soak: setup  ## the long random tests: kills, recovery, bad input
+	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers" --timeout 3600
+
+demo: setup  ## a real cluster carries real messages, survives a kill, and explains where consumers start
+	@$(BIN)/python -m tools.demo $(if $(FILE),--file $(FILE))
+
+bench: setup  ## throughput, latency, recovery time and memory, as ratios of one run
+	@$(BIN)/python -m tools.bench
+
+protos: setup  ## generate Python from the .proto files
+	$(BIN)/python tools/generate_protos.py
+
+format: setup  ## let ruff rewrite what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache

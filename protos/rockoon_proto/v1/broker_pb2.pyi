@@ -1,0 +1,263 @@
+from rockoon_proto.v1 import errors_pb2 as _errors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PullStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PULL_STATUS_UNSPECIFIED: _ClassVar[PullStatus]
+    FOUND: _ClassVar[PullStatus]
+    NO_MATCHED_MESSAGE: _ClassVar[PullStatus]
+    MESSAGE_WAS_REMOVING: _ClassVar[PullStatus]
+    NO_MESSAGE_IN_QUEUE: _ClassVar[PullStatus]
+    OFFSET_TOO_SMALL: _ClassVar[PullStatus]
+    OFFSET_OVERFLOW_ONE: _ClassVar[PullStatus]
+    OFFSET_OVERFLOW_BADLY: _ClassVar[PullStatus]
+    OFFSET_FOUND_NULL: _ClassVar[PullStatus]
+    NO_MATCHED_LOGIC_QUEUE: _ClassVar[PullStatus]
+
+class Boundary(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOWER: _ClassVar[Boundary]
+    UPPER: _ClassVar[Boundary]
+PULL_STATUS_UNSPECIFIED: PullStatus
+FOUND: PullStatus
+NO_MATCHED_MESSAGE: PullStatus
+MESSAGE_WAS_REMOVING: PullStatus
+NO_MESSAGE_IN_QUEUE: PullStatus
+OFFSET_TOO_SMALL: PullStatus
+OFFSET_OVERFLOW_ONE: PullStatus
+OFFSET_OVERFLOW_BADLY: PullStatus
+OFFSET_FOUND_NULL: PullStatus
+NO_MATCHED_LOGIC_QUEUE: PullStatus
+LOWER: Boundary
+UPPER: Boundary
+
+class AppendRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    frames: bytes
+    record_lengths: bytes
+    route_revision: int
+    request_id: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+
+class Appended(_message.Message):
+    __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host")
+    FIRST_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    first_queue_offset: int
+    first_physical_offset: int
+    messages: int
+    store_timestamp_ms: int
+    store_host: bytes
+    def __init__(self, first_queue_offset: _Optional[int] = ..., first_physical_offset: _Optional[int] = ..., messages: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ...) -> None: ...
+
+class AppendReply(_message.Message):
+    __slots__ = ("request_id", "appended", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    appended: Appended
+    error: _errors_pb2.Error
+    def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TAG_HASHES_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+    tag_hashes: _containers.RepeatedScalarFieldContainer[int]
+    route_revision: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class PullReply(_message.Message):
+    __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    frames: bytes
+    record_lengths: bytes
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("range", "message_id")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    range: QueueRange
+    message_id: str
+    def __init__(self, range: _Optional[_Union[QueueRange, _Mapping]] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class QueueRange(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset", "messages")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    messages: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class ReadReply(_message.Message):
+    __slots__ = ("frames", "record_lengths")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    frames: bytes
+    record_lengths: bytes
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ...) -> None: ...
+
+class BrokerQueue(_message.Message):
+    __slots__ = ("topic", "queue_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class QueueStatusRequest(_message.Message):
+    __slots__ = ("queues", "route_revision")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[BrokerQueue]
+    route_revision: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class QueueState(_message.Message):
+    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_IN_MEMORY_BY_DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PAGES_RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue: BrokerQueue
+    min_offset: int
+    max_offset: int
+    first_store_timestamp_ms: int
+    last_store_timestamp_ms: int
+    first_in_memory_by_distance: bool
+    first_pages_resident: bool
+    error: _errors_pb2.Error
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class QueueStatusReply(_message.Message):
+    __slots__ = ("queues", "as_of_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueState]
+    as_of_ms: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class SearchOffsetRequest(_message.Message):
+    __slots__ = ("queues", "timestamp_ms", "boundary", "route_revision")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[BrokerQueue]
+    timestamp_ms: int
+    boundary: Boundary
+    route_revision: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., timestamp_ms: _Optional[int] = ..., boundary: _Optional[_Union[Boundary, str]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class FoundOffset(_message.Message):
+    __slots__ = ("queue", "offset", "error")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue: BrokerQueue
+    offset: int
+    error: _errors_pb2.Error
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., offset: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class SearchOffsetReply(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[FoundOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[FoundOffset, _Mapping]]] = ...) -> None: ...
+
+class DescribeBrokerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeBrokerReply(_message.Message):
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_SYNCED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    NOT_WRITABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_RATIO_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_RECORDS_SCANNED_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_BYTES_SCANNED_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_WAS_CLEAN_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_APPENDED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_PULLED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_APPENDED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PULLED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cluster: str
+    log_min_offset: int
+    log_max_offset: int
+    log_synced_offset: int
+    flush: str
+    writable: bool
+    not_writable_reason: str
+    disk_used_ratio: float
+    topics: int
+    queues: int
+    recovery_records_scanned: int
+    recovery_bytes_scanned: int
+    recovery_seconds: float
+    recovery_was_clean: bool
+    route_revision: int
+    messages_appended: int
+    messages_pulled: int
+    bytes_appended: int
+    bytes_pulled: int
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,423 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NodeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_KIND_UNSPECIFIED: _ClassVar[NodeKind]
+    BROKER: _ClassVar[NodeKind]
+    OFFSET_SERVICE: _ClassVar[NodeKind]
+
+class ConsumeFrom(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONSUME_FROM_UNSPECIFIED: _ClassVar[ConsumeFrom]
+    CONSUME_FROM_LAST: _ClassVar[ConsumeFrom]
+    CONSUME_FROM_FIRST: _ClassVar[ConsumeFrom]
+    CONSUME_FROM_TIMESTAMP: _ClassVar[ConsumeFrom]
+    CONSUME_FROM_TAIL: _ClassVar[ConsumeFrom]
+    CONSUME_FROM_DURATION: _ClassVar[ConsumeFrom]
+
+class NewQueueRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NEW_QUEUE_RULE_UNSPECIFIED: _ClassVar[NewQueueRule]
+    EXACT: _ClassVar[NewQueueRule]
+    CLASSIC: _ClassVar[NewQueueRule]
+
+class OutOfRangePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUT_OF_RANGE_UNSPECIFIED: _ClassVar[OutOfRangePolicy]
+    OUT_OF_RANGE_FIRST: _ClassVar[OutOfRangePolicy]
+    OUT_OF_RANGE_LAST: _ClassVar[OutOfRangePolicy]
+    OUT_OF_RANGE_FAIL: _ClassVar[OutOfRangePolicy]
+NODE_KIND_UNSPECIFIED: NodeKind
+BROKER: NodeKind
+OFFSET_SERVICE: NodeKind
+CONSUME_FROM_UNSPECIFIED: ConsumeFrom
+CONSUME_FROM_LAST: ConsumeFrom
+CONSUME_FROM_FIRST: ConsumeFrom
+CONSUME_FROM_TIMESTAMP: ConsumeFrom
+CONSUME_FROM_TAIL: ConsumeFrom
+CONSUME_FROM_DURATION: ConsumeFrom
+NEW_QUEUE_RULE_UNSPECIFIED: NewQueueRule
+EXACT: NewQueueRule
+CLASSIC: NewQueueRule
+OUT_OF_RANGE_UNSPECIFIED: OutOfRangePolicy
+OUT_OF_RANGE_FIRST: OutOfRangePolicy
+OUT_OF_RANGE_LAST: OutOfRangePolicy
+OUT_OF_RANGE_FAIL: OutOfRangePolicy
+
+class Node(_message.Message):
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    kind: NodeKind
+    name: str
+    address: str
+    store_id: str
+    started_at_ms: int
+    version: str
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+
+class RegisterNodeRequest(_message.Message):
+    __slots__ = ("node", "lease_id")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    lease_id: int
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ...) -> None: ...
+
+class RegisterNodeReply(_message.Message):
+    __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RENEW_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    ttl_seconds: float
+    renew_seconds: float
+    revision: int
+    def __init__(self, lease_id: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., renew_seconds: _Optional[float] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class UnregisterNodeRequest(_message.Message):
+    __slots__ = ("kind", "name", "store_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: NodeKind
+    name: str
+    store_id: str
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., store_id: _Optional[str] = ...) -> None: ...
+
+class UnregisterNodeReply(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class TopicConfig(_message.Message):
+    __slots__ = ("name", "permissions", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PERMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    permissions: int
+    attributes: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., permissions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class QueueBlock(_message.Message):
+    __slots__ = ("broker", "first_queue_id", "queues", "birth_revision")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_REVISION_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    first_queue_id: int
+    queues: int
+    birth_revision: int
+    def __init__(self, broker: _Optional[str] = ..., first_queue_id: _Optional[int] = ..., queues: _Optional[int] = ..., birth_revision: _Optional[int] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("config", "incarnation", "modified_revision", "blocks")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    config: TopicConfig
+    incarnation: int
+    modified_revision: int
+    blocks: _containers.RepeatedCompositeFieldContainer[QueueBlock]
+    def __init__(self, config: _Optional[_Union[TopicConfig, _Mapping]] = ..., incarnation: _Optional[int] = ..., modified_revision: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[QueueBlock, _Mapping]]] = ...) -> None: ...
+
+class StartPolicy(_message.Message):
+    __slots__ = ("consume_from", "timestamp_ms", "tail_messages", "duration_ms")
+    CONSUME_FROM_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    consume_from: ConsumeFrom
+    timestamp_ms: int
+    tail_messages: int
+    duration_ms: int
+    def __init__(self, consume_from: _Optional[_Union[ConsumeFrom, str]] = ..., timestamp_ms: _Optional[int] = ..., tail_messages: _Optional[int] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+
+class GroupConfig(_message.Message):
+    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_POLICY_FIELD_NUMBER: _ClassVar[int]
+    NEW_QUEUE_RULE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_MIN_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_MAX_FIELD_NUMBER: _ClassVar[int]
+    OTHER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_DISABLED_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    start_policy: StartPolicy
+    new_queue_rule: NewQueueRule
+    below_min: OutOfRangePolicy
+    above_max: OutOfRangePolicy
+    other_incarnation: OutOfRangePolicy
+    consume_disabled: bool
+    attributes: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("config", "incarnation", "modified_revision")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    config: GroupConfig
+    incarnation: int
+    modified_revision: int
+    def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ..., incarnation: _Optional[int] = ..., modified_revision: _Optional[int] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("group", "topic", "revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    revision: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class GetRouteRequest(_message.Message):
+    __slots__ = ("topics", "min_revision", "include_groups")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    min_revision: int
+    include_groups: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., min_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
+
+class WatchRoutesRequest(_message.Message):
+    __slots__ = ("topics", "after_revision", "include_groups")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    after_revision: int
+    include_groups: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
+
+class RouteUpdate(_message.Message):
+    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_NODES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    snapshot: bool
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    removed_nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    removed_topics: _containers.RepeatedScalarFieldContainer[str]
+    removed_groups: _containers.RepeatedScalarFieldContainer[str]
+    removed_subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    etcd_reachable: bool
+    cluster: str
+    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("broker", "queues")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    queues: int
+    def __init__(self, broker: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("config", "placements", "queues_per_broker", "if_absent")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_PER_BROKER_FIELD_NUMBER: _ClassVar[int]
+    IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    config: TopicConfig
+    placements: _containers.RepeatedCompositeFieldContainer[Placement]
+    queues_per_broker: int
+    if_absent: bool
+    def __init__(self, config: _Optional[_Union[TopicConfig, _Mapping]] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., queues_per_broker: _Optional[int] = ..., if_absent: _Optional[bool] = ...) -> None: ...
+
+class UpdateTopicRequest(_message.Message):
+    __slots__ = ("name", "permissions", "attributes", "add", "expected_modified_revision")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PERMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    permissions: int
+    attributes: _containers.ScalarMap[str, str]
+    add: _containers.RepeatedCompositeFieldContainer[Placement]
+    expected_modified_revision: int
+    def __init__(self, name: _Optional[str] = ..., permissions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., add: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
+
+class TopicReply(_message.Message):
+    __slots__ = ("topic", "revision", "created")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    revision: int
+    created: bool
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("include_system",)
+    INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    include_system: bool
+    def __init__(self, include_system: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsReply(_message.Message):
+    __slots__ = ("topics", "revision", "etcd_reachable")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    revision: int
+    etcd_reachable: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ...) -> None: ...
+
+class CreateGroupRequest(_message.Message):
+    __slots__ = ("config", "if_absent")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    config: GroupConfig
+    if_absent: bool
+    def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ..., if_absent: _Optional[bool] = ...) -> None: ...
+
+class UpdateGroupRequest(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: GroupConfig
+    def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ...) -> None: ...
+
+class GroupReply(_message.Message):
+    __slots__ = ("group", "revision", "created")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    revision: int
+    created: bool
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsReply(_message.Message):
+    __slots__ = ("groups", "subscriptions", "revision", "etcd_reachable")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    revision: int
+    etcd_reachable: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ...) -> None: ...
+
+class SubscribeRequest(_message.Message):
+    __slots__ = ("group", "topic", "create_group")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREATE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    create_group: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., create_group: _Optional[bool] = ...) -> None: ...
+
+class SubscribeReply(_message.Message):
+    __slots__ = ("subscription", "group", "revision", "created")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    subscription: Subscription
+    group: Group
+    revision: int
+    created: bool
+    def __init__(self, subscription: _Optional[_Union[Subscription, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class DescribeClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeClusterReply(_message.Message):
+    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    ETCD_AWAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NAMESERVER_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    topics: int
+    groups: int
+    revision: int
+    etcd_reachable: bool
+    etcd_away_seconds: float
+    nameserver: str
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,507 @@
+from rockoon_proto.v1 import errors_pb2 as _errors_pb2
+from rockoon_proto.v1 import nameserver_pb2 as _nameserver_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConsumeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONSUME_MODE_UNSPECIFIED: _ClassVar[ConsumeMode]
+    CLUSTERING: _ClassVar[ConsumeMode]
+    BROADCASTING: _ClassVar[ConsumeMode]
+
+class StartReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    START_REASON_UNSPECIFIED: _ClassVar[StartReason]
+    COMMITTED: _ClassVar[StartReason]
+    NEW_QUEUE: _ClassVar[StartReason]
+    FIRST: _ClassVar[StartReason]
+    LAST: _ClassVar[StartReason]
+    TIMESTAMP: _ClassVar[StartReason]
+    TAIL: _ClassVar[StartReason]
+    DURATION: _ClassVar[StartReason]
+    RETRY_TOPIC: _ClassVar[StartReason]
+    BELOW_MIN: _ClassVar[StartReason]
+    ABOVE_MAX: _ClassVar[StartReason]
+    OTHER_INCARNATION: _ClassVar[StartReason]
+    RESET: _ClassVar[StartReason]
+    IMPORTED: _ClassVar[StartReason]
+
+class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPORT_FORMAT_UNSPECIFIED: _ClassVar[ExportFormat]
+    JSON_LINES: _ClassVar[ExportFormat]
+    ROCKETMQ: _ClassVar[ExportFormat]
+CONSUME_MODE_UNSPECIFIED: ConsumeMode
+CLUSTERING: ConsumeMode
+BROADCASTING: ConsumeMode
+START_REASON_UNSPECIFIED: StartReason
+COMMITTED: StartReason
+NEW_QUEUE: StartReason
+FIRST: StartReason
+LAST: StartReason
+TIMESTAMP: StartReason
+TAIL: StartReason
+DURATION: StartReason
+RETRY_TOPIC: StartReason
+BELOW_MIN: StartReason
+ABOVE_MAX: StartReason
+OTHER_INCARNATION: StartReason
+RESET: StartReason
+IMPORTED: StartReason
+EXPORT_FORMAT_UNSPECIFIED: ExportFormat
+JSON_LINES: ExportFormat
+ROCKETMQ: ExportFormat
+
+class QueueRef(_message.Message):
+    __slots__ = ("topic", "broker", "queue_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    broker: str
+    queue_id: int
+    def __init__(self, topic: _Optional[str] = ..., broker: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class TopicSubscription(_message.Message):
+    __slots__ = ("topic", "expression")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    expression: str
+    def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("member_id", "subscriptions", "mode", "peer", "joined_at_ms", "heard_at_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
+    mode: ConsumeMode
+    peer: str
+    joined_at_ms: int
+    heard_at_ms: int
+    def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    instance: str
+    mode: ConsumeMode
+    subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds")
+    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    membership_version: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    heartbeat_seconds: float
+    lease_seconds: float
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("group", "member_id", "instance")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    instance: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchGroupRequest(_message.Message):
+    __slots__ = ("group", "member_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
+
+class GroupEvent(_message.Message):
+    __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted")
+    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RESET_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    membership_version: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    reset_queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    routes_changed: bool
+    deleted: bool
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ...) -> None: ...
+
+class QueryRequest(_message.Message):
+    __slots__ = ("group", "queue")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queue: QueueRef
+    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ...) -> None: ...
+
+class QueryReply(_message.Message):
+    __slots__ = ("found", "offset", "reason", "explanation", "rule")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    offset: int
+    reason: StartReason
+    explanation: str
+    rule: _nameserver_pb2.NewQueueRule
+    def __init__(self, found: _Optional[bool] = ..., offset: _Optional[int] = ..., reason: _Optional[_Union[StartReason, str]] = ..., explanation: _Optional[str] = ..., rule: _Optional[_Union[_nameserver_pb2.NewQueueRule, str]] = ...) -> None: ...
+
+class ResolveRequest(_message.Message):
+    __slots__ = ("group", "member_id", "queues", "policy", "route_revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    policy: _nameserver_pb2.StartPolicy
+    route_revision: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("queue", "offset", "reason", "epoch", "explanation", "gap", "error")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    offset: int
+    reason: StartReason
+    epoch: int
+    explanation: str
+    gap: int
+    error: _errors_pb2.Error
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., reason: _Optional[_Union[StartReason, str]] = ..., epoch: _Optional[int] = ..., explanation: _Optional[str] = ..., gap: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class ResolveReply(_message.Message):
+    __slots__ = ("starts",)
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedCompositeFieldContainer[Start]
+    def __init__(self, starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ...) -> None: ...
+
+class CommitEntry(_message.Message):
+    __slots__ = ("queue", "offset", "epoch", "metadata")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    offset: int
+    epoch: int
+    metadata: str
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("group", "member_id", "entries", "force")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    entries: _containers.RepeatedCompositeFieldContainer[CommitEntry]
+    force: bool
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class CommitResult(_message.Message):
+    __slots__ = ("queue", "offset", "error")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    offset: int
+    error: _errors_pb2.Error
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class CommitReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CommitResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ...) -> None: ...
+
+class ResetTarget(_message.Message):
+    __slots__ = ("earliest", "latest", "offset", "timestamp_ms", "shift", "duration_ms", "offsets")
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    earliest: bool
+    latest: bool
+    offset: int
+    timestamp_ms: int
+    shift: int
+    duration_ms: int
+    offsets: QueueOffsets
+    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., shift: _Optional[int] = ..., duration_ms: _Optional[int] = ..., offsets: _Optional[_Union[QueueOffsets, _Mapping]] = ...) -> None: ...
+
+class QueueOffset(_message.Message):
+    __slots__ = ("queue", "offset")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    offset: int
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class QueueOffsets(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ...) -> None: ...
+
+class PlanResetRequest(_message.Message):
+    __slots__ = ("group", "topic", "queues", "target")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    target: ResetTarget
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., target: _Optional[_Union[ResetTarget, _Mapping]] = ...) -> None: ...
+
+class ResetStep(_message.Message):
+    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CLAMPED_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    from_offset: int
+    to_offset: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    clamped: bool
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ...) -> None: ...
+
+class ResetPlan(_message.Message):
+    __slots__ = ("reset_id", "group", "topic", "steps", "live_members", "applied", "undone", "as_of_ms")
+    RESET_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    UNDONE_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    reset_id: str
+    group: str
+    topic: str
+    steps: _containers.RepeatedCompositeFieldContainer[ResetStep]
+    live_members: int
+    applied: bool
+    undone: bool
+    as_of_ms: int
+    def __init__(self, reset_id: _Optional[str] = ..., group: _Optional[str] = ..., topic: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., live_members: _Optional[int] = ..., applied: _Optional[bool] = ..., undone: _Optional[bool] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class ApplyResetRequest(_message.Message):
+    __slots__ = ("reset_id", "operator")
+    RESET_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    reset_id: str
+    operator: str
+    def __init__(self, reset_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
+
+class UndoResetRequest(_message.Message):
+    __slots__ = ("reset_id", "operator")
+    RESET_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    reset_id: str
+    operator: str
+    def __init__(self, reset_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
+
+class ListProgressRequest(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("group", "queue", "offset", "epoch", "incarnation", "committer", "owner", "stored_at_ms", "metadata", "start_offset", "start_reason", "start_explanation", "started_at_ms", "gap_total")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    START_REASON_FIELD_NUMBER: _ClassVar[int]
+    START_EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    GAP_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queue: QueueRef
+    offset: int
+    epoch: int
+    incarnation: int
+    committer: str
+    owner: str
+    stored_at_ms: int
+    metadata: str
+    start_offset: int
+    start_reason: StartReason
+    start_explanation: str
+    started_at_ms: int
+    gap_total: int
+    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., committer: _Optional[str] = ..., owner: _Optional[str] = ..., stored_at_ms: _Optional[int] = ..., metadata: _Optional[str] = ..., start_offset: _Optional[int] = ..., start_reason: _Optional[_Union[StartReason, str]] = ..., start_explanation: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., gap_total: _Optional[int] = ...) -> None: ...
+
+class ListProgressReply(_message.Message):
+    __slots__ = ("progress", "as_of_ms")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    as_of_ms: int
+    def __init__(self, progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class LagRequest(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class QueueLag(_message.Message):
+    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    known: bool
+    unknown_because: str
+    min_offset: int
+    max_offset: int
+    committed_offset: int
+    lag: int
+    lag_ms: int
+    owner: str
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class LagReply(_message.Message):
+    __slots__ = ("queues", "total_lag", "complete", "as_of_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_LAG_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLag]
+    total_lag: int
+    complete: bool
+    as_of_ms: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ..., total_lag: _Optional[int] = ..., complete: _Optional[bool] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupMembers(_message.Message):
+    __slots__ = ("group", "membership_version", "members")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    membership_version: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class ListMembersReply(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupMembers]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupMembers, _Mapping]]] = ...) -> None: ...
+
+class ExportRequest(_message.Message):
+    __slots__ = ("format", "group", "broker")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    format: ExportFormat
+    group: str
+    broker: str
+    def __init__(self, format: _Optional[_Union[ExportFormat, str]] = ..., group: _Optional[str] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class ExportReply(_message.Message):
+    __slots__ = ("content", "entries")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    entries: int
+    def __init__(self, content: _Optional[bytes] = ..., entries: _Optional[int] = ...) -> None: ...
+
+class ImportRequest(_message.Message):
+    __slots__ = ("format", "content", "broker", "dry_run", "overwrite", "operator")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITE_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    format: ExportFormat
+    content: bytes
+    broker: str
+    dry_run: bool
+    overwrite: bool
+    operator: str
+    def __init__(self, format: _Optional[_Union[ExportFormat, str]] = ..., content: _Optional[bytes] = ..., broker: _Optional[str] = ..., dry_run: _Optional[bool] = ..., overwrite: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
+
+class ImportReply(_message.Message):
+    __slots__ = ("imported", "skipped")
+    IMPORTED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    imported: _containers.RepeatedCompositeFieldContainer[ResetStep]
+    skipped: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ...) -> None: ...
