@@ -1,0 +1,188 @@
+"""A service process, from its command line to its exit status.
+
+    settings → logging → event loop → serve(stop) → exit
+
+`serve` runs until `stop` is set by SIGTERM or SIGINT (or by the parent's end), then drains and
+returns. A second signal ends the process at once. Whatever stops a service from doing its work
+ends it with one sentence on standard error and an exit status that says which kind it was.
+"""
+
+import asyncio
+import enum
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import uvloop
+
+from rockoon_proto.errors import RockoonError
+from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
+from rockoon_runtime.wire import ListenError
+
+Settings = TypeVar("Settings")
+
+log = logging.getLogger(__name__)
+
+
+class ExitStatus(enum.IntEnum):
+    """What the exit status of a Rockoon service means."""
+
+    STOPPED = 0
+    # An exception nobody foresaw: a bug.
+    FAILED = 1
+    # As sysexits.h: a setting is wrong, or an address cannot be listened on.
+    CONFIGURATION = 78
+    # The store is damaged, of another shape, or locked by another process.
+    STORE = 74
+    # A disk that failed while the service was running: nothing may be acknowledged any more.
+    DISK_FAILED = 76
+    # Something the service needs did not answer at start.
+    UNAVAILABLE = 69
+
+
+class Fatal(Exception):
+    """A condition in which stopping is the right answer.
+
+    Args:
+        status: what the process exits with.
+        reason: one sentence for the person who looks at the log.
+    """
+
+    def __init__(self, status: ExitStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Stop:
+    """The wish to stop: set once, from a signal handler or by the service itself."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason = ""
+        # Written by the task that found the condition; read by `run` after `serve` has returned.
+        self.fatal: Fatal | None = None
+
+    def request(self, reason: str) -> None:
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+    def fail(self, fatal: Fatal) -> None:
+        """Stop because of a fatal condition; the exit status will be its own."""
+        self.fatal = self.fatal or fatal
+        self.request(str(fatal))
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> str:
+        await self._event.wait()
+        return self.reason
+
+
+def announce(service: str, name: str, address: str) -> None:
+    """Tell whoever started the process that it serves, as one JSON line on standard output."""
+    line = json.dumps({"ready": service, "name": name, "address": address, "pid": os.getpid()})
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run(
+    service: str,
+    description: str,
+    settings_class: type[Settings],
+    serve: Callable[[Settings, Stop], Awaitable[None]],
+) -> int:
+    """Run a service from its command line and return its exit status.
+
+    Args:
+        service: short name, for example "broker".
+        description: one line for `--help`.
+        settings_class: its settings dataclass.
+        serve: the service; returns after `stop` was requested and everything is put away.
+    """
+    arguments = vars(command_line(settings_class, service, description))
+    config = arguments.pop("config")
+    print_only = arguments.pop("print_settings")
+    stop_with_parent = arguments.pop("stop_with_parent")
+    try:
+        loaded: Loaded[Settings] = load(
+            settings_class, service, file=config, environment=os.environ, arguments=arguments
+        )
+    except SettingsError as failure:
+        return complain(service, ExitStatus.CONFIGURATION, failure)
+    if print_only:
+        sys.stdout.write(render(loaded) + "\n")
+        return ExitStatus.STOPPED
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s",
+    )
+    try:
+        return uvloop.run(supervise(service, loaded.value, serve, stop_with_parent))
+    except Exception as failure:
+        cause = root_cause(failure)
+        status = exit_status(cause)
+        if status is ExitStatus.FAILED:
+            raise
+        return complain(service, status, cause)
+
+
+def exit_status(cause: BaseException) -> ExitStatus:
+    if isinstance(cause, Fatal):
+        return cause.status
+    if isinstance(cause, SettingsError | ListenError):
+        return ExitStatus.CONFIGURATION
+    if isinstance(cause, RockoonError):
+        return ExitStatus.UNAVAILABLE
+    return ExitStatus.FAILED
+
+
+async def supervise(
+    service: str,
+    settings: Settings,
+    serve: Callable[[Settings, Stop], Awaitable[None]],
+    stop_with_parent: bool,
+) -> int:
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+
+    def signalled(number: signal.Signals) -> None:
+        if stop.requested:
+            os._exit(128 + number)
+        stop.request(f"received {number.name}")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    if stop_with_parent:
+        loop.add_reader(0, parent_gone, loop, stop)
+    await serve(settings, stop)
+    if stop.fatal is not None:
+        return complain(service, stop.fatal.status, stop.fatal)
+    log.info("stopped: %s", stop.reason)
+    return ExitStatus.STOPPED
+
+
+def parent_gone(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
+    if not os.read(0, 4096):
+        loop.remove_reader(0)
+        stop.request("the process that started this one has ended")
+
+
+def root_cause(failure: BaseException) -> BaseException:
+    """The first exception inside nested exception groups (a TaskGroup wraps what its tasks raise)."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+def complain(service: str, status: int, failure: object) -> int:
+    sys.stderr.write(f"rockoon-{service}: {failure}\n")
+    sys.stderr.flush()
+    return int(status)

@@ -1,0 +1,222 @@
+"""Settings: one frozen dataclass per service, read once, from four places in rising order.
+
+The default in the class, a TOML file (`--config`), the environment (`ROCKOON_BROKER_LISTEN`), the
+command line (`--listen`). Each value remembers where it came from, for `--print-settings`. Keys
+that no field bears are refused, wherever they stand: a typo never silently means the default.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+Settings = TypeVar("Settings")
+
+SIZE_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+class SettingsError(ValueError):
+    """A setting is unknown, of the wrong type or out of bounds; the text says which and why."""
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """A field of a settings class.
+
+    Args:
+        default: its value when nobody says otherwise.
+        doc: one line for `--help` and `--print-settings`, with the unit.
+        minimum: smallest number allowed.
+        maximum: largest number allowed.
+        choices: the only texts allowed; empty means any.
+    """
+    bounds = {"doc": doc, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
+    return dataclasses.field(default=default, metadata=bounds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded(Generic[Settings]):
+    """Settings with the place each value came from (field name → "default", a path, ...)."""
+
+    value: Settings
+    sources: Mapping[str, str]
+
+
+def load(
+    settings_class: type[Settings],
+    service: str,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str],
+    arguments: Mapping[str, str],
+) -> Loaded[Settings]:
+    """Read a service's settings.
+
+    Args:
+        settings_class: a frozen dataclass whose fields were made with `setting`.
+        service: its name, for example "broker"; also the prefix of its environment variables.
+        file: a TOML file, or None.
+        environment: usually `os.environ`.
+        arguments: field name → text, from the command line.
+
+    Raises:
+        SettingsError: unknown key, wrong type, out of bounds, unreadable file.
+    """
+    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, settings_class))}
+    kinds = typing.get_type_hints(settings_class)
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(fields, "default")
+
+    def take(name: str, raw: object, source: str) -> None:
+        if name not in fields:
+            raise SettingsError(unknown(name, fields, source))
+        values[name] = convert(name, raw, kinds[name], source)
+        check(name, values[name], fields[name].metadata, source)
+        sources[name] = source
+
+    if file is not None:
+        for name, raw in read_toml(file).items():
+            take(name, raw, str(file))
+    prefix = f"ROCKOON_{service.upper()}_"
+    for variable, raw in environment.items():
+        if variable.startswith(prefix):
+            take(variable.removeprefix(prefix).lower(), raw, f"environment {variable}")
+    for name, raw in arguments.items():
+        take(name, raw, f"--{name.replace('_', '-')}")
+    return Loaded(settings_class(**values), sources)
+
+
+def read_toml(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as failure:
+        raise SettingsError(f"cannot read {file}: {failure.strerror}") from failure
+    except tomllib.TOMLDecodeError as failure:
+        raise SettingsError(f"{file} is not TOML: {failure}") from failure
+
+
+def unknown(name: str, fields: Mapping[str, object], source: str) -> str:
+    near = difflib.get_close_matches(name, fields, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown setting {name!r} (from {source}){hint}"
+
+
+def convert(name: str, raw: object, kind: Any, source: str) -> object:
+    """Turn text or a TOML value into the field's type."""
+    optional = isinstance(kind, types.UnionType) and type(None) in typing.get_args(kind)
+    if optional:
+        if raw is None or raw == "":
+            return None
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    try:
+        if kind is bool:
+            return parse_bool(raw)
+        if kind is int:
+            return parse_int(raw)
+        if kind is float and not isinstance(raw, bool):
+            return float(typing.cast(Any, raw))
+        if kind is str and isinstance(raw, str):
+            return raw
+        if kind is Path and isinstance(raw, str):
+            return Path(raw).expanduser()
+        if typing.get_origin(kind) is tuple:
+            parts = raw.split(",") if isinstance(raw, str) else typing.cast(list[str], raw)
+            return tuple(str(part).strip() for part in parts if str(part).strip())
+    except (TypeError, ValueError):
+        pass
+    expected = getattr(kind, "__name__", str(kind))
+    raise SettingsError(f"{name} = {raw!r} (from {source}) is not a valid {expected}")
+
+
+def parse_bool(raw: object) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    word = str(raw).lower()
+    if word not in words:
+        raise ValueError(raw)
+    return words[word]
+
+
+def parse_int(raw: object) -> int:
+    """An integer, or a size such as "64MiB"."""
+    if isinstance(raw, bool):
+        raise ValueError(raw)  # noqa: TRY004 - the caller names the setting and its type
+    if isinstance(raw, int):
+        return raw
+    match = re.fullmatch(r"\s*(-?\d+)\s*([A-Za-z]*)\s*", str(raw))
+    if match is None or match[2].upper() not in SIZE_UNITS:
+        raise ValueError(raw)
+    return int(match[1]) * SIZE_UNITS[match[2].upper()]
+
+
+def check(name: str, value: object, bounds: Mapping[str, Any], source: str) -> None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = bounds.get("minimum"), bounds.get("maximum")
+        if (low is not None and value < low) or (high is not None and value > high):
+            between = f"between {low} and {high}" if high is not None else f"at least {low}"
+            raise SettingsError(f"{name} = {value} (from {source}) must be {between}")
+    choices = bounds.get("choices") or ()
+    if choices and value not in choices:
+        raise SettingsError(
+            f"{name} = {value!r} (from {source}) must be one of {', '.join(choices)}"
+        )
+
+
+def command_line(settings_class: type[Any], service: str, description: str) -> argparse.Namespace:
+    """Parse a service's command line: `--config`, `--print-settings` and a flag per field."""
+    parser = argparse.ArgumentParser(
+        prog=f"rockoon-{service}", description=description, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--config", type=Path, default=None, help="a TOML file with settings")
+    parser.add_argument(
+        "--print-settings", action="store_true", default=False, help="show every setting and exit"
+    )
+    parser.add_argument(
+        "--stop-with-parent",
+        action="store_true",
+        default=False,
+        help="stop when standard input is closed, as it is when the process that started us ends",
+    )
+    own = parser.add_argument_group("settings")
+    for field in dataclasses.fields(settings_class):
+        own.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            metavar="VALUE",
+            help=f"{field.metadata['doc']} (default: {field.default})".replace("%", "%%"),
+        )
+    return parser.parse_args()
+
+
+def render(loaded: Loaded[Any]) -> str:
+    """A settings listing that is itself a TOML file, with the source of each value beside it."""
+    lines = []
+    for field in dataclasses.fields(loaded.value):
+        value = getattr(loaded.value, field.name)
+        lines.append(f"# {field.metadata['doc']} ({loaded.sources[field.name]})")
+        lines.append(
+            f"{field.name} = {toml_text(value)}" if value is not None else f"# {field.name} ="
+        )
+    return "\n".join(lines)
+
+
+def toml_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_text(part) for part in value) + "]"
+    if isinstance(value, str | Path):
+        text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{text}"'
+    return str(value)
