@@ -176,7 +176,7 @@ def parent_gone(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
 
 
 def root_cause(failure: BaseException) -> BaseException:
-    """The first exception inside nested exception groups (a TaskGroup wraps what its tasks raise)."""
+    """The first exception inside nested groups (a TaskGroup wraps what its tasks raise)."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
