@@ -1,0 +1,386 @@
+"""Batches: back-to-back records of one message queue, handled a column at a time.
+
+A producer encodes a batch in its final stored form, with zeros in the fields that only the broker
+knows: queue offset, physical offset, store timestamp and store host (always IPv4). The broker
+checks every record, writes those fields into all of them at once, and appends the bytes as they
+are. Consumers get the same bytes back.
+
+What `check_batch` accepts must be what recovery accepts, and the tags codes it computes must be
+those that a ConsumeQueue rebuilt from the log would hold: nothing is checked again later.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rockoon_format.columns import Columns, decode_columns
+from rockoon_format.consume_queue import EntryArray, encode_entries
+from rockoon_format.delay_levels import DELAY_LEVELS_MS, delay_of_level_ms, parse_java_int
+from rockoon_format.frames import PREFIX, Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.names import SCHEDULE_TOPIC
+from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_DELAY_TIME_LEVEL, decode
+from rockoon_format.record import (
+    AT_QUEUE_OFFSET,
+    AT_STORE_TIMESTAMP_V4,
+    CRC_MASK,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION,
+    SYS_FLAG_MULTI_TAGS,
+    SYS_FLAG_STORE_HOST_V6,
+    TOPIC_V1_BYTES_MAX,
+    TRANSACTION_PREPARED,
+    encode_topic,
+)
+from rockoon_format.scan import Scan, ScanEnd, scan
+
+__all__ = [
+    "SYS_FLAGS_ALLOWED",
+    "BatchError",
+    "BatchFault",
+    "BatchLayout",
+    "Columns",
+    "Scan",
+    "ScanEnd",
+    "check_batch",
+    "decode_columns",
+    "encode_batch",
+    "patch_batch",
+    "queue_entries",
+    "scan",
+]
+
+SYS_FLAGS_ALLOWED = (
+    SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_COMPRESSION
+)
+"""What an ordinary producer may set: no transaction type, no inner batch, no IPv6 store host."""
+
+SIZE_MAX = 2**31 - 1
+
+
+def _head_dtype(born_host_bytes: int) -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            *((name, PREFIX[name]) for name in PREFIX.names or ()),
+            ("born_host", f"V{born_host_bytes}"),
+            ("store_timestamp", ">i8"),
+            ("store_host", f"V{HOST_V4_BYTES}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_length", ">i4"),
+        ]
+    )
+
+
+_HEADS = {size: _head_dtype(size) for size in (HOST_V4_BYTES, HOST_V6_BYTES)}
+assert _HEADS[HOST_V4_BYTES].itemsize == 88
+assert _HEADS[HOST_V6_BYTES].itemsize == 100
+
+_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
+_STORE = np.dtype([("timestamp", ">i8"), ("host", f"V{HOST_V4_BYTES}")])
+
+
+class BatchFault(Enum):
+    """Why a batch is refused."""
+
+    EMPTY = "empty"
+    LENGTHS = "lengths"
+    MAGIC = "magic"
+    SIZE = "size"
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SYS_FLAG = "sys flag"
+    STORE_HOST = "store host"
+    BODY_TOO_LARGE = "body too large"
+    PROPERTIES_TOO_LARGE = "properties too large"
+    RECORD_TOO_LARGE = "record too large"
+    BODY_CRC = "body crc"
+    DELAY_LEVEL = "delay level"
+
+
+class BatchError(ValueError):
+    """A batch that must not be stored; `index` is the first bad record's, 0 for the whole."""
+
+    def __init__(self, reason: BatchFault, index: int, message: str) -> None:
+        super().__init__(f"record {index}: {message}")
+        self.reason = reason
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """What `check_batch` learnt about a batch, enough to patch and index it without its bytes."""
+
+    starts: NDArray[np.int64]
+    """Position of each record in the frames, int64[n]."""
+    lengths: NDArray[np.int64]
+    """Size of each record in bytes, int64[n]."""
+    tag_codes: NDArray[np.int64]
+    """ConsumeQueue tags code of each record, int64[n]."""
+    store_positions: NDArray[np.int64]
+    """Position of each record's store timestamp, int64[n]; the store host follows it."""
+    total_bytes: int
+    delays_ms: NDArray[np.int64] | None = None
+    """SCHEDULE_TOPIC_XXXX only: each record's delay, int64[n]; 0 means that its tags count."""
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+
+def encode_batch(
+    topic: bytes,
+    queue_id: int,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+    born_timestamp_ms: int | NDArray[np.int64],
+    born_host: bytes,
+    *,
+    flags: int | NDArray[np.int32] = 0,
+    sys_flags: int | NDArray[np.int32] = 0,
+) -> tuple[bytes, NDArray[np.uint32]]:
+    """Encode messages of one queue as back-to-back records.
+
+    Args:
+        topic: the topic in UTF-8; more than 127 bytes make V2 records.
+        queue_id: the message queue.
+        bodies: n bodies as they are to be stored, compressed or not.
+        properties: n encoded property sections (`properties.encode`), TAGS first if there are any.
+        born_timestamp_ms: epoch milliseconds, one for all or int64[n].
+        born_host: 8 or 20 bytes (`record.encode_host`); sets the IPv6 bit of the system flags.
+        flags: the users' flags, one for all or int32[n].
+        sys_flags: compression bits and the like, one for all or int32[n].
+
+    Returns:
+        The frames, and each record's size, uint32[n].
+
+    Raises:
+        ValueError: bodies and properties differ in number, a property section is longer than
+            32767 bytes, or the host is not 8 or 20 bytes long.
+        RecordError: the topic is longer than 32767 bytes.
+    """
+    count = len(bodies)
+    if len(properties) != count:
+        raise ValueError(f"{count} bodies but {len(properties)} properties")
+    if len(born_host) not in _HEADS:
+        raise ValueError(f"a host of {len(born_host)} bytes, not 8 or 20")
+    head = _HEADS[len(born_host)]
+    magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
+    topic_part = encode_topic(topic, magic)
+    property_lengths = list(map(len, properties))
+    distinct_lengths = set(property_lengths)
+    if distinct_lengths and max(distinct_lengths) > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties of more than {PROPERTIES_BYTES_MAX} bytes")
+
+    body_lengths = np.fromiter(map(len, bodies), np.int64, count)
+    fixed_bytes = head.itemsize + len(topic_part) + 2
+    sizes = body_lengths + np.array(property_lengths, np.int64) + fixed_bytes
+    if count and int(sizes.max()) > SIZE_MAX:
+        raise ValueError(f"a record of {int(sizes.max())} bytes")
+
+    heads = np.zeros(count, head)
+    heads["size"] = sizes
+    heads["magic"] = magic
+    heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & CRC_MASK
+    heads["queue_id"] = queue_id
+    heads["flag"] = flags
+    heads["sys_flag"] = sys_flags
+    if len(born_host) == HOST_V6_BYTES:
+        heads["sys_flag"] |= SYS_FLAG_BORN_HOST_V6
+    heads["born_timestamp"] = born_timestamp_ms
+    heads["born_host"] = np.void(born_host)
+    heads["body_length"] = body_lengths
+
+    # Most batches hold few distinct property lengths, so topic and length are packed once for each.
+    tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
+    pieces: list[bytes] = [b""] * (4 * count)
+    pieces[0::4] = heads.view(f"V{head.itemsize}").tolist()
+    pieces[1::4] = bodies
+    pieces[2::4] = map(tails.__getitem__, property_lengths)
+    pieces[3::4] = properties
+    return b"".join(pieces), sizes.astype(np.uint32)
+
+
+def check_batch(
+    frames: bytes,
+    lengths: ArrayLike,
+    *,
+    topic: bytes,
+    queue_id: int,
+    body_bytes_max: int,
+    properties_bytes_max: int = PROPERTIES_BYTES_MAX,
+    record_bytes_max: int,
+    sys_flags_allowed: int = SYS_FLAGS_ALLOWED,
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+) -> BatchLayout:
+    """Prove that a batch may be stored, and compute its queue entries.
+
+    Args:
+        frames: back-to-back records, as `encode_batch` makes them.
+        lengths: size of each record in bytes, n integers.
+        topic: the topic that every record must name.
+        queue_id: the queue that every record must name.
+        body_bytes_max, properties_bytes_max, record_bytes_max: limits for each record.
+        sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
+            have no queue entry and cannot be allowed; committed ones (0x8) can.
+        delay_levels_ms: delays of levels 1, 2, ... for records of SCHEDULE_TOPIC_XXXX.
+
+    Returns:
+        The layout that `patch_batch` and `queue_entries` need.
+
+    Raises:
+        BatchError: with the reason, and the index of the first record that is wrong for it.
+    """
+    if sys_flags_allowed & (TRANSACTION_PREPARED | SYS_FLAG_STORE_HOST_V6):
+        raise ValueError(f"system flags {sys_flags_allowed:#x} cannot be allowed in a batch")
+    sizes = np.asarray(lengths)
+    if sizes.ndim != 1 or len(sizes) == 0:
+        raise BatchError(BatchFault.EMPTY, 0, "the batch has no records")
+    sizes = sizes.astype(np.int64)
+    _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    # Sizes above 2^31 could wrap the sum.
+    _refuse(BatchFault.LENGTHS, sizes > len(frames), "longer than the batch")
+    if total != len(frames):
+        raise BatchError(
+            BatchFault.LENGTHS, 0, f"lengths add up to {total}, the batch has {len(frames)} bytes"
+        )
+    starts = ends - sizes
+    parts = locate(frames, starts)
+    prefix = parts.prefix
+    magics, flags = prefix["magic"], prefix["sys_flag"]
+    _refuse(BatchFault.MAGIC, (magics != MAGIC_V1) & (magics != MAGIC_V2), "unknown magic")
+    _refuse(BatchFault.STORE_HOST, flags & SYS_FLAG_STORE_HOST_V6 != 0, "the store host is IPv6")
+    _refuse(BatchFault.SYS_FLAG, flags & ~sys_flags_allowed != 0, "a forbidden system flag")
+    wrong_size = (
+        (prefix["size"] != sizes)
+        | (parts.computed_sizes != sizes)
+        | (parts.body_lengths < 0)
+        | (parts.topic_lengths < 0)
+        | (parts.properties_lengths < 0)
+    )
+    _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
+    _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
+    _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
+    _refuse(
+        BatchFault.BODY_TOO_LARGE,
+        parts.body_lengths > body_bytes_max,
+        f"a body of more than {body_bytes_max} bytes",
+    )
+    _refuse(
+        BatchFault.PROPERTIES_TOO_LARGE,
+        parts.properties_lengths > properties_bytes_max,
+        f"properties of more than {properties_bytes_max} bytes",
+    )
+    _refuse(
+        BatchFault.RECORD_TOO_LARGE,
+        sizes > record_bytes_max,
+        f"a record of more than {record_bytes_max} bytes",
+    )
+    found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
+    _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
+    delays_ms = None
+    if topic == SCHEDULE_TOPIC.encode():
+        delays_ms = _delays_ms(frames, parts, delay_levels_ms)
+    return BatchLayout(
+        starts=starts,
+        lengths=sizes,
+        tag_codes=tags_codes(frames, parts),
+        store_positions=starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes,
+        total_bytes=total,
+        delays_ms=delays_ms,
+    )
+
+
+def _refuse(reason: BatchFault, wrong: NDArray[Any], message: str) -> None:
+    if wrong.any():
+        raise BatchError(reason, int(wrong.argmax()), message)
+
+
+def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]:
+    other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
+    if not topic or other.any():
+        return other
+    found = sliding(frames, f"V{len(topic)}")[parts.topic_starts].view(np.uint8)
+    differs = found.reshape(len(other), len(topic)) != np.frombuffer(topic, np.uint8)
+    wrong: NDArray[np.bool_] = differs.any(1)
+    return wrong
+
+
+def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> NDArray[np.int64]:
+    sections = slices(frames, parts.properties_starts, parts.properties_lengths)
+    delays = np.zeros(len(sections), np.int64)
+    for index, section in enumerate(sections):
+        level = decode(section).get(PROPERTY_DELAY_TIME_LEVEL)
+        if level is None:
+            continue
+        try:
+            delays[index] = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
+        except ValueError as error:
+            raise BatchError(BatchFault.DELAY_LEVEL, index, str(error)) from error
+    return delays
+
+
+def patch_batch(
+    buffer: NDArray[np.uint8],
+    layout: BatchLayout,
+    *,
+    first_queue_offset: int,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> None:
+    """Write the fields that only the broker knows into every record, in place.
+
+    Args:
+        buffer: the frames that were checked, writable, uint8[total_bytes].
+        layout: from `check_batch` of the same frames.
+        first_queue_offset: queue offset of the first record; the rest count up from it.
+        first_physical_offset: CommitLog position of the first record.
+        store_timestamp_ms: epoch milliseconds.
+        store_host: 8 bytes (`record.encode_host` of an IPv4 address).
+    """
+    if len(store_host) != HOST_V4_BYTES:
+        raise ValueError(f"a store host of {len(store_host)} bytes, not {HOST_V4_BYTES}")
+    if len(buffer) != layout.total_bytes:
+        raise ValueError(f"a buffer of {len(buffer)} bytes for a batch of {layout.total_bytes}")
+    count = layout.count
+    offsets = np.empty(count, _OFFSETS)
+    offsets["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + count)
+    offsets["physical_offset"] = layout.starts + first_physical_offset
+    # Plain void items of 16 bytes are copied whole; structured ones would go field by field.
+    items = sliding(buffer, "V16")
+    items[layout.starts + AT_QUEUE_OFFSET] = offsets.view("V16")
+    store = np.zeros((), _STORE)
+    store["timestamp"] = store_timestamp_ms
+    store["host"] = np.void(store_host)
+    items[layout.store_positions] = np.void(store.tobytes())
+
+
+def queue_entries(
+    layout: BatchLayout, first_physical_offset: int, store_timestamp_ms: int | None = None
+) -> EntryArray:
+    """Return the batch's ConsumeQueue entries, structured, n of 20 bytes.
+
+    Args:
+        layout: from `check_batch`.
+        first_physical_offset: CommitLog position of the first record.
+        store_timestamp_ms: needed for SCHEDULE_TOPIC_XXXX, whose entries hold deliver times.
+    """
+    codes = layout.tag_codes
+    if layout.delays_ms is not None:
+        if store_timestamp_ms is None:
+            raise ValueError("entries of delayed messages need the store timestamp")
+        codes = np.where(layout.delays_ms > 0, store_timestamp_ms + layout.delays_ms, codes)
+    return encode_entries(layout.starts + first_physical_offset, layout.lengths, codes)

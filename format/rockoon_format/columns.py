@@ -1,0 +1,221 @@
+"""The fields of many stored records as columns, each computed when first asked for."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rockoon_format.frames import IntArray, Parts, locate, slices, sliding, tags_codes
+from rockoon_format.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    decode,
+    decode_text,
+)
+from rockoon_format.record import (
+    AT_BORN_HOST,
+    AT_STORE_TIMESTAMP_V4,
+    HOST_V4_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    Buffer,
+    Record,
+    RecordError,
+    RecordFault,
+    decode_record,
+)
+
+
+class Columns:
+    """Records of any topics and queues, in the order of the frames.
+
+    Integer columns are native int64[n]; list columns have n items. Bodies are as stored:
+    `sys_flags` says which are compressed. CRCs are not checked: the broker did when it stored
+    the records, and the transport protects them on the way.
+    """
+
+    def __init__(self, frames: bytes, parts: Parts, lengths: IntArray) -> None:
+        self._frames = frames
+        self._parts = parts
+        self.lengths = lengths
+        """Size of each record in bytes."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def _field(self, name: str) -> IntArray:
+        column: IntArray = self._parts.prefix[name].astype(np.int64)
+        return column
+
+    @cached_property
+    def queue_ids(self) -> IntArray:
+        return self._field("queue_id")
+
+    @cached_property
+    def flags(self) -> IntArray:
+        return self._field("flag")
+
+    @cached_property
+    def queue_offsets(self) -> IntArray:
+        return self._field("queue_offset")
+
+    @cached_property
+    def physical_offsets(self) -> IntArray:
+        return self._field("physical_offset")
+
+    @cached_property
+    def sys_flags(self) -> IntArray:
+        return self._field("sys_flag")
+
+    @cached_property
+    def born_timestamps_ms(self) -> IntArray:
+        return self._field("born_timestamp")
+
+    @cached_property
+    def store_timestamps_ms(self) -> IntArray:
+        return self._gather(AT_STORE_TIMESTAMP_V4, self._parts.born_extra_bytes, ">i8")
+
+    @cached_property
+    def reconsume_times(self) -> IntArray:
+        return self._gather(72, self._parts.hosts_extra_bytes, ">i4")
+
+    @cached_property
+    def prepared_transaction_offsets(self) -> IntArray:
+        return self._gather(76, self._parts.hosts_extra_bytes, ">i8")
+
+    def _gather(self, at: int, extra: IntArray, dtype: str) -> IntArray:
+        found: IntArray = sliding(self._frames, dtype)[self._parts.starts + at + extra].astype(
+            np.int64
+        )
+        return found
+
+    @cached_property
+    def born_hosts(self) -> list[bytes]:
+        extra = self._parts.born_extra_bytes
+        return slices(self._frames, self._parts.starts + AT_BORN_HOST, extra + HOST_V4_BYTES)
+
+    @cached_property
+    def store_hosts(self) -> list[bytes]:
+        parts = self._parts
+        starts = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes + 8
+        extra = parts.hosts_extra_bytes - parts.born_extra_bytes
+        return slices(self._frames, starts, extra + HOST_V4_BYTES)
+
+    @cached_property
+    def bodies(self) -> list[bytes]:
+        lengths = np.maximum(self._parts.body_lengths, 0)
+        return slices(self._frames, self._parts.body_starts, lengths)
+
+    @cached_property
+    def topics(self) -> list[bytes]:
+        return slices(self._frames, self._parts.topic_starts, self._parts.topic_lengths)
+
+    @cached_property
+    def properties_bytes(self) -> list[bytes]:
+        lengths = np.maximum(self._parts.properties_lengths, 0)
+        return slices(self._frames, self._parts.properties_starts, lengths)
+
+    @cached_property
+    def properties(self) -> list[dict[str, str]]:
+        return list(map(decode, self.properties_bytes))
+
+    @cached_property
+    def tag_codes(self) -> IntArray:
+        """Hashes of the tags, as ConsumeQueue entries hold them (delayed records too)."""
+        return tags_codes(self._frames, self._parts)
+
+    @cached_property
+    def tags(self) -> list[str | None]:
+        return self._property(PROPERTY_TAGS)
+
+    @cached_property
+    def keys(self) -> list[str | None]:
+        """The KEYS values as stored; `properties.split_keys` cuts one up."""
+        return self._property(PROPERTY_KEYS)
+
+    @cached_property
+    def unique_keys(self) -> list[str | None]:
+        return self._property(PROPERTY_UNIQ_KEY)
+
+    def _property(self, name: str) -> list[str | None]:
+        if "properties" in self.__dict__:
+            return [properties.get(name) for properties in self.properties]
+        start, inside = f"{name}\x01".encode(), f"\x02{name}\x01".encode()
+        return [_find(raw, start, inside, name) for raw in self.properties_bytes]
+
+    def record(self, index: int) -> Record:
+        """Return one record with all its fields, its CRC not checked."""
+        start = int(self._parts.starts[index])
+        end = start + int(self.lengths[index])
+        return decode_record(memoryview(self._frames)[start:end], check_crc=False)
+
+
+def _find(raw: bytes, start: bytes, inside: bytes, name: str) -> str | None:
+    """Return what `decode(raw).get(name)` would, without parsing the rest where that is safe."""
+    last = raw.rfind(inside)
+    if last >= 0:
+        at = last + len(inside)
+    elif raw.startswith(start):
+        at = len(start)
+    else:
+        return None
+    end = raw.find(b"\x02", at)
+    value = raw[at:] if end < 0 else raw[at:end]
+    if value:
+        return decode_text(value)
+    # The last of several may be empty and thus not count.
+    return decode(raw).get(name)
+
+
+def decode_columns(frames: Buffer, lengths: ArrayLike | None = None) -> Columns:
+    """Prepare columns over back-to-back records.
+
+    Args:
+        frames: the records, V1 and V2, of any hosts.
+        lengths: size of each in bytes, n integers; without them the records' own sizes are used.
+
+    Raises:
+        RecordError: TRUNCATED, MAGIC or SIZE if lengths and records do not agree.
+    """
+    sizes = record_sizes(frames) if lengths is None else np.asarray(lengths).astype(np.int64)
+    if len(sizes) == 0:
+        if len(frames):
+            raise RecordError(RecordFault.SIZE, f"{len(frames)} bytes but no record lengths")
+        return Columns(b"", _no_parts(), sizes)
+    ends = np.cumsum(sizes)
+    if (sizes < RECORD_BYTES_MIN).any() or (sizes > len(frames)).any() or ends[-1] != len(frames):
+        raise RecordError(RecordFault.TRUNCATED, "the lengths do not add up to the frames")
+    frames = bytes(frames)
+    parts = locate(frames, ends - sizes)
+    magics = parts.prefix["magic"]
+    if ((magics != MAGIC_V1) & (magics != MAGIC_V2)).any():
+        raise RecordError(RecordFault.MAGIC, "a record with an unknown magic")
+    if (parts.computed_sizes != sizes).any() or (parts.topic_lengths < 0).any():
+        raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
+    return Columns(frames, parts, sizes)
+
+
+def record_sizes(frames: Buffer) -> NDArray[np.int64]:
+    """Walk back-to-back records and return the size that each gives for itself.
+
+    Raises:
+        RecordError: TRUNCATED if the last one is cut off, SIZE if one is too small to be one.
+    """
+    view = memoryview(frames)
+    sizes = []
+    position = 0
+    while position < len(view):
+        size = int.from_bytes(view[position : position + 4], signed=True)
+        if size < RECORD_BYTES_MIN:
+            raise RecordError(RecordFault.SIZE, f"a record of {size} bytes at {position}")
+        position += size
+        sizes.append(size)
+    if position != len(view):
+        raise RecordError(RecordFault.TRUNCATED, "the last record is cut off")
+    return np.array(sizes, np.int64)
+
+
+def _no_parts() -> Parts:
+    return locate(bytes(RECORD_BYTES_MIN), np.zeros(0, np.int64))

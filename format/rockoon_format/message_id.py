@@ -1,0 +1,93 @@
+"""Message ids: where a broker stored a message, and what its producer called it.
+
+    offset id   | store host 4 or 16 | port 4 | physical offset 8 |            upper-case hex
+    unique key  | client address 4 or 16 | pid 2 | instance 4 | ms 4 | counter 2 |   likewise
+
+Source: MessageDecoder#createMessageId, #decodeMessageId, MessageClientIDSetter#createUniqID.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from rockoon_format.record import HOST_V4_BYTES, HOST_V6_BYTES
+
+_OFFSET = struct.Struct(">q")
+_TAIL = np.dtype([("elapsed_ms", ">u4"), ("counter", ">u2")])
+assert _TAIL.itemsize == 6
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMessageId:
+    """Where a message is: the broker's 8- or 20-byte host and the CommitLog offset."""
+
+    store_host: bytes
+    physical_offset: int
+
+
+def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
+    """Return the 32 or 56 hex digits that name the record at `physical_offset`.
+
+    Raises:
+        ValueError: the host is not 8 or 20 bytes long, or the offset is negative.
+    """
+    if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES) or physical_offset < 0:
+        raise ValueError(f"no message is at {physical_offset} of {store_host!r}")
+    return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def decode_offset_id(text: str) -> OffsetMessageId:
+    """Read an offset id.
+
+    Raises:
+        ValueError: not 32 or 56 hex digits, or the offset is negative.
+    """
+    if len(text) not in (32, 56) or not text.isalnum():
+        raise ValueError(f"{text!r} is not an offset message id")
+    raw = bytes.fromhex(text)
+    (offset,) = _OFFSET.unpack(raw[-8:])
+    if offset < 0:
+        raise ValueError(f"{text!r} has a negative offset")
+    return OffsetMessageId(raw[:-8], offset)
+
+
+class UniqueKeys:
+    """Makes UNIQ_KEY values that no other process makes.
+
+    Two keys of one process differ in the counter, or in the millisecond once the counter has
+    wrapped: more than 65536 keys within one millisecond would repeat.
+
+    Args:
+        address: the client's packed IPv4 or IPv6 address.
+        pid: the process id; its low 16 bits are used.
+        instance_hash: tells producers within a process apart, 32 bits.
+        month_start_ms: the first of the current month at local midnight, epoch milliseconds.
+    """
+
+    __slots__ = ("_counter", "_month_start_ms", "_prefix")
+
+    def __init__(self, address: bytes, pid: int, instance_hash: int, month_start_ms: int) -> None:
+        if len(address) not in (4, 16):
+            raise ValueError(f"an address of {len(address)} bytes, not 4 or 16")
+        self._prefix = address + struct.pack(">HI", pid & 0xFFFF, instance_hash & 0xFFFFFFFF)
+        self._month_start_ms = month_start_ms
+        self._counter = 0
+
+    def begin_month(self, month_start_ms: int) -> None:
+        """Count milliseconds from another month's start; the time field wraps after 49 days."""
+        self._month_start_ms = month_start_ms
+
+    def take(self, count: int, now_ms: int) -> list[bytes]:
+        """Return `count` new keys, 32 (IPv4) or 56 (IPv6) ASCII hex digits each."""
+        size = len(self._prefix)
+        keys = np.empty(count, np.dtype([("prefix", f"V{size}"), ("tail", _TAIL)]))
+        keys["prefix"] = np.void(self._prefix)
+        keys["tail"]["elapsed_ms"] = (now_ms - self._month_start_ms) & 0xFFFFFFFF
+        counters = np.arange(self._counter, self._counter + count, dtype=np.uint64)
+        keys["tail"]["counter"] = counters.astype(np.uint16)
+        self._counter = (self._counter + count) & 0xFFFF
+        digits = keys.tobytes().hex().upper().encode()
+        # Hex digits are never NUL, so fixed-width strings lose nothing here.
+        taken: list[bytes] = np.frombuffer(digits, f"S{2 * (size + _TAIL.itemsize)}").tolist()
+        return taken

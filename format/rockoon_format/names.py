@@ -1,0 +1,131 @@
+"""Names of topics and consumer groups: what is allowed, and which are reserved.
+
+Source: TopicValidator, Validators, HookUtils#checkBeforePutMessage, MixAll.
+"""
+
+import re
+
+TOPIC_BYTES_MAX = 127
+# Retry and dead-letter topics carry a prefix and a whole group name.
+DERIVED_TOPIC_BYTES_MAX = 255
+GROUP_BYTES_MAX = 120
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+DLQ_TOPIC_PREFIX = "%DLQ%"
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+TRANSACTION_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+DEFAULT_TOPIC = "TBW102"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        DEFAULT_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+SYSTEM_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        TRANSACTION_GROUP,
+    }
+)
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class InvalidName(ValueError):
+    """A topic's or group's name that no broker may store; the message is the reason."""
+
+
+def topic_fault(topic: str) -> str | None:
+    """Return a sentence that says what is wrong with a topic's name, None if nothing is."""
+    derived = is_retry_topic(topic) or is_dlq_topic(topic)
+    bytes_max = DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX
+    return _fault("topic", topic, bytes_max)
+
+
+def group_fault(group: str) -> str | None:
+    """Return a sentence that says what is wrong with a group's name, None if nothing is."""
+    return _fault("group", group, GROUP_BYTES_MAX)
+
+
+def validate_topic(topic: str) -> str:
+    """Return `topic`.
+
+    Raises:
+        InvalidName: empty, longer than 127 bytes (255 for retry and dead-letter topics), or with
+            a character other than `%|a-zA-Z0-9_-`.
+    """
+    if fault := topic_fault(topic):
+        raise InvalidName(fault)
+    return topic
+
+
+def validate_group(group: str) -> str:
+    """Return `group`.
+
+    Raises:
+        InvalidName: empty, longer than 120 bytes, or with a character other than `%|a-zA-Z0-9_-`.
+    """
+    if fault := group_fault(group):
+        raise InvalidName(fault)
+    return group
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic to which a group's failed messages are sent back."""
+    return RETRY_TOPIC_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Return the topic that keeps what a group gave up on."""
+    return DLQ_TOPIC_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_TOPIC_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    return topic.startswith(DLQ_TOPIC_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Return whether a topic is the broker's own, which clients neither create nor delete."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Return whether a group belongs to the broker or its tools."""
+    return group in SYSTEM_GROUPS
+
+
+def _fault(kind: str, name: str, bytes_max: int) -> str | None:
+    if not name:
+        return f"the {kind} is empty"
+    if not _ALLOWED.fullmatch(name):
+        return f"the {kind} {name!r} has a character other than letters, digits and % | _ -"
+    if len(name) > bytes_max:
+        return f"the {kind} has {len(name)} characters, more than {bytes_max}"
+    return None

@@ -1,0 +1,145 @@
+"""A message's properties: `name 0x01 value 0x02`, repeated.
+
+    +------+------+-------+------+------+------+-------+------+
+    | name | 0x01 | value | 0x02 | name | 0x01 | value | 0x02 |  ...
+    +------+------+-------+------+------+------+-------+------+
+
+Writers of RocketMQ 4.9.1 to 5.1.4 leave the last 0x02 out, so a reader accepts both.
+Source: MessageDecoder#messageProperties2String, #string2messageProperties; names: MessageConst.
+"""
+
+import re
+from collections.abc import Mapping
+
+NAME_VALUE_SEPARATOR = b"\x01"
+PROPERTY_SEPARATOR = b"\x02"
+PROPERTIES_BYTES_MAX = 32_767
+KEY_SEPARATOR = " "
+
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT_STORE_MSG_OK = "WAIT"
+PROPERTY_DELAY_TIME_LEVEL = "DELAY"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_MIN_OFFSET = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET = "MAX_OFFSET"
+PROPERTY_BUYER_ID = "BUYER_ID"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_TRANSFER_FLAG = "TRANSFER_FLAG"
+PROPERTY_CORRECTION_FLAG = "CORRECTION_FLAG"
+PROPERTY_MQ2_FLAG = "MQ2_FLAG"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_MSG_REGION = "MSG_REGION"
+PROPERTY_TRACE_SWITCH = "TRACE_ON"
+PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+PROPERTY_EXTEND_UNIQ_INFO = "EXTEND_UNIQ_INFO"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_CONSUME_START_TIMESTAMP = "CONSUME_START_TIME"
+PROPERTY_INNER_NUM = "INNER_NUM"
+PROPERTY_INNER_BASE = "INNER_BASE"
+PROPERTY_DUP_INFO = "DUP_INFO"
+PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_TRANSACTION_ID = "__transactionId__"
+PROPERTY_TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_INSTANCE_ID = "INSTANCE_ID"
+PROPERTY_CORRELATION_ID = "CORRELATION_ID"
+PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+PROPERTY_TTL = "TTL"
+PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
+PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+PROPERTY_CLUSTER = "CLUSTER"
+PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+PROPERTY_POP_CK = "POP_CK"
+PROPERTY_POP_CK_OFFSET = "POP_CK_OFFSET"
+PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_FORWARD_QUEUE_ID = "PROPERTY_FORWARD_QUEUE_ID"
+PROPERTY_REDIRECT = "REDIRECT"
+PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+PROPERTY_TRACE_CONTEXT = "TRACE_CONTEXT"
+PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+PROPERTY_TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+PROPERTY_TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+PROPERTY_TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
+PROPERTY_TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+PROPERTY_TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+PROPERTY_BORN_HOST = "__BORNHOST"
+PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
+PROPERTY_CRC32 = "__CRC32#"
+PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+
+RESERVED_NAMES = frozenset(
+    value
+    for name, value in tuple(globals().items())
+    if name.startswith("PROPERTY_") and isinstance(value, str)
+)
+
+# Three bytes that would decode to a lone surrogate become one replacement character in Java and
+# three in Python; tags are hashed, so the difference would show in a ConsumeQueue.
+_ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def decode_text(raw: bytes) -> str:
+    """Decode UTF-8 as Java's `new String(bytes, UTF_8)` does: malformed input is replaced."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _ENCODED_SURROGATE.sub(b"\xef\xbf\xbd", raw).decode(errors="replace")
+
+
+def encode(properties: Mapping[str, str]) -> bytes:
+    """Encode properties in the mapping's order, with the closing 0x02.
+
+    Put TAGS first: that is where the broker looks before it searches.
+
+    Raises:
+        ValueError: a name or value is empty (a reader would drop the pair), or holds a
+            separator (a reader would see other pairs), or the result exceeds 32767 bytes.
+    """
+    pieces = []
+    for name, value in properties.items():
+        if not name or not value:
+            raise ValueError(f"property {name!r} has an empty name or value")
+        if "\x01" in name or "\x02" in name or "\x02" in value:
+            raise ValueError(f"property {name!r} holds a separator byte")
+        pieces.append(f"{name}\x01{value}\x02")
+    raw = "".join(pieces).encode()
+    if len(raw) > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties take {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
+    return raw
+
+
+def decode(raw: bytes) -> dict[str, str]:
+    """Decode properties as a broker does, never raising.
+
+    Pairs with an empty name or value are dropped, and the last of equal names wins.
+    """
+    result: dict[str, str] = {}
+    for segment in decode_text(raw).split("\x02"):
+        name, _, value = segment.partition("\x01")
+        if name and value:
+            result[name] = value
+    return result
+
+
+def find_tags(raw: bytes) -> str:
+    """Return the TAGS value that `decode` would give, or the empty string without one."""
+    if raw.find(b"TAGS\x01") < 0:
+        return ""
+    return decode(raw).get(PROPERTY_TAGS, "")
+
+
+def split_keys(keys: str) -> list[str]:
+    """Return the index keys in a KEYS value: its non-empty tokens between single spaces."""
+    return [token for token in keys.split(KEY_SEPARATOR) if token]

@@ -1,0 +1,272 @@
+"""Walking a CommitLog file as recovery does.
+
+The rules are those of CommitLog#checkMessageAndReturnSize: stop at the first bytes that are not a
+whole, undamaged record. PHYSICALOFFSET is not compared with the real position.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.delay_levels import DELAY_LEVELS_MS, delay_of_level_ms, parse_java_int
+from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.names import SCHEDULE_TOPIC
+from rockoon_format.properties import PROPERTY_DELAY_TIME_LEVEL, decode
+from rockoon_format.record import (
+    AT_STORE_TIMESTAMP_V4,
+    CRC_MASK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    TRANSACTION_PREPARED,
+    Buffer,
+)
+
+_SIZE_AND_MAGIC = struct.Struct(">ii")
+RECORDS_MAX_DEFAULT = 4096
+# A call looks at no more than this beyond its first record, however many records were asked for.
+CHUNK_BYTES_MAX = 8 * 2**20
+
+
+class ScanEnd(Enum):
+    """Why a scan stopped at its position."""
+
+    LIMIT = "limit"
+    """More may follow: call again from the position."""
+    END = "end"
+    """Every byte up to the given end belongs to a record."""
+    BLANK = "blank"
+    """The file is closed: the next record is in the next file."""
+    ZERO = "zero"
+    """Size and magic are zero: nothing was ever written here."""
+    BAD_MAGIC = "bad magic"
+    TRUNCATED = "truncated"
+    """The record says more bytes than there are, or fewer than 8 are left."""
+    SIZE_MISMATCH = "size mismatch"
+    """The parts do not add up to the record's size: a half-written record."""
+    BAD_CRC = "bad crc"
+    BAD_DELAY_LEVEL = "bad delay level"
+    """A record of SCHEDULE_TOPIC_XXXX whose DELAY is no number; a Java broker stops here too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Whole records in order, as columns of n items; nothing in it refers to the buffer."""
+
+    offsets: NDArray[np.int64]
+    """Position of each record in the buffer that was scanned."""
+    sizes: NDArray[np.int64]
+    topics: list[bytes]
+    """Distinct topics, in order of appearance."""
+    topic_numbers: NDArray[np.int64]
+    """Which of `topics` each record names."""
+    queue_ids: NDArray[np.int64]
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    """As stored in the record, not verified."""
+    store_timestamps_ms: NDArray[np.int64]
+    sys_flags: NDArray[np.int64]
+    tag_codes: NDArray[np.int64]
+    """What a queue entry holds: hash of the tags, or the deliver time of a delayed record."""
+    has_queue_entry: NDArray[np.bool_]
+    """False for prepared and rolled-back records: no ConsumeQueue lists them."""
+    properties_starts: NDArray[np.int64]
+    """Position of each record's properties in the buffer."""
+    properties_lengths: NDArray[np.int64]
+    end: ScanEnd
+    position: int
+    """Where the scan stopped: the byte behind the last whole record."""
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets)
+
+
+def scan(
+    buffer: Buffer,
+    position: int,
+    end: int,
+    *,
+    check_crc: bool = True,
+    records_max: int = RECORDS_MAX_DEFAULT,
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+) -> Scan:
+    """Read consecutive records from `position`, at most `records_max`.
+
+    Args:
+        buffer: a file, or a part of one; wrap an mmap in a memoryview.
+        position: where the first record starts.
+        end: where the file, or what is known of it, ends; `position <= end <= len(buffer)`.
+        check_crc: compare body CRCs.
+        records_max: bound of one call; with `ScanEnd.LIMIT`, call again from `Scan.position`.
+        delay_levels_ms: delays of levels 1, 2, ... for SCHEDULE_TOPIC_XXXX.
+
+    Returns:
+        The records before the first byte that belongs to none, and why it stopped. Never raises
+        for anything the bytes hold.
+    """
+    view = memoryview(buffer)
+    if not 0 <= position <= end <= len(view) or records_max < 1:
+        raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
+    starts, sizes, why, stop = _walk(view, position, end, records_max)
+    if not starts:
+        return _result(b"", position, _no_parts(), [], why, stop, delay_levels_ms)
+    # A copy is one pass over bytes that are read several times below, and what the file's writer
+    # does meanwhile cannot come between two checks.
+    window = bytes(view[position:stop])
+    parts = locate(window, np.array(starts, np.int64) - position)
+    good, fault = _leading_good(window, parts, np.array(sizes, np.int64), check_crc)
+    if fault is not None:
+        why, stop = fault, starts[good]
+        parts = locate(window, parts.starts[:good])
+    return _result(window, position, parts, sizes[:good], why, stop, delay_levels_ms)
+
+
+def _walk(
+    view: memoryview, position: int, end: int, records_max: int
+) -> tuple[list[int], list[int], ScanEnd, int]:
+    """Follow the records' own sizes; their other fields are checked afterwards, all at once."""
+    starts: list[int] = []
+    sizes: list[int] = []
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    bytes_end = position + CHUNK_BYTES_MAX
+    at = position
+    while True:
+        if at == end:
+            why = ScanEnd.END
+            break
+        if len(starts) == records_max or at >= bytes_end:
+            why = ScanEnd.LIMIT
+            break
+        if end - at < _SIZE_AND_MAGIC.size:
+            why = ScanEnd.TRUNCATED
+            break
+        size, magic = unpack(view, at)
+        if size > end - at:
+            why = ScanEnd.TRUNCATED
+            break
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            if magic == MAGIC_BLANK:
+                why = ScanEnd.BLANK
+            else:
+                why = ScanEnd.ZERO if size == 0 and magic == 0 else ScanEnd.BAD_MAGIC
+            break
+        if size < RECORD_BYTES_MIN:
+            why = ScanEnd.SIZE_MISMATCH
+            break
+        starts.append(at)
+        sizes.append(size)
+        at += size
+    return starts, sizes, why, at
+
+
+def _leading_good(
+    window: bytes, parts: Parts, sizes: NDArray[np.int64], check_crc: bool
+) -> tuple[int, ScanEnd | None]:
+    """Return how many records are whole before the first that is not, and what is wrong with it."""
+    good, fault = len(sizes), None
+    mismatch = (parts.computed_sizes != sizes) | (parts.topic_lengths < 0)
+    if mismatch.any():
+        good, fault = int(mismatch.argmax()), ScanEnd.SIZE_MISMATCH
+    if check_crc:
+        body_lengths = np.maximum(parts.body_lengths[:good], 0)
+        found = crcs(window, parts.body_starts[:good], body_lengths) & CRC_MASK
+        # An empty body's CRC is not looked at, as in Java.
+        wrong = (found != parts.prefix["body_crc"][:good]) & (body_lengths > 0)
+        if wrong.any():
+            good, fault = int(wrong.argmax()), ScanEnd.BAD_CRC
+    return good, fault
+
+
+def _result(
+    window: bytes,
+    position: int,
+    parts: Parts,
+    sizes: list[int],
+    why: ScanEnd,
+    stop: int,
+    delay_levels_ms: Sequence[int],
+) -> Scan:
+    count = len(sizes)
+    prefix = parts.prefix
+    store_at = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes
+    stored_ms = (
+        sliding(window, ">i8")[store_at].astype(np.int64) if count else np.zeros(0, np.int64)
+    )
+    numbers: dict[bytes, int] = {}
+    topic_numbers = np.fromiter(
+        (
+            numbers.setdefault(topic, len(numbers))
+            for topic in slices(window, parts.topic_starts, parts.topic_lengths)
+        ),
+        np.int64,
+        count,
+    )
+    codes = tags_codes(window, parts)
+    delayed = numbers.get(SCHEDULE_TOPIC.encode())
+    if delayed is not None:
+        bad = _set_deliver_times(
+            window,
+            parts,
+            np.flatnonzero(topic_numbers == delayed),
+            codes,
+            stored_ms,
+            delay_levels_ms,
+        )
+        if bad is not None:
+            kept = locate(window, parts.starts[:bad])
+            at = position + int(parts.starts[bad])
+            return _result(
+                window, position, kept, sizes[:bad], ScanEnd.BAD_DELAY_LEVEL, at, delay_levels_ms
+            )
+    flags = prefix["sys_flag"].astype(np.int64)
+    return Scan(
+        offsets=parts.starts + position,
+        sizes=np.array(sizes, np.int64),
+        topics=list(numbers),
+        topic_numbers=topic_numbers,
+        queue_ids=prefix["queue_id"].astype(np.int64),
+        queue_offsets=prefix["queue_offset"].astype(np.int64),
+        physical_offsets=prefix["physical_offset"].astype(np.int64),
+        store_timestamps_ms=stored_ms,
+        sys_flags=flags,
+        tag_codes=codes,
+        has_queue_entry=flags & TRANSACTION_PREPARED == 0,
+        properties_starts=parts.properties_starts + position,
+        properties_lengths=np.maximum(parts.properties_lengths, 0),
+        end=why,
+        position=stop,
+    )
+
+
+def _set_deliver_times(
+    window: bytes,
+    parts: Parts,
+    indices: NDArray[np.int64],
+    codes: NDArray[np.int64],
+    stored_ms: NDArray[np.int64],
+    delay_levels_ms: Sequence[int],
+) -> int | None:
+    """Replace delayed records' codes; return the first record whose level is no number, if any."""
+    for index in indices.tolist():
+        start = int(parts.properties_starts[index])
+        length = max(0, int(parts.properties_lengths[index]))
+        level = decode(window[start : start + length]).get(PROPERTY_DELAY_TIME_LEVEL)
+        if level is None:
+            continue
+        try:
+            delay_ms = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
+        except ValueError:
+            return int(index)
+        if delay_ms:
+            codes[index] = stored_ms[index] + delay_ms
+    return None
+
+
+def _no_parts() -> Parts:
+    return locate(bytes(RECORD_BYTES_MIN), np.zeros(0, np.int64))
