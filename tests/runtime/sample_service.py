@@ -1,0 +1,32 @@
+"""A service with nothing in it, for watching how a process lives and ends."""
+
+import sys
+from dataclasses import dataclass
+
+from rockoon_proto.errors import NameserverUnavailable
+from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce, run
+from rockoon_runtime.settings import setting
+from rockoon_runtime.wire import GrpcServer
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    listen: str = setting("127.0.0.1:0", "where to listen")
+    fail: str = setting("", "how to end: start, later, disk, bug or not at all")
+
+
+async def serve(settings: SampleSettings, stop: Stop) -> None:
+    if settings.fail == "start":
+        raise NameserverUnavailable(address="127.0.0.1:1")
+    if settings.fail == "bug":
+        raise RuntimeError("nobody foresaw this")
+    async with GrpcServer("sample", "test", settings.listen, lambda server: None, ()) as server:
+        await server.set_serving(True)
+        announce("sample", "sample-1", server.address)
+        if settings.fail == "disk":
+            stop.fail(Fatal(ExitStatus.DISK_FAILED, "fsync failed"))
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(run("sample", "A service with nothing in it.", SampleSettings, serve))

@@ -1,0 +1,87 @@
+"""A service process says when it serves, and its exit status says why it ended."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rockoon_runtime.process import ExitStatus
+
+SAMPLE = Path(__file__).with_name("sample_service.py")
+DEADLINE_SECONDS = 20
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(SAMPLE), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = json.loads(process.stdout.readline())
+    assert line["ready"] == "sample"
+    return str(line["address"])
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, errors
+
+
+def test_a_ready_service_answers_health_checks_and_sigterm_stops_it() -> None:
+    process = start()
+    with grpc.insecure_channel(ready(process)) as channel:
+        request = health_pb2.HealthCheckRequest(service="")
+        reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE_SECONDS)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    process.send_signal(signal.SIGTERM)
+    status, errors = end(process)
+    assert status == ExitStatus.STOPPED
+    assert "stopped: received SIGTERM" in errors
+
+
+def test_a_service_whose_parent_ends_stops_by_itself() -> None:
+    process = start("--stop-with-parent")
+    ready(process)
+    status, errors = end(process)
+    assert status == ExitStatus.STOPPED
+    assert "the process that started this one has ended" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["--fail", "start"], ExitStatus.UNAVAILABLE, "no nameserver answers at 127.0.0.1:1"),
+        (["--fail", "disk"], ExitStatus.DISK_FAILED, "rockoon-sample: fsync failed"),
+        (["--fail", "bug"], ExitStatus.FAILED, "RuntimeError: nobody foresaw this"),
+        (["--config", "absent.toml"], ExitStatus.CONFIGURATION, "cannot read absent.toml"),
+    ],
+)
+def test_what_stops_a_service_is_one_sentence_and_an_exit_status(
+    arguments: list[str], status: ExitStatus, sentence: str
+) -> None:
+    ended, errors = end(start(*arguments))
+    assert ended == status
+    assert sentence in errors
+    assert ("Traceback" in errors) == (status is ExitStatus.FAILED)
+
+
+def test_a_port_in_use_is_a_configuration_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, errors = end(start("--listen", address))
+    assert status == ExitStatus.CONFIGURATION
+    assert f"cannot listen on {address}" in errors

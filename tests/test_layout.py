@@ -1,0 +1,78 @@
+"""The house rules that a machine can check (STYLE.md gives the reasons)."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_FOLDERS = ("format", "services", "client", "spark")
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "impl"}
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 90
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not GENERATED.search(path.name) and ".venv" not in path.parts:
+                yield path
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+ALL = list(sources(*SOURCE_FOLDERS))
+
+
+@pytest.mark.parametrize("path", ALL, ids=shown)
+def test_a_file_is_named_after_what_is_in_it_and_fits_a_reading(path: Path) -> None:
+    assert path.stem not in VAGUE_NAMES, "name it after the noun it holds"
+    lines = path.read_text().count("\n")
+    assert lines <= FILE_LINES_MAX, f"{lines} lines: split by object and role"
+
+
+@pytest.mark.parametrize("path", ALL, ids=shown)
+def test_functions_fit_a_screen_and_modules_say_what_they_are_for(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if path.read_text().strip():
+        assert ast.get_docstring(tree), "a module begins with what it is for"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", list(sources("tests")), ids=shown)
+def test_tests_never_sleep_and_never_mock(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+            assert not any("mock" in name for name in names), "write a fake and verify it"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            slept = node.func.attr == "sleep" and node.args
+            if slept and isinstance(node.args[0], ast.Constant):
+                assert node.args[0].value == 0, f"line {node.lineno}: wait for what you wait for"
+
+
+def test_the_repository_names_no_machine_and_no_registry() -> None:
+    words = re.compile("/" + r"work/|pypi\." + r"org|files\.python" + "hosted")
+    for pattern in ("*.py", "*.md", "*.toml", "*.txt", "Makefile", ".ci/run", "*.yaml"):
+        for path in ROOT.rglob(pattern):
+            if ".venv" in path.parts or path == Path(__file__):
+                continue
+            assert not words.search(path.read_text(errors="replace")), shown(path)
+
+
+def test_an_installed_package_brings_one_unmistakable_import_name() -> None:
+    for metadata in [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]:
+        packages = [
+            folder.name for folder in metadata.parent.iterdir() if (folder / "__init__.py").exists()
+        ]
+        assert len(packages) == 1, f"{shown(metadata)}: {packages}"
+        assert packages[0].startswith("rockoon"), packages
