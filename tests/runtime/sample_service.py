@@ -20,7 +20,7 @@ async def serve(settings: SampleSettings, stop: Stop) -> None:
         raise NameserverUnavailable(address="127.0.0.1:1")
     if settings.fail == "bug":
         raise RuntimeError("nobody foresaw this")
-    async with GrpcServer("sample", "test", settings.listen, lambda server: None, ()) as server:
+    async with GrpcServer("sample", "test", settings.listen, lambda _: None, ()) as server:
         await server.set_serving(True)
         announce("sample", "sample-1", server.address)
         if settings.fail == "disk":

@@ -12,8 +12,7 @@ from typing import Any
 
 import grpc
 from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rockoon_proto.errors import ERROR_METADATA_KEY, Internal, RockoonError, WrongCluster
@@ -154,7 +153,7 @@ class GrpcServer:
         self._listen = listen
         self._service_names = tuple(service_names)
         self._drain_seconds_max = drain_seconds_max
-        self._health = health.HealthServicer()
+        self._health = health.aio.HealthServicer()
         interceptor = ErrorTableInterceptor(service, cluster)
         self._server = aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
         register(self._server)
