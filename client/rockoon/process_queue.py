@@ -1,0 +1,237 @@
+"""What a consumer holds of one message queue: pulled, handed out, finished.
+
+Invariants:
+- Messages come in offset order, and go out (`take`) in offset order, each once.
+- `commit_offset` is the smallest offset that is not finished; when all are, it is where the next
+  pull starts, so messages a filter left out count as finished. It never goes back.
+- Nothing is taken in, handed out or committed once the queue is dropped: whoever owns it next
+  starts from what was committed, and late results of running handlers change nothing.
+
+Pulled batches are kept whole, with one byte per message for "finished or not", so holding a
+thousand messages costs about as much as holding one. Source: ProcessQueue, for the rule of the
+commit offset and for what the limits count.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+Batch = TypeVar("Batch")
+
+_OPEN = b"\1"
+
+
+class Limit(Enum):
+    """Why no more is pulled into a queue for now."""
+
+    COUNT = "messages_max"
+    BYTES = "bytes_max"
+    SPAN = "span_max"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """How much one queue may hold before pulling pauses. A pull is never cut short by them: what
+    is held can exceed each by one batch."""
+
+    messages_max: int = 4096
+    """Unfinished messages. RocketMQ: 1000, with batches of 32; here a batch is up to 1024."""
+    bytes_max: int = 100 * 2**20
+    """Bytes of the batches held; a batch counts whole until its last message is finished,
+    because so long it is in memory."""
+    span_max: int = 8192
+    """Newest offset held minus smallest unfinished one: how far a message that is never
+    finished can be overtaken. RocketMQ: 2000."""
+
+    def __post_init__(self) -> None:
+        for name in ("messages_max", "bytes_max", "span_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Generic[Batch]):
+    """Neighbouring messages of one pulled batch, handed out together."""
+
+    batch: Batch
+    start: int
+    """Index in the batch of the first message, and one past the last."""
+    stop: int
+    offsets: Sequence[int]
+    """Their queue offsets, ascending."""
+
+
+@dataclass(slots=True)
+class _Held(Generic[Batch]):
+    """A batch and what has become of its messages."""
+
+    batch: Batch
+    offsets: Sequence[int]
+    """A range where offsets have no gaps, which is nearly always."""
+    size_bytes: int
+    states: bytearray
+    unfinished: int
+    head: int = 0
+    """Index of the smallest unfinished message; everything below is finished."""
+    taken: int = 0
+    """Index of the next message to hand out."""
+
+    def index_of(self, offset: int) -> int | None:
+        if isinstance(self.offsets, range):
+            return offset - self.offsets.start if offset in self.offsets else None
+        index = bisect_left(self.offsets, offset)
+        found = index < len(self.offsets) and self.offsets[index] == offset
+        return index if found else None
+
+
+@dataclass(slots=True)
+class ProcessQueue(Generic[Batch]):
+    """The messages of one queue between the pull that brought them and the commit."""
+
+    next_offset: int
+    """Where the next pull starts. Written by `put` only."""
+    limits: FlowLimits = field(default_factory=FlowLimits)
+    dropped: bool = False
+    unfinished: int = 0
+    """Messages held and not finished, handed out or not."""
+    bytes_held: int = 0
+    _held: list[_Held[Batch]] = field(default_factory=list)
+    """In offset order; each has an unfinished message."""
+    _firsts: list[int] = field(default_factory=list)
+    """First offset of each of `_held`, for bisecting."""
+    _taking: int = 0
+    """Index in `_held` of the batch `take` goes on with."""
+
+    def put(
+        self, batch: Batch, offsets: Sequence[int], *, next_offset: int, size_bytes: int
+    ) -> None:
+        """Take in what a pull answered.
+
+        Args:
+            batch: the messages, kept as they are.
+            offsets: their queue offsets, ascending; empty when nothing matched the filter.
+            next_offset: where the next pull starts, beyond all of `offsets`.
+            size_bytes: what holding the batch costs.
+
+        Raises:
+            ValueError: the offsets are not ascending, or overlap what was pulled before.
+        """
+        if self.dropped:
+            return
+        count = len(offsets)
+        if next_offset < self.next_offset or (
+            count and not self.next_offset <= offsets[0] <= offsets[-1] < next_offset
+        ):
+            raise ValueError(
+                f"a pull from {self.next_offset} brought {count} messages and goes on at "
+                f"{next_offset}: it overlaps"
+            )
+        if count:
+            if offsets[-1] - offsets[0] == count - 1:
+                offsets = range(offsets[0], offsets[0] + count)
+            held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
+            self._held.append(held)
+            self._firsts.append(offsets[0])
+            self.unfinished += count
+            self.bytes_held += size_bytes
+        self.next_offset = next_offset
+
+    def take(self, messages_max: int) -> list[Run[Batch]]:
+        """Hand out the next messages, at most `messages_max`; they stay held until done."""
+        runs: list[Run[Batch]] = []
+        while not self.dropped and messages_max > 0 and self._taking < len(self._held):
+            held = self._held[self._taking]
+            stop = min(held.taken + messages_max, len(held.offsets))
+            if stop > held.taken:
+                runs.append(Run(held.batch, held.taken, stop, held.offsets[held.taken : stop]))
+                messages_max -= stop - held.taken
+                held.taken = stop
+            if stop == len(held.offsets):
+                self._taking += 1
+        return runs
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether `take` would hand out something."""
+        return not self.dropped and self._taking < len(self._held)
+
+    def done(self, offsets: Iterable[int]) -> int:
+        """Finish messages; saying so twice, or after the queue was dropped, changes nothing.
+
+        Returns:
+            How many of them were unfinished until now.
+
+        Raises:
+            ValueError: a message that was never handed out.
+        """
+        if self.dropped:
+            return 0
+        finished = 0
+        held: _Held[Batch] | None = None
+        index: int | None = None
+        for offset in offsets:
+            index = None if held is None else held.index_of(offset)
+            if index is None:
+                at = bisect_right(self._firsts, offset) - 1
+                held = self._held[at] if at >= 0 else None
+                index = None if held is None else held.index_of(offset)
+            if held is None or index is None:
+                if offset >= self.next_offset:
+                    raise ValueError(f"message {offset} was never pulled")
+                continue  # its batch is finished and forgotten, or a filter left it out
+            if index >= held.taken:
+                raise ValueError(f"message {offset} was not handed out")
+            if held.states[index]:
+                held.states[index] = 0
+                held.unfinished -= 1
+                finished += 1
+        self.unfinished -= finished
+        self._forget_finished()
+        return finished
+
+    def _forget_finished(self) -> None:
+        whole = [held for held in self._held if not held.unfinished]
+        if whole:
+            # A batch without unfinished messages was handed out whole, so it lies before _taking.
+            self._taking -= len(whole)
+            self.bytes_held -= sum(held.size_bytes for held in whole)
+            self._held = [held for held in self._held if held.unfinished]
+            self._firsts = [held.offsets[0] for held in self._held]
+        if self._held:
+            first = self._held[0]
+            first.head = first.states.find(_OPEN, first.head)
+
+    @property
+    def commit_offset(self) -> int:
+        """The next offset to consume after a restart: everything below it is finished."""
+        if not self._held:
+            return self.next_offset
+        held = self._held[0]
+        return held.offsets[held.head]
+
+    @property
+    def span(self) -> int:
+        """Newest offset held minus smallest unfinished one; 0 when nothing is held."""
+        return self._held[-1].offsets[-1] - self.commit_offset if self._held else 0
+
+    def blocked_by(self) -> Limit | None:
+        """Return the limit that forbids the next pull, None when it may go."""
+        if self.dropped:
+            return Limit.DROPPED
+        if self.unfinished >= self.limits.messages_max:
+            return Limit.COUNT
+        if self.bytes_held >= self.limits.bytes_max:
+            return Limit.BYTES
+        if self.span >= self.limits.span_max:
+            return Limit.SPAN
+        return None
+
+    def drop(self) -> None:
+        """Give the queue up; what it held is forgotten."""
+        self.dropped = True
+        self.unfinished = self.bytes_held = self._taking = 0
+        self._held.clear()
+        self._firsts.clear()
