@@ -1,0 +1,376 @@
+"""`LocalCluster`: start, watch, hurt and stop a cluster of real processes.
+
+    etcd  ◀── nameservers ◀── brokers, offset service ◀── clients
+
+Everything is launched at once: a service that finds what it needs not there yet waits for it, and
+meanwhile the machine loads several Python programs side by side. Stopping goes from the right to
+the left, each column at once.
+"""
+
+import asyncio
+import importlib.util
+import queue
+import signal
+import string
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rockoon.local.directory import ClusterDirectory, NodeRecord
+from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
+from rockoon.local.ports import can_listen, choose_port
+from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+
+READY_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+NODES_MAX = 26
+
+MODULES = {
+    Kind.NAMESERVER: "rockoon_nameserver",
+    Kind.BROKER: "rockoon_broker",
+    Kind.OFFSET: "rockoon_offset",
+}
+
+Settings = Mapping[str, object]
+
+
+class LocalCluster:
+    """A Rockoon cluster on this machine, one operating-system process per node.
+
+        async with LocalCluster(brokers=2) as cluster:
+            client = await rockoon.connect(cluster.nameservers)
+
+    `with` works as well. The methods that wait (`start`, `stop`, `restart`, `add_broker`) block
+    their thread for some tenths of a second; where an event loop must go on meanwhile, either pass
+    `wait=False` and `await cluster.wait_ready(name)`, or call them through `asyncio.to_thread`.
+    The nodes end with this process, even when it is killed.
+
+    Args:
+        directory: where data, logs and the list of nodes live; what is found there is used again.
+            None takes a temporary directory that goes away with the cluster.
+        nameservers: how many; None means what the directory has, else 1.
+        brokers: likewise; they are called broker-a, broker-b, ...
+        port: of the first nameserver, the others follow; None takes free ones.
+        settings: service ("broker") or node ("broker-a") → setting → value, as the service's
+            command line has them: `{"broker": {"flush": "async"}}`.
+        environment: service or node → variables for its process.
+        durable: whether etcd syncs its writes; by default only in a directory that is kept.
+        ready_seconds_max: how long a node may take to get ready.
+
+    Raises:
+        LocalClusterError: on start, with the end of the log of the node that failed; also when
+            the directory is in use by another cluster, or the port by anybody.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str | None = None,
+        *,
+        nameservers: int | None = None,
+        brokers: int | None = None,
+        port: int | None = None,
+        settings: Mapping[str, Settings] | None = None,
+        environment: Mapping[str, Mapping[str, str]] | None = None,
+        durable: bool | None = None,
+        ready_seconds_max: float = READY_SECONDS_MAX,
+    ) -> None:
+        self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
+        self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
+        self._port = port
+        self._settings = {name: dict(values) for name, values in (settings or {}).items()}
+        self._environment = dict(environment or {})
+        self._durable = durable if durable is not None else directory is not None
+        self._ready_seconds_max = ready_seconds_max
+        # Written by the thread that owns the cluster, in the order in which nodes depend on one
+        # another; the nodes' own threads only add to `_ended`.
+        self._nodes: dict[str, Node] = {}
+        self._ended: queue.SimpleQueue[NodeEnded] = queue.SimpleQueue()
+
+    # What there is.
+
+    @property
+    def directory(self) -> Path:
+        return self._directory.path
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, also those that are down now."""
+        return tuple(self._nodes.values())
+
+    @property
+    def nameservers(self) -> list[str]:
+        """Addresses for `rockoon.connect`."""
+        return [node.address for node in self._of(Kind.NAMESERVER)]
+
+    @property
+    def brokers(self) -> list[str]:
+        """Names of the brokers."""
+        return [node.name for node in self._of(Kind.BROKER)]
+
+    def node(self, name: str) -> Node:
+        """A node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
+        try:
+            return self._nodes[name]
+        except KeyError:
+            known = ", ".join(self._nodes) or "none: the cluster is not started"
+            raise LocalClusterError(f"there is no node {name!r} (there are: {known})") from None
+
+    def _of(self, *kinds: Kind) -> list[Node]:
+        return [node for node in self._nodes.values() if node.kind in kinds]
+
+    # Start and stop.
+
+    def start(self, name: str | None = None, *, wait: bool = True) -> None:
+        """Start the whole cluster, or one node of it that is down.
+
+        Args:
+            name: None means the cluster.
+            wait: return when ready; otherwise as soon as the processes exist.
+        """
+        if name is not None:
+            self.node(name).launch()
+            if wait:
+                self._wait_ready([self.node(name)])
+            return
+        require_services()
+        program = find_etcd()
+        self._directory.open()
+        try:
+            for record in self._plan():
+                self._nodes[record.name] = self._make(record, program)
+            self._save()
+            for node in self._nodes.values():
+                node.launch()
+            if wait:
+                self._wait_ready(self._nodes.values())
+        except BaseException:
+            self._end_all(signal.SIGKILL)
+            self._nodes.clear()
+            self._directory.close()
+            raise
+
+    def stop(self, name: str | None = None, *, wait: bool = True) -> None:
+        """Stop the whole cluster in order, or one node of it, cleanly (SIGTERM).
+
+        A node that has not ended after ten seconds is killed.
+
+        Args:
+            name: None means the cluster.
+            wait: return when it has ended; the whole cluster is always waited for.
+        """
+        if name is not None:
+            node = self.node(name)
+            node.signal(signal.SIGTERM)
+            if wait:
+                end([node])
+            return
+        try:
+            self._end_all(signal.SIGTERM)
+        finally:
+            self._directory.close()
+
+    def kill(self, name: str) -> None:
+        """End a node's process at once (SIGKILL), as a crash would."""
+        node = self.node(name)
+        node.signal(signal.SIGKILL)
+        end([node])
+
+    def restart(self, name: str, *, wait: bool = True) -> None:
+        """Stop a node cleanly, if it runs, and start it again on the same address."""
+        self.stop(name)
+        self.start(name, wait=wait)
+
+    def add_broker(self, name: str | None = None, *, wait: bool = True, **settings: object) -> str:
+        """Start one more broker.
+
+        Args:
+            name: None takes the next free one, for example "broker-c".
+            wait: return when it is ready.
+            settings: as on the broker's command line, with underscores: `flush="async"`.
+
+        Returns:
+            Its name.
+        """
+        names = set(self._nodes)
+        chosen = name or next(each for each in node_names(Kind.BROKER) if each not in names)
+        if chosen in names:
+            raise LocalClusterError(f"there is a node {chosen!r} already")
+        self._settings[chosen] = self._settings.get(chosen, {}) | settings
+        record = NodeRecord(chosen, Kind.BROKER, choose_port(self._ports()))
+        self._nodes[chosen] = self._make(record, find_etcd())
+        self._save()
+        self.start(chosen, wait=wait)
+        return chosen
+
+    async def wait_ready(self, name: str | None = None) -> None:
+        """Wait until a node, or all nodes that run, serve.
+
+        Raises:
+            LocalClusterError: one ended instead or took too long; with the end of its log.
+        """
+        nodes = [self.node(name)] if name is not None else [n for n in self.nodes if n.running]
+        await asyncio.to_thread(self._wait_ready, nodes)
+
+    def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
+        """Wait until some node ends that nobody stopped or killed through this object.
+
+        Args:
+            seconds: how long; None means without limit, 0 only looks.
+
+        Returns:
+            The node's end, or None when the time was over first. Each end is returned once.
+        """
+        try:
+            return self._ended.get(seconds != 0, seconds)
+        except queue.Empty:
+            return None
+
+    def __enter__(self) -> "LocalCluster":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> "LocalCluster":
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # How it is done.
+
+    def _plan(self) -> list[NodeRecord]:
+        """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
+        kept = {record.name: record for record in self._directory.load()}
+        taken: set[int] = set()
+        records: list[NodeRecord] = []
+
+        def place(name: str, kind: Kind, fixed_port: int | None = None) -> None:
+            port = fixed_port or (kept[name].port if name in kept else None)
+            if fixed_port is not None and not can_listen(fixed_port):
+                raise LocalClusterError(
+                    f"port {fixed_port} is in use (for {name}): choose another with --port, "
+                    "or stop the program that listens there"
+                )
+            if port is None or port in taken or not can_listen(port):
+                port = choose_port(taken)
+            taken.add(port)
+            records.append(NodeRecord(name, kind, port))
+
+        place("etcd", Kind.ETCD)
+        for index, name in enumerate(self._names(Kind.NAMESERVER, kept.values())):
+            place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
+        for name in self._names(Kind.BROKER, kept.values()):
+            place(name, Kind.BROKER)
+        place("offset", Kind.OFFSET)
+        return records
+
+    def _names(self, kind: Kind, kept: Iterable[NodeRecord]) -> list[str]:
+        names = [record.name for record in kept if record.kind is kind]
+        wanted = self._wanted[kind]
+        count = wanted if wanted is not None else (len(names) or 1)
+        if not 1 <= count <= NODES_MAX:
+            raise LocalClusterError(f"{count} {kind}s: it must be between 1 and {NODES_MAX}")
+        if kind is Kind.BROKER and count < len(names):
+            raise LocalClusterError(
+                f"{self.directory} holds the data of {len(names)} brokers: start them all, "
+                "or use another directory"
+            )
+        fresh = (name for name in node_names(kind) if name not in names)
+        while len(names) < count:
+            names.append(next(fresh))
+        return names[:count]
+
+    def _make(self, record: NodeRecord, etcd: Path) -> Node:
+        name, kind = record.name, record.kind
+        probe = None
+        if kind is Kind.ETCD:
+            directory = self.directory / "etcd"
+            command = etcd_command(etcd, directory, record.port, durable=self._durable)
+
+            def probe() -> bool:
+                return etcd_healthy(record.port)
+        else:
+            command = self._service_command(record)
+        return Node(
+            name,
+            kind,
+            record.port,
+            command,
+            self.directory / "logs" / f"{name}.log",
+            environment={**self._environment.get(kind, {}), **self._environment.get(name, {})},
+            on_unexpected_end=self._ended.put,
+            probe=probe,
+        )
+
+    def _service_command(self, record: NodeRecord) -> Sequence[str]:
+        values: dict[str, object] = {"name": record.name, "listen": f"127.0.0.1:{record.port}"}
+        if record.kind is Kind.NAMESERVER:
+            values["etcd"] = self._nodes["etcd"].address
+        else:
+            values["nameservers"] = ",".join(self.nameservers)
+            values["store_path"] = self.directory / record.name
+        values |= self._settings.get(record.kind, {})
+        values |= self._settings.get(record.name, {})
+        flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
+        return (sys.executable, "-m", MODULES[record.kind], "--stop-with-parent", *flags)
+
+    def _ports(self) -> set[int]:
+        return {node.port for node in self._nodes.values()}
+
+    def _save(self) -> None:
+        self._directory.save(NodeRecord(n.name, n.kind, n.port) for n in self._nodes.values())
+
+    def _wait_ready(self, nodes: Iterable[Node]) -> None:
+        deadline = time.monotonic() + self._ready_seconds_max
+        for node in nodes:
+            node.wait_ready(deadline)
+
+    def _end_all(self, number: signal.Signals) -> None:
+        for kinds in ((Kind.BROKER, Kind.OFFSET), (Kind.NAMESERVER,), (Kind.ETCD,)):
+            nodes = self._of(*kinds)
+            for node in nodes:
+                node.signal(number)
+            end(nodes)
+
+
+def end(nodes: Iterable[Node]) -> None:
+    """Wait until nodes that were told to end have done so; kill those that do not."""
+    for node in nodes:
+        if node.wait_ended(STOP_SECONDS_MAX) is None and node.running:
+            node.signal(signal.SIGKILL)
+            node.wait_ended(STOP_SECONDS_MAX)
+
+
+def node_names(kind: Kind) -> Iterable[str]:
+    return (f"{kind}-{letter}" for letter in string.ascii_lowercase)
+
+
+def flag_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(str(part) for part in value)
+    return str(value)
+
+
+def require_services() -> None:
+    missing = [module for module in MODULES.values() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise LocalClusterError(
+            f"{', '.join(missing)} is not installed here: `pip install 'rockoon[local]'`"
+        )

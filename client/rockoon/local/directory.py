@@ -1,0 +1,110 @@
+"""The directory of a local cluster: its lock, its list of nodes, its data and logs.
+
+cluster.lock     held while a cluster runs on the directory; says by whom
+cluster.json     the nodes and their ports, so that addresses survive a restart
+etcd/  broker-a/  offset/        data
+logs/broker-a.log
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from rockoon.local.process import Kind, LocalClusterError
+
+LAYOUT = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node as the directory remembers it."""
+
+    name: str
+    kind: Kind
+    port: int
+
+
+class ClusterDirectory:
+    """Owned by one running cluster at a time.
+
+    Args:
+        path: None makes a temporary directory on `open` and removes it on `close`.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path.expanduser().absolute() if path is not None else None
+        self._temporary = path is None
+        self._lock: int | None = None
+
+    @property
+    def path(self) -> Path:
+        if self._path is None:
+            raise LocalClusterError("the cluster has no directory before it is started")
+        return self._path
+
+    def open(self) -> None:
+        """Make the directory if need be and lock it.
+
+        Raises:
+            LocalClusterError: another cluster runs on it, or it cannot be made.
+        """
+        if self._temporary:
+            self._path = Path(tempfile.mkdtemp(prefix="rockoon-"))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as failure:
+            raise LocalClusterError(f"{self.path} cannot be used: {failure.strerror}") from failure
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 64).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise LocalClusterError(
+                f"a cluster runs on {self.path} already (process {holder}): stop it first, "
+                "or use another directory"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let go of the directory; a temporary one is removed. May be called twice."""
+        if self._lock is None:
+            return
+        os.close(self._lock)
+        self._lock = None
+        if self._temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def load(self) -> list[NodeRecord]:
+        """The nodes of the last run; none in a new directory.
+
+        Raises:
+            LocalClusterError: the list cannot be understood.
+        """
+        path = self.path / "cluster.json"
+        try:
+            content = json.loads(path.read_text())
+            if content["layout"] != LAYOUT:
+                raise LocalClusterError(f"{path} is of another version of Rockoon")
+            return [
+                NodeRecord(str(each["name"]), Kind(each["kind"]), int(each["port"]))
+                for each in content["nodes"]
+            ]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            raise LocalClusterError(f"{path} cannot be read: {failure}") from failure
+
+    def save(self, records: Iterable[NodeRecord]) -> None:
+        """Replace the list of nodes."""
+        nodes = [dataclasses.asdict(record) for record in records]
+        unfinished = self.path / "cluster.json.new"
+        unfinished.write_text(json.dumps({"layout": LAYOUT, "nodes": nodes}, indent=2) + "\n")
+        unfinished.replace(self.path / "cluster.json")
