@@ -1,0 +1,58 @@
+"""Rockoon's Python SDK.
+
+    async with rockoon.connect("127.0.0.1:9876") as cluster:
+        producer = cluster.producer()
+        result = await producer.send("orders", b"one")
+
+Names are loaded when they are first used: the `rockoon` command starts with this module, and must
+not wait for gRPC and NumPy to print its help.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rockoon import errors, sync
+    from rockoon.connection import Cluster, connect
+    from rockoon.errors import RockoonError
+    from rockoon.message import Batch, Message, MessageQueue, SendResult
+    from rockoon.routes import TopicRoute
+
+__all__ = [
+    "Batch",
+    "Cluster",
+    "Message",
+    "MessageQueue",
+    "RockoonError",
+    "SendResult",
+    "TopicRoute",
+    "connect",
+    "errors",
+    "sync",
+]
+
+_HOMES = {
+    "Batch": "rockoon.message",
+    "Cluster": "rockoon.connection",
+    "Message": "rockoon.message",
+    "MessageQueue": "rockoon.message",
+    "RockoonError": "rockoon.errors",
+    "SendResult": "rockoon.message",
+    "TopicRoute": "rockoon.routes",
+    "connect": "rockoon.connection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("errors", "sync"):
+        return import_module(f"rockoon.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'rockoon' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,37 @@
+"""How long to wait before the next try."""
+
+import random
+
+
+class Backoff:
+    """Pauses that double up to a bound, each a random share of it, so that clients that failed
+    together do not come back together.
+
+    Args:
+        first_seconds: upper bound of the first pause.
+        seconds_max: upper bound of all later ones.
+        source: where randomness comes from; a test's own makes the pauses repeatable.
+    """
+
+    __slots__ = ("_bound", "_first", "_max", "_source")
+
+    def __init__(
+        self,
+        first_seconds: float = 0.05,
+        seconds_max: float = 2.0,
+        source: random.Random | None = None,
+    ) -> None:
+        self._first = first_seconds
+        self._max = seconds_max
+        self._bound = first_seconds
+        self._source = source or random.Random()
+
+    def next_seconds(self) -> float:
+        """Return the next pause: between half its bound and the bound."""
+        pause = self._bound * (0.5 + self._source.random() / 2)
+        self._bound = min(self._bound * 2, self._max)
+        return pause
+
+    def reset(self) -> None:
+        """Start over, after a success."""
+        self._bound = self._first

@@ -1,0 +1,32 @@
+"""A count of changes that many tasks can wait on, none of which misses one."""
+
+import asyncio
+
+
+class Changes:
+    """Counts; a waiter says which count it has seen and is woken when there is a later one."""
+
+    __slots__ = ("_count", "_next")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._next = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def note(self) -> None:
+        """Record a change and wake all waiters."""
+        self._count += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, seen: int) -> int:
+        """Return the count once it differs from `seen`: at once if it does already.
+
+        Cancelling it is safe.
+        """
+        while self._count == seen:
+            await self._next.wait()
+        return self._count

@@ -1,0 +1,441 @@
+"""A connection to a cluster: cached routes, channels, calls with the error table's exceptions.
+
+The routes of the topics in use are followed by one WatchRoutes stream, resumed by revision, at
+any of the nameservers. While none of them answers, everything goes on with the routes last known.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from grpc import RpcError, aio
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.channels import CLUSTER_METADATA_KEY, Channels
+from rockoon.errors import (
+    BrokerUnavailable,
+    Closed,
+    InvalidArgument,
+    NameserverUnavailable,
+    OffsetServiceUnavailable,
+    RockoonError,
+    TopicNotFound,
+    WrongCluster,
+    from_rpc_error,
+)
+from rockoon.routes import Routes, TopicRoute
+from rockoon_format.names import DEFAULT_TOPIC
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, WatchRoutesRequest
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+
+if TYPE_CHECKING:
+    from rockoon.admin import Admin
+    from rockoon.producer import Producer
+    from rockoon.pull_consumer import PullConsumer
+    from rockoon.push_consumer import PushConsumer
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+    from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS_MAX = 10.0
+CONNECT_SECONDS_MAX = 10.0
+RETRY_SECONDS = 10.0
+
+# An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
+# created here, so a watch on it brings the nodes and nothing else.
+_NO_TOPIC = DEFAULT_TOPIC
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Closable(Protocol):
+    """What lives inside a cluster object and is closed before it."""
+
+    async def close(self) -> None: ...
+
+
+def connect(
+    nameservers: str | Sequence[str],
+    *,
+    cluster: str | None = None,
+    client_id: str | None = None,
+    connect_seconds_max: float = CONNECT_SECONDS_MAX,
+) -> "Cluster":
+    """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
+
+    Args:
+        nameservers: "host:port" of some or all of them: a sequence, or text separated by commas
+            or semicolons.
+        cluster: name that the nameservers must bear; by default any.
+        client_id: how this process is called in consumer groups; "host@pid@random" by default.
+        connect_seconds_max: how long entering may take.
+
+    Raises:
+        InvalidArgument: no nameserver is given, or one is not of the form "host:port".
+    """
+    return Cluster(
+        parse_addresses(nameservers),
+        cluster=cluster,
+        client_id=client_id,
+        connect_seconds_max=connect_seconds_max,
+    )
+
+
+def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses in a text or a sequence.
+
+    Raises:
+        InvalidArgument: there is none, or one is not of the form "host:port".
+    """
+    texts = (
+        nameservers.replace(";", ",").split(",") if isinstance(nameservers, str) else nameservers
+    )
+    addresses = tuple(text.strip() for text in texts if text.strip())
+    if not addresses:
+        raise InvalidArgument(reason="no nameserver address is given")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
+    return addresses
+
+
+class Cluster:
+    """A connection to a cluster, shared by its producers and consumers.
+
+    Entering it waits for the first routes; leaving it closes what was made with it, last first.
+
+    Raises:
+        NameserverUnavailable: on entering, when no nameserver answers in time.
+        WrongCluster: on entering, when a nameserver bears another cluster's name.
+    """
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        *,
+        cluster: str | None = None,
+        client_id: str | None = None,
+        connect_seconds_max: float = CONNECT_SECONDS_MAX,
+    ) -> None:
+        self.nameservers = tuple(nameservers)
+        self.client_id = client_id or f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(4)}"
+        self.metadata: tuple[tuple[str, str], ...] = (
+            ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
+        )
+        self.routes = Routes()
+        self.routes_changed = Changes()
+        self._connect_seconds_max = connect_seconds_max
+        self._channels = Channels()
+        self._tasks = asyncio.TaskGroup()
+        self._children: list[Closable] = []
+        self._closed = True
+        self._admin: Admin | None = None
+        self._preferred = 0
+        # Topics the watch follows; it only grows. The lock keeps a topic from being asked twice.
+        self._followed: set[str] = {_NO_TOPIC}
+        self._asking = asyncio.Lock()
+        self._watch: aio.UnaryStreamCall[Any, Any] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._refused: RockoonError | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._closed = False
+        self._watch_task = self._tasks.create_task(self._follow_routes(), name="rockoon routes")
+        try:
+            async with asyncio.timeout(self._connect_seconds_max):
+                await self.routes_changed.wait(0)
+        except TimeoutError:
+            await self._shut()
+            raise NameserverUnavailable(address=", ".join(self.nameservers)) from None
+        except BaseException:
+            await self._shut()
+            raise
+        if self._refused is not None:
+            await self._shut()
+            raise self._refused
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            while self._children:
+                await self._children.pop().close()
+        finally:
+            await self._shut(failure if isinstance(failure, asyncio.CancelledError) else None)
+
+    async def _shut(self, cancelled: BaseException | None = None) -> None:
+        self._closed = True
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        try:
+            # A failure of the caller's own is not passed on: it would come back in a group.
+            kind = None if cancelled is None else type(cancelled)
+            await self._tasks.__aexit__(kind, cancelled, None)
+        finally:
+            await self._channels.close()
+
+    @property
+    def tasks(self) -> asyncio.TaskGroup:
+        """The group that owns the background tasks of everything made with this cluster."""
+        if self._closed:
+            raise Closed(what="the connection to the cluster")
+        return self._tasks
+
+    def adopt(self, child: Closable) -> None:
+        """Close `child` before this cluster, unless it is released first."""
+        self._children.append(child)
+
+    def release(self, child: Closable) -> None:
+        """Forget a child that has been closed."""
+        if child in self._children:
+            self._children.remove(child)
+
+    # Routes
+
+    async def route(self, topic: str, min_revision: int = 0) -> TopicRoute:
+        """Return a topic's route, true for `min_revision` or later; from the cache if possible.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            NameserverUnavailable: it is not in the cache and no nameserver answers.
+            RouteNotReached: nameservers answer, but none has reached `min_revision`.
+        """
+        route = self._cached(topic, min_revision)
+        if route is not None:
+            return route
+        async with self._asking:
+            route = self._cached(topic, min_revision)
+            if route is not None:
+                return route
+            request = GetRouteRequest(
+                topics=[topic], min_revision=max(min_revision, self.routes.revision)
+            )
+            update = await self.call_nameserver("GetRoute", request)
+            if self.routes.learn(update, [topic]):
+                self.routes_changed.note()
+            found = self.routes.topic(topic)
+            if found is None:
+                raise TopicNotFound(topic=topic)
+            if topic not in self._followed:
+                self._followed.add(topic)
+                if self._watch is not None:
+                    self._watch.cancel()
+            return found
+
+    def _cached(self, topic: str, min_revision: int) -> TopicRoute | None:
+        if topic in self._followed and self.routes.topic_revision(topic) >= min_revision:
+            return self.routes.topic(topic)
+        return None
+
+    async def _follow_routes(self) -> None:
+        backoff = Backoff()
+        index = 0
+        while True:
+            address = self.nameservers[index % len(self.nameservers)]
+            try:
+                await self._watch_at(address, backoff)
+            except RpcError as failure:
+                error = from_rpc_error(failure, NameserverUnavailable, address=address)
+                if isinstance(error, WrongCluster) and not self.routes_changed.count:
+                    self._refused = error
+                    self.routes_changed.note()
+                log.debug("the watch at %s ended: %s", address, error)
+                index += 1
+                if index % len(self.nameservers) == 0:
+                    await asyncio.sleep(backoff.next_seconds())
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Only the call was cancelled: a topic was added.
+            finally:
+                self._watch = None
+
+    async def _watch_at(self, address: str, backoff: Backoff) -> None:
+        topics = frozenset(self._followed)
+        request = WatchRoutesRequest(topics=sorted(topics), after_revision=self.routes.revision)
+        stub: NameServerAsyncStub = NameServerStub(self._channels.get(address))
+        call = stub.WatchRoutes(request, metadata=self.metadata)
+        self._watch = call
+        try:
+            async for update in call:
+                backoff.reset()
+                is_first = not self.routes_changed.count
+                if self.routes.apply(update, topics) or is_first:
+                    self.routes_changed.note()
+        finally:
+            call.cancel()
+
+    # Calls
+
+    async def call_nameserver(
+        self,
+        method_name: str,
+        request: Any,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = CALL_SECONDS_MAX,
+    ) -> Any:
+        """Call any nameserver; another one, or again, while the failure is one that can pass.
+
+        A call that changes something may have been done although its answer was lost: where that
+        matters, ask in a way that may be repeated (`if_absent`).
+
+        Args:
+            method_name: for example "CreateTopic".
+            request: its request message.
+            retry_seconds: how long to go on trying.
+            timeout_seconds: how long one try may take.
+
+        Raises:
+            RockoonError: the last answer, or NameserverUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + retry_seconds
+        backoff = Backoff()
+        tries = 0
+        while True:
+            address = self.nameservers[self._preferred % len(self.nameservers)]
+            stub = NameServerStub(self._channels.get(address))
+            try:
+                return await self.call(
+                    getattr(stub, method_name),
+                    request,
+                    unavailable=NameserverUnavailable,
+                    timeout_seconds=timeout_seconds,
+                    address=address,
+                )
+            except RockoonError as error:
+                if not error.retriable or loop.time() >= deadline:
+                    raise
+            tries += 1
+            self._preferred += 1
+            if tries % len(self.nameservers) == 0:
+                await asyncio.sleep(min(backoff.next_seconds(), max(deadline - loop.time(), 0)))
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[Reply]],
+        request: Any,
+        *,
+        unavailable: type[RockoonError],
+        timeout_seconds: float | None = CALL_SECONDS_MAX,
+        **details: object,
+    ) -> Reply:
+        """Call once and raise the error table's exceptions.
+
+        Args:
+            method: a unary method of a stub.
+            request: its request message.
+            unavailable: what to raise when the peer itself does not answer.
+            timeout_seconds: how long it may take, None for ever.
+            details: what the sentence of `unavailable` names, for example `broker="broker-a"`.
+
+        Raises:
+            RockoonError: what the server answered, `unavailable`, or TimedOut.
+        """
+        try:
+            return await method(request, timeout=timeout_seconds, metadata=self.metadata)
+        except RpcError as failure:
+            raise from_rpc_error(failure, unavailable, **details) from None
+        except aio.UsageError:
+            # The channel was closed under the call.
+            raise Closed(what="the connection to the cluster") from None
+
+    def broker(self, name: str) -> "BrokerAsyncStub":
+        """Return the stub of a live broker.
+
+        Raises:
+            BrokerUnavailable: the routes have no broker of this name at the moment.
+        """
+        address = self.routes.broker_address(name)
+        if address is None:
+            raise BrokerUnavailable(broker=name)
+        return BrokerStub(self._channels.get(address))
+
+    async def wait_broker(self, name: str, wait_seconds: float) -> "BrokerAsyncStub":
+        """Return the stub of a broker, waiting for it to come back if it is away.
+
+        Raises:
+            BrokerUnavailable: it did not within `wait_seconds`.
+        """
+        return await self._wait_node(lambda: self.broker(name), wait_seconds)
+
+    def offset_service(self) -> "OffsetServiceAsyncStub":
+        """Return the stub of the offset service.
+
+        Raises:
+            OffsetServiceUnavailable: the routes have none at the moment.
+        """
+        address = self.routes.offset_service_address()
+        if address is None:
+            raise OffsetServiceUnavailable
+        return OffsetServiceStub(self._channels.get(address))
+
+    async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
+        """Return the stub of the offset service, waiting for it to come back if it is away.
+
+        Raises:
+            OffsetServiceUnavailable: it did not within `wait_seconds`.
+        """
+        return await self._wait_node(self.offset_service, wait_seconds)
+
+    async def _wait_node(self, find: Callable[[], Reply], wait_seconds: float) -> Reply:
+        deadline = asyncio.get_running_loop().time() + wait_seconds
+        while True:
+            seen = self.routes_changed.count
+            try:
+                return find()
+            except RockoonError as error:
+                absent = error
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.routes_changed.wait(seen)
+            except TimeoutError:
+                raise absent from None
+
+    # What is made with it
+
+    def producer(self, **settings: Any) -> "Producer":
+        """Return a producer; its settings are those of `rockoon.producer.Producer`."""
+        from rockoon.producer import Producer
+
+        return Producer(self, **settings)
+
+    def pull_consumer(self, *args: Any, **settings: Any) -> "PullConsumer":
+        """Return a consumer that is asked for messages: `rockoon.pull_consumer.PullConsumer`."""
+        from rockoon.pull_consumer import PullConsumer
+
+        return PullConsumer(self, *args, **settings)
+
+    def push_consumer(self, *args: Any, **settings: Any) -> "PushConsumer":
+        """Return a consumer that calls a listener: `rockoon.push_consumer.PushConsumer`."""
+        from rockoon.push_consumer import PushConsumer
+
+        return PushConsumer(self, *args, **settings)
+
+    @property
+    def admin(self) -> "Admin":
+        """Topics, groups, offsets and status: `rockoon.admin.Admin`."""
+        if self._admin is None:
+            from rockoon.admin import Admin
+
+            self._admin = Admin(self)
+        return self._admin

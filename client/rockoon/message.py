@@ -1,0 +1,287 @@
+"""Message queues, what a send returns, and consumed messages.
+
+Consumers keep what a broker sent as it came: one byte string of records and their sizes. `Batch`
+reads whole columns out of it, `Message` is a view of one record in it; neither copies or parses
+anything that nobody asks for.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon.errors import InvalidArgument
+from rockoon_format.columns import Columns, decode_columns
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.names import is_dlq_topic, is_retry_topic
+from rockoon_format.properties import (
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    decode,
+    split_keys,
+)
+from rockoon_format.record import (
+    COMPRESSION_ZLIB,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION,
+    decode_host,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class MessageQueue:
+    """One queue of a topic on one broker; sorts by topic, broker, queue id."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker}:{self.queue_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> "MessageQueue":
+        """Read what `str` gives, for example "orders@broker-a:3".
+
+        Raises:
+            InvalidArgument: the text is not of that form.
+        """
+        topic, at, rest = text.partition("@")
+        broker, colon, queue_id = rest.rpartition(":")
+        if not (topic and at and broker and colon and queue_id.isdecimal()):
+            raise InvalidArgument(reason=f"{text!r} is not of the form topic@broker:queue")
+        return cls(topic, broker, int(queue_id))
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message went."""
+
+    queue: MessageQueue
+    queue_offset: int
+    physical_offset: int
+    """Position of the record in the broker's CommitLog."""
+    message_id: str
+    """UNIQ_KEY: made by the producer, the same if the message was stored twice."""
+    store_timestamp_ms: int
+    store_host: bytes = field(repr=False)
+
+    @property
+    def offset_message_id(self) -> str:
+        """RocketMQ's offsetMsgId: with it a broker finds the message without an index."""
+        return encode_offset_id(self.store_host, self.physical_offset)
+
+
+class Batch(Sequence["Message"]):
+    """Consecutive messages of one queue, as pulled.
+
+    Args:
+        queue: where they come from.
+        frames: back-to-back records.
+        lengths: size of each record in bytes: integers, or packed little-endian u32.
+
+    Raises:
+        RecordError: lengths and records do not agree.
+    """
+
+    __slots__ = ("_columns", "queue")
+
+    def __init__(
+        self, queue: MessageQueue, frames: bytes, lengths: bytes | Sequence[int] | NDArray[Any]
+    ) -> None:
+        sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
+        self.queue = queue
+        self._columns = decode_columns(frames, sizes)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"Batch({self.queue}, {len(self)} messages)"
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [Message(self, i) for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return Message(self, index % len(self))
+
+    def __iter__(self) -> Iterator["Message"]:
+        for index in range(len(self)):
+            yield Message(self, index)
+
+    @property
+    def columns(self) -> Columns:
+        """Every field of the records, as `rockoon_format.columns` has it."""
+        return self._columns
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Bodies as they were sent.
+
+        Raises:
+            InvalidArgument: one is compressed in a way that needs a library the SDK has not.
+        """
+        bodies = self._columns.bodies
+        compressed = np.flatnonzero(self._columns.sys_flags & SYS_FLAG_COMPRESSED)
+        if len(compressed):
+            bodies = list(bodies)
+            for index in compressed.tolist():
+                bodies[index] = _decompress(bodies[index], int(self._columns.sys_flags[index]))
+        return bodies
+
+    @property
+    def keys(self) -> list[str | None]:
+        """KEYS as stored: several keys are separated by spaces."""
+        return self._columns.keys
+
+    @property
+    def tags(self) -> list[str | None]:
+        return self._columns.tags
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Queue offsets, int64[n]."""
+        return self._columns.queue_offsets
+
+    @property
+    def store_times(self) -> NDArray[np.int64]:
+        """Store times, epoch milliseconds, int64[n]."""
+        return self._columns.store_timestamps_ms
+
+    def to_arrow(self) -> "pa.RecordBatch":
+        """Return the batch as Arrow columns; needs `pip install rockoon[arrow]`.
+
+        Columns: topic, broker (dictionaries), queue_id, queue_offset, physical_offset, message_id,
+        tags, keys, body, born_time and store_time (timestamps, ms, UTC), reconsume_times.
+        """
+        from rockoon.arrow import record_batch
+
+        return record_batch(self)
+
+
+class Message:
+    """A consumed message: a view of one record of a batch, decoded as it is asked."""
+
+    __slots__ = ("_batch", "_index", "_properties")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._properties: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Message({self.queue}, offset {self.queue_offset}, {self.message_id})"
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Where it was read from: for a redelivery a queue of the group's retry topic."""
+        return self._batch.queue
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to, also when it comes back by way of a retry topic."""
+        stored = self._batch.queue.topic
+        if is_retry_topic(stored) or is_dlq_topic(stored):
+            return self.properties.get(PROPERTY_RETRY_TOPIC, stored)
+        return stored
+
+    @property
+    def body(self) -> bytes:
+        columns = self._batch.columns
+        body = columns.bodies[self._index]
+        flags = int(columns.sys_flags[self._index])
+        return _decompress(body, flags) if flags & SYS_FLAG_COMPRESSED else body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, those of the system (KEYS, TAGS, UNIQ_KEY...) included."""
+        if self._properties is None:
+            self._properties = decode(self._batch.columns.properties_bytes[self._index])
+        return self._properties
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys it can be found by, maybe none."""
+        return split_keys(self._batch.columns.keys[self._index] or "")
+
+    @property
+    def tags(self) -> str | None:
+        return self._batch.columns.tags[self._index]
+
+    @property
+    def message_id(self) -> str:
+        """UNIQ_KEY, which survives redelivery; the offset id when the producer set none."""
+        return self._batch.columns.unique_keys[self._index] or self.offset_message_id
+
+    @property
+    def origin_message_id(self) -> str | None:
+        """Offset id of the first delivery, on a message that came back by way of a retry topic."""
+        return self.properties.get(PROPERTY_ORIGIN_MESSAGE_ID)
+
+    @property
+    def offset_message_id(self) -> str:
+        """Offset id of this record: the broker's address and CommitLog position, in hex."""
+        columns = self._batch.columns
+        return encode_offset_id(columns.store_hosts[self._index], self.physical_offset)
+
+    @property
+    def queue_offset(self) -> int:
+        return int(self._batch.columns.queue_offsets[self._index])
+
+    @property
+    def physical_offset(self) -> int:
+        return int(self._batch.columns.physical_offsets[self._index])
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return int(self._batch.columns.born_timestamps_ms[self._index])
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return int(self._batch.columns.store_timestamps_ms[self._index])
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """Address and port of the sender, as it gave them."""
+        return decode_host(self._batch.columns.born_hosts[self._index])
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Address and port of the broker that stored it."""
+        return decode_host(self._batch.columns.store_hosts[self._index])
+
+    @property
+    def flag(self) -> int:
+        """The sender's own flag."""
+        return int(self._batch.columns.flags[self._index])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self._batch.columns.sys_flags[self._index])
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a listener has failed on it before."""
+        return int(self._batch.columns.reconsume_times[self._index])
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the whole record."""
+        return int(self._batch.columns.lengths[self._index])
+
+
+def _decompress(body: bytes, sys_flag: int) -> bytes:
+    kind = sys_flag & SYS_FLAG_COMPRESSION
+    if kind not in (0, COMPRESSION_ZLIB):
+        raise InvalidArgument(reason=f"a body compressed with type {kind >> 8}, not zlib")
+    try:
+        return zlib.decompress(body)
+    except zlib.error as failure:
+        raise InvalidArgument(reason=f"a body marked as zlib is not: {failure}") from failure

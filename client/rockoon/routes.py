@@ -1,0 +1,187 @@
+"""What a client knows of the routes: which topics have which queues, and where the brokers are.
+
+Pure: updates come in, answers go out. Invariants:
+- A topic is never replaced by an older state of it. A topic's state can come from a watch and from
+  a question asked beside it, so each topic remembers the revision it is true for.
+- `revision` is the watch's: every change up to it is included, for all topics followed.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rockoon.message import MessageQueue
+from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, Node, RouteUpdate, Topic
+
+PERMISSION_READ = 4
+PERMISSION_WRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic as some revision of the routes has it."""
+
+    name: str
+    queues: tuple[MessageQueue, ...]
+    """Sorted; those of brokers that are away at the moment are listed too."""
+    births: Mapping[MessageQueue, int] = field(repr=False)
+    """etcd revision at which each queue was created."""
+    incarnation: int
+    """etcd revision at which the topic was created."""
+    modified_revision: int
+    permissions: int
+    attributes: Mapping[str, str]
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.permissions & PERMISSION_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.permissions & PERMISSION_WRITE)
+
+    @classmethod
+    def from_wire(cls, topic: Topic) -> "TopicRoute":
+        name = topic.config.name
+        births = {
+            MessageQueue(name, block.broker, queue_id): block.birth_revision
+            for block in topic.blocks
+            for queue_id in range(block.first_queue_id, block.first_queue_id + block.queues)
+        }
+        return cls(
+            name=name,
+            queues=tuple(sorted(births)),
+            births=MappingProxyType(births),
+            incarnation=topic.incarnation,
+            modified_revision=topic.modified_revision,
+            permissions=topic.config.permissions or PERMISSION_READ | PERMISSION_WRITE,
+            attributes=MappingProxyType(dict(topic.config.attributes)),
+        )
+
+
+class Routes:
+    """The routes of the topics a client uses, and all nodes."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.cluster = ""
+        self.etcd_reachable = True
+        self._nodes: dict[tuple[int, str], Node] = {}
+        self._topics: dict[str, TopicRoute] = {}
+        self._as_of: dict[str, int] = {}
+
+    def apply(self, update: RouteUpdate, topics: Collection[str] | None = None) -> bool:
+        """Take in an update of a watch.
+
+        Args:
+            update: what the nameserver sent.
+            topics: the topics that the watch follows, None for all.
+
+        Returns:
+            Whether a topic or a node is another than before.
+        """
+        changed = False
+        # A snapshot of the past means that etcd was restored from a backup: what is held is void.
+        restored = update.snapshot and update.revision < self.revision
+        if update.snapshot:
+            changed |= self._replace_nodes(update.nodes)
+            listed = {topic.config.name for topic in update.topics}
+            followed = set(self._topics) if topics is None else topics
+            for name in followed:
+                if name not in listed:
+                    changed |= self._forget(name, update.revision, force=restored)
+        else:
+            changed |= self._put_nodes(update.nodes)
+            for node in update.removed_nodes:
+                changed |= self._nodes.pop((node.kind, node.name), None) is not None
+        for topic in update.topics:
+            changed |= self._put(topic, update.revision, force=restored)
+        for name in update.removed_topics:
+            changed |= self._forget(name, update.revision)
+        self._note_source(update)
+        self.revision = update.revision if restored else max(self.revision, update.revision)
+        return changed
+
+    def learn(self, update: RouteUpdate, topics: Collection[str]) -> bool:
+        """Take in the answer to a question about `topics`; one that is not listed is absent.
+
+        Returns:
+            Whether a topic or a node is another than before.
+        """
+        listed = {topic.config.name for topic in update.topics}
+        changed = False
+        for topic in update.topics:
+            changed |= self._put(topic, update.revision)
+        for name in topics:
+            if name not in listed:
+                changed |= self._forget(name, update.revision)
+        if update.revision > self.revision:
+            changed |= self._put_nodes(update.nodes)
+        self._note_source(update)
+        return changed
+
+    def topic(self, name: str) -> TopicRoute | None:
+        """Return a topic's route; None when it does not exist or was never asked for."""
+        return self._topics.get(name)
+
+    @property
+    def topics(self) -> Mapping[str, TopicRoute]:
+        return MappingProxyType(self._topics)
+
+    def topic_revision(self, name: str) -> int:
+        """Return the revision a topic's state (or absence) is true for, 0 when never asked for."""
+        return max(self._as_of[name], self.revision) if name in self._as_of else 0
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Live nodes, sorted by kind and name."""
+        return [node for _, node in sorted(self._nodes.items())]
+
+    def broker(self, name: str) -> Node | None:
+        return self._nodes.get((BROKER, name))
+
+    def broker_address(self, name: str) -> str | None:
+        """Return "host:port" of a live broker."""
+        node = self.broker(name)
+        return node.address if node else None
+
+    def offset_service_address(self) -> str | None:
+        """Return "host:port" of the offset service, None while it is away."""
+        found = [node for (kind, _), node in self._nodes.items() if kind == OFFSET_SERVICE]
+        # During a hand-over two may be listed: the one that started last is the active one.
+        return max(found, key=lambda node: node.started_at_ms).address if found else None
+
+    def _note_source(self, update: RouteUpdate) -> None:
+        self.etcd_reachable = update.etcd_reachable
+        self.cluster = update.cluster or self.cluster
+
+    def _put(self, topic: Topic, revision: int, *, force: bool = False) -> bool:
+        name = topic.config.name
+        if revision < self._as_of.get(name, 0) and not force:
+            return False
+        self._as_of[name] = revision
+        route = TopicRoute.from_wire(topic)
+        if self._topics.get(name) == route:
+            return False
+        self._topics[name] = route
+        return True
+
+    def _forget(self, name: str, revision: int, *, force: bool = False) -> bool:
+        if revision < self._as_of.get(name, 0) and not force:
+            return False
+        self._as_of[name] = revision
+        return self._topics.pop(name, None) is not None
+
+    def _put_nodes(self, nodes: Collection[Node]) -> bool:
+        changed = False
+        for node in nodes:
+            key = (node.kind, node.name)
+            if self._nodes.get(key) != node:
+                self._nodes[key] = node
+                changed = True
+        return changed
+
+    def _replace_nodes(self, nodes: Collection[Node]) -> bool:
+        before = self._nodes
+        self._nodes = {(node.kind, node.name): node for node in nodes}
+        return before != self._nodes
