@@ -312,8 +312,11 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
     if not topic or other.any():
         return other
-    found = sliding(frames, f"V{len(topic)}")[parts.topic_starts].view(np.uint8)
-    differs = found.reshape(len(other), len(topic)) != np.frombuffer(topic, np.uint8)
+    found = sliding(frames, f"V{len(topic)}")[parts.topic_starts]
+    if found.tobytes() == topic * len(other):
+        return other
+    letters = found.view(np.uint8).reshape(len(other), len(topic))
+    differs = letters != np.frombuffer(topic, np.uint8)
     wrong: NDArray[np.bool_] = differs.any(1)
     return wrong
 

@@ -11,7 +11,7 @@ from rockoon_format.properties import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     decode,
-    decode_text,
+    find_value,
 )
 from rockoon_format.record import (
     AT_BORN_HOST,
@@ -142,31 +142,13 @@ class Columns:
     def _property(self, name: str) -> list[str | None]:
         if "properties" in self.__dict__:
             return [properties.get(name) for properties in self.properties]
-        start, inside = f"{name}\x01".encode(), f"\x02{name}\x01".encode()
-        return [_find(raw, start, inside, name) for raw in self.properties_bytes]
+        return [find_value(raw, name) for raw in self.properties_bytes]
 
     def record(self, index: int) -> Record:
         """Return one record with all its fields, its CRC not checked."""
         start = int(self._parts.starts[index])
         end = start + int(self.lengths[index])
         return decode_record(memoryview(self._frames)[start:end], check_crc=False)
-
-
-def _find(raw: bytes, start: bytes, inside: bytes, name: str) -> str | None:
-    """Return what `decode(raw).get(name)` would, without parsing the rest where that is safe."""
-    last = raw.rfind(inside)
-    if last >= 0:
-        at = last + len(inside)
-    elif raw.startswith(start):
-        at = len(start)
-    else:
-        return None
-    end = raw.find(b"\x02", at)
-    value = raw[at:] if end < 0 else raw[at:end]
-    if value:
-        return decode_text(value)
-    # The last of several may be empty and thus not count.
-    return decode(raw).get(name)
 
 
 def decode_columns(frames: Buffer, lengths: ArrayLike | None = None) -> Columns:

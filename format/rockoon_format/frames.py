@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rockoon_format.hashes import java_hash_codes, tags_code
-from rockoon_format.properties import find_tags
+from rockoon_format.properties import PROPERTY_TAGS, find_value
 from rockoon_format.record import (
     AT_BODY_LENGTH_V4,
     AT_BORN_HOST,
@@ -159,14 +159,14 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
     codes = np.zeros(count, np.int64)
     if count == 0:
         return codes
-    heads = sliding(buffer, f"S{len(_TAGS_PREFIX)}")[
+    heads = sliding(buffer, f"V{len(_TAGS_PREFIX)}")[
         np.minimum(starts, len(buffer) - len(_TAGS_PREFIX))
     ]
     # A head clipped at the buffer's end belongs to properties too short to hold a tag.
-    first = np.flatnonzero((heads == _TAGS_PREFIX) & (lengths > len(_TAGS_PREFIX)))
-    exact = np.zeros(count, np.bool_)
-    if buffer.find(_TAGS_INSIDE) >= 0:
-        exact |= _properties_hold(buffer, _TAGS_INSIDE, starts, lengths)
+    is_first = (heads.view(f"S{len(_TAGS_PREFIX)}") == _TAGS_PREFIX) & (lengths > len(_TAGS_PREFIX))
+    first = np.flatnonzero(is_first)
+    exact = _hold_tags_inside(buffer, starts, lengths)
+    exact |= heads.view(np.uint8)[:: len(_TAGS_PREFIX)] == _TAGS_INSIDE[0]
     if len(first):
         all_first = len(first) == count
         value_starts = (starts if all_first else starts[first]) + len(_TAGS_PREFIX)
@@ -184,13 +184,29 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
         codes[first] = java_hash_codes(data, value_starts, value_lengths)
     for index in np.flatnonzero(exact).tolist():
         start = int(starts[index])
-        codes[index] = tags_code(find_tags(buffer[start : start + int(lengths[index])]))
+        codes[index] = tags_code(
+            find_value(buffer[start : start + int(lengths[index])], PROPERTY_TAGS) or ""
+        )
     return codes
 
 
-def _properties_hold(
-    buffer: bytes, pattern: bytes, starts: IntArray, lengths: IntArray
-) -> NDArray[np.bool_]:
-    """Tell which records hold `pattern` inside their properties; bodies may hold it as well."""
+def _hold_tags_inside(buffer: bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:
+    """Tell which records may hold TAGS behind another property; never wrongly says no.
+
+    Only properties are searched, since bodies are long and may hold anything. They are copied
+    next to each other without their first bytes: otherwise the 0x02 that ends one and the TAGS
+    that begins the next would look like a find. A first byte 0x02 is left to the caller.
+    """
+    count = len(starts)
+    width = int(lengths.max()) - 1
+    if width < len(_TAGS_INSIDE):
+        return np.zeros(count, np.bool_)
+    if width * count <= 2 * int(lengths.sum()):
+        at = np.minimum(starts + 1, len(buffer) - width)
+        together = sliding(buffer, f"V{width}")[at].tobytes()
+    else:
+        together = b"".join(slices(buffer, starts + 1, np.maximum(lengths - 1, 0)))
+    if together.find(_TAGS_INSIDE) < 0:
+        return np.zeros(count, np.bool_)
     pieces = slices(buffer, starts, lengths)
-    return np.fromiter((pattern in piece for piece in pieces), np.bool_, len(pieces))
+    return np.fromiter((_TAGS_INSIDE in piece for piece in pieces), np.bool_, count)

@@ -10,6 +10,7 @@ Source: MessageDecoder#messageProperties2String, #string2messageProperties; name
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"
@@ -133,11 +134,28 @@ def decode(raw: bytes) -> dict[str, str]:
     return result
 
 
-def find_tags(raw: bytes) -> str:
-    """Return the TAGS value that `decode` would give, or the empty string without one."""
-    if raw.find(b"TAGS\x01") < 0:
-        return ""
-    return decode(raw).get(PROPERTY_TAGS, "")
+def find_value(raw: bytes, name: str) -> str | None:
+    """Return what `decode(raw).get(name)` would, without parsing the other properties."""
+    start, inside = _markers(name)
+    last = raw.rfind(inside)
+    if last >= 0:
+        at = last + len(inside)
+    elif raw.startswith(start):
+        at = len(start)
+    else:
+        return None
+    end = raw.find(PROPERTY_SEPARATOR, at)
+    value = raw[at:] if end < 0 else raw[at:end]
+    if value:
+        return decode_text(value)
+    # An empty value does not count, but an earlier one of the same name may.
+    return decode(raw).get(name)
+
+
+@lru_cache(maxsize=256)
+def _markers(name: str) -> tuple[bytes, bytes]:
+    start = name.encode() + NAME_VALUE_SEPARATOR
+    return start, PROPERTY_SEPARATOR + start
 
 
 def split_keys(keys: str) -> list[str]:
