@@ -1,0 +1,20 @@
+"""RocketMQ's store directory: CommitLog, ConsumeQueues, recovery, retention.
+
+Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`, `commit_log`,
+`consume_queue`, `syncer`, `markers`, `recovery`, `reading`, `retention`, `verify`.
+"""
+
+from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_broker.store.store import Appended, Store
+
+__all__ = [
+    "Appended",
+    "Boundary",
+    "Flush",
+    "GetResult",
+    "GetStatus",
+    "QueueStatus",
+    "Store",
+    "StoreSettings",
+]

@@ -1,0 +1,24 @@
+"""Where the store's time comes from when no caller brings it."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time; tests bring their own."""
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds."""
+
+    def local_hour(self, at_ms: int) -> int:
+        """Hour of the day, 0 to 23, in the machine's time zone."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def local_hour(self, at_ms: int) -> int:
+        return time.localtime(at_ms / 1000).tm_hour

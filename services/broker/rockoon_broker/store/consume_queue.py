@@ -1,0 +1,399 @@
+"""ConsumeQueues: for each message queue a sequence of 20-byte entries, each of one record.
+
+Entry N lies at byte 20 N of the queue's files, which are sparse and of fixed size. Queues are many
+and mostly idle, so one costs a small object and no descriptor; open files are few and shared.
+
+Invariants of a queue:
+1. Entries [first of its files, `max_offset`) are valid, in the order of the log.
+2. Everything behind them is zero, also in the files that follow.
+3. Entry N is the record that says queue offset N. Numbers that no record bears (below the first
+   one, when a queue begins in the middle) are fillers, which every reader skips.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import UnstorableTopic
+from rockoon_broker.store.log_directory import list_files
+from rockoon_format.consume_queue import (
+    ENTRY,
+    ENTRY_BYTES,
+    FILLER_SIZE,
+    EntryArray,
+    filler_entries,
+)
+from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.names import topic_fault
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+FileKey = tuple[str, int, int]
+"""Topic, queue id and number of the file."""
+
+
+class ConsumeQueue:
+    """One queue's numbers. Written by the owner's thread through `ConsumeQueues` alone."""
+
+    __slots__ = (
+        "file_first",
+        "file_last",
+        "max_offset",
+        "min_known_for",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file_first = 0
+        """Number of the first file: its first entry is `file_first` times the entries per file."""
+        self.file_last = -1
+        """Number of the last file; -1 while there is none."""
+        self.max_offset = 0
+        """One past the last entry: what readers see."""
+        self.next_offset = 0
+        """The offset of the next message to be appended; ahead of `max_offset` until a sync."""
+        self.min_offset = 0
+        """Offset of the first entry whose record is kept, for the log's start `min_known_for`."""
+        self.min_known_for = -1
+
+    @property
+    def key(self) -> QueueKey:
+        return self.topic, self.queue_id
+
+    @property
+    def has_files(self) -> bool:
+        return self.file_last >= self.file_first
+
+
+class ConsumeQueues:
+    """Every queue of the store, and the files that hold them.
+
+    Args:
+        root: the `consumequeue` directory.
+        file_entries: entries per file.
+        open_files_max: descriptors kept.
+    """
+
+    def __init__(self, root: Path, file_entries: int, open_files_max: int, disk: Disk) -> None:
+        self._root = root
+        self._file_entries = file_entries
+        self._file_bytes = file_entries * ENTRY_BYTES
+        self._open_files_max = open_files_max
+        self._disk = disk
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        # Least recently used first.
+        self._open_files: OrderedDict[FileKey, int] = OrderedDict()
+        self._unsynced_files: set[FileKey] = set()
+        self._unsynced_directories: set[Path] = set()
+        self.entry_count = 0
+        """Sum of all max offsets."""
+        self.stored_count = 0
+        """How many queues have entries, and so files."""
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self._queues.values() if queue.topic == topic]
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one has no files until its first entry.
+
+        Raises:
+            UnstorableTopic: the topic cannot be a directory's name, or the queue id is negative.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if fault := topic_fault(topic):
+                raise UnstorableTopic(fault)
+            if queue_id < 0:
+                raise UnstorableTopic(f"queue id {queue_id} of topic {topic} is negative")
+            queue = ConsumeQueue(topic, queue_id)
+            self._queues[topic, queue_id] = queue
+        return queue
+
+    def load(self, boundary: int) -> None:
+        """Register the queues on disk, keeping only entries of records below `boundary`.
+
+        Everything behind the last such entry becomes zero or is unlinked, whatever it is: what the
+        log holds from `boundary` on has to be dispatched again.
+
+        Raises:
+            StoreLayoutError: a file of another size or with a foreign name.
+        """
+        self._queues.clear()
+        self.entry_count = self.stored_count = 0
+        for directory in queue_directories(self._root):
+            self._load_queue(directory, boundary)
+
+    def check_layout(self) -> None:
+        """Refuse foreign files in any queue before anything is changed (StoreLayoutError)."""
+        for directory in queue_directories(self._root):
+            list_files(directory, self._file_bytes, self._disk)
+
+    def write(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
+        """Append entries; numbers that are skipped become fillers, repeated ones are ignored.
+
+        On an OSError the queue is as before, except for bytes behind its end that the same entries
+        will overwrite when the write is tried again.
+        """
+        if first_offset < queue.max_offset:
+            # Another broker's log can hold two records of one number; the first one counts.
+            entries = entries[queue.max_offset - first_offset :]
+            first_offset = queue.max_offset
+            if len(entries) == 0:
+                return
+        if queue.max_offset == 0:
+            number, skipped = divmod(first_offset, self._file_entries)
+            if not queue.has_files:
+                self._create_file(queue, number)
+                queue.file_first = queue.file_last = number
+            self._write_bytes(queue, first_offset - skipped, filler_entries(skipped))
+        elif first_offset > queue.max_offset:
+            gap = np.frombuffer(filler_entries(first_offset - queue.max_offset), ENTRY).copy()
+            # Keeps the offsets of a queue ascending, which binary searches rely on.
+            gap["offset"] = entries["offset"][0]
+            self._write_bytes(queue, queue.max_offset, gap.tobytes())
+        self._write_bytes(queue, first_offset, entries.tobytes())
+        end = first_offset + len(entries)
+        self.entry_count += end - queue.max_offset
+        self.stored_count += queue.max_offset == 0
+        queue.max_offset = end
+        queue.next_offset = max(queue.next_offset, end)
+
+    def read(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
+        """Up to `count` entries from `first_offset`, of one file; none behind `max_offset`."""
+        number, index = divmod(first_offset, self._file_entries)
+        count = min(count, queue.max_offset - first_offset, self._file_entries - index)
+        if count <= 0 or not queue.file_first <= number <= queue.file_last:
+            return np.zeros(0, ENTRY)
+        fd = self._file(queue, number)
+        data = self._disk.pread(fd, count * ENTRY_BYTES, index * ENTRY_BYTES)
+        return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
+
+    def first_stored(self, queue: ConsumeQueue) -> int:
+        """Offset of the first entry that the queue's files have room for."""
+        return queue.file_first * self._file_entries if queue.has_files else queue.max_offset
+
+    def next_file_offset(self, offset: int) -> int:
+        """First offset of the file behind the one that `offset` belongs to."""
+        return (offset // self._file_entries + 1) * self._file_entries
+
+    def min_offset(self, queue: ConsumeQueue, log_min: int) -> int:
+        """Offset of the first entry whose record lies at or behind `log_min`.
+
+        The max offset when all records are gone: an emptied queue keeps its numbers.
+        Source: ConsumeQueue#correctMinOffset.
+        """
+        if queue.max_offset == 0:
+            return 0
+        if queue.min_known_for != log_min:
+            low = max(queue.min_offset, self.first_stored(queue))
+            if low < queue.max_offset and self._is_below(queue, low, log_min):
+                low = self._search(queue, low + 1, queue.max_offset, log_min)
+            queue.min_offset = low
+            queue.min_known_for = log_min
+        return queue.min_offset
+
+    def release_leading_files(self, queue: ConsumeQueue, log_min: int) -> list[Path]:
+        """Forget leading files whose records are all gone, never the last; the caller unlinks."""
+        released: list[Path] = []
+        keep = self.min_offset(queue, log_min) // self._file_entries
+        while queue.file_first < min(keep, queue.file_last):
+            self._close_file(queue, queue.file_first)
+            released.append(self._path(queue, queue.file_first))
+            queue.file_first += 1
+        return released
+
+    def first_record(self, queue: ConsumeQueue) -> int:
+        """Physical offset of the queue's first record, fillers passed over."""
+        # No record lies below offset 0, so only fillers count as being below it.
+        offset = self._search(queue, self.first_stored(queue), queue.max_offset, 0)
+        entries = self.read(queue, offset, 1)
+        return int(entries["offset"][0]) if len(entries) else 0
+
+    def last_record(self) -> tuple[int, int]:
+        """Physical offset and size of the newest record that any queue lists; (0, 0) if none."""
+        newest = (0, 0)
+        for queue in self._queues.values():
+            entries = self.read(queue, queue.max_offset - 1, 1)
+            if len(entries) and entries["size"][0] != FILLER_SIZE:
+                newest = max(newest, (int(entries["offset"][0]), int(entries["size"][0])))
+        return newest
+
+    def drop(self, topic: str) -> None:
+        """Delete every queue of a topic, durably."""
+        for queue in self.of_topic(topic):
+            self._delete_files(queue)
+            self.entry_count -= queue.max_offset
+            self.stored_count -= queue.max_offset > 0
+            del self._queues[queue.key]
+        directory = self._root / topic
+        if directory.is_dir():
+            for child in directory.iterdir():
+                if child.is_dir() and not any(child.iterdir()):
+                    self._disk.remove_directory(child)
+            if not any(directory.iterdir()):
+                self._disk.remove_directory(directory)
+            self._disk.sync_directory(self._root)
+
+    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """Files and directories changed since the last call, which the caller now has to sync."""
+        files = tuple(self._path_of(key) for key in self._unsynced_files)
+        taken = files, tuple(self._unsynced_directories)
+        self._unsynced_files.clear()
+        self._unsynced_directories.clear()
+        return taken
+
+    def close(self) -> None:
+        for fd in self._open_files.values():
+            self._disk.close(fd)
+        self._open_files.clear()
+
+    def _load_queue(self, directory: Path, boundary: int) -> None:
+        starts = list_files(directory, self._file_bytes, self._disk)
+        if not starts:
+            return
+        queue = self.find_or_create(directory.parent.name, int(directory.name))
+        queue.file_first = starts[0] // self._file_bytes
+        queue.file_last = starts[-1] // self._file_bytes
+        first = self.first_stored(queue)
+        # Reads stop at max_offset, so it has to reach as far as the files while they are searched.
+        queue.max_offset = (queue.file_last + 1) * self._file_entries
+        queue.max_offset = self._search(queue, first, queue.max_offset, boundary)
+        if queue.max_offset == first:
+            self._delete_files(queue)
+            del self._queues[queue.key]
+            return
+        last = (queue.max_offset - 1) // self._file_entries
+        while queue.file_last > last:
+            self._close_file(queue, queue.file_last)
+            self._disk.unlink(self._path(queue, queue.file_last))
+            self._unsynced_directories.add(directory)
+            queue.file_last -= 1
+        used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
+        if self._disk.write_zeros(self._file(queue, last), used, self._file_bytes):
+            self._unsynced_files.add((queue.topic, queue.queue_id, last))
+        queue.next_offset = queue.max_offset
+        self.entry_count += queue.max_offset
+        self.stored_count += 1
+
+    def _search(self, queue: ConsumeQueue, low: int, high: int, boundary: int) -> int:
+        """First offset in [low, high) whose entry is not of a record below `boundary`."""
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_below(queue, middle, boundary):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_below(self, queue: ConsumeQueue, offset: int, boundary: int) -> bool:
+        entry = self.read(queue, offset, 1)[0]
+        size, position = int(entry["size"]), int(entry["offset"])
+        if size == FILLER_SIZE and position == 0:
+            return True
+        return size > 0 and 0 <= position < boundary
+
+    def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
+        """Write whole entries, into as many files as they need."""
+        view = memoryview(data)
+        while len(view):
+            number, index = divmod(first_offset, self._file_entries)
+            if number > queue.file_last:
+                self._create_file(queue, number)
+                queue.file_last = number
+            count = min(len(view) // ENTRY_BYTES, self._file_entries - index)
+            part = view[: count * ENTRY_BYTES]
+            self._disk.write_all(self._file(queue, number), part, index * ENTRY_BYTES)
+            self._unsynced_files.add((queue.topic, queue.queue_id, number))
+            view = view[len(part) :]
+            first_offset += count
+
+    def _create_file(self, queue: ConsumeQueue, number: int) -> None:
+        path = self._path(queue, number)
+        self._unsynced_directories.update(self._disk.make_directory(path.parent))
+        fd = self._disk.open(path, create=True)
+        try:
+            self._disk.set_size(fd, self._file_bytes)
+        except OSError:
+            self._disk.close(fd)
+            self._disk.unlink(path)
+            raise
+        self._unsynced_directories.add(path.parent)
+        self._unsynced_files.add((queue.topic, queue.queue_id, number))
+        self._remember_file(queue, number, fd)
+
+    def _file(self, queue: ConsumeQueue, number: int) -> int:
+        key = (queue.topic, queue.queue_id, number)
+        fd = self._open_files.get(key)
+        if fd is None:
+            fd = self._disk.open(self._path(queue, number))
+            self._remember_file(queue, number, fd)
+        else:
+            self._open_files.move_to_end(key)
+        return fd
+
+    def _remember_file(self, queue: ConsumeQueue, number: int, fd: int) -> None:
+        self._open_files[queue.topic, queue.queue_id, number] = fd
+        while len(self._open_files) > self._open_files_max:
+            _, oldest = self._open_files.popitem(last=False)
+            self._disk.close(oldest)
+
+    def _close_file(self, queue: ConsumeQueue, number: int) -> None:
+        key = (queue.topic, queue.queue_id, number)
+        self._unsynced_files.discard(key)
+        fd = self._open_files.pop(key, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    def _delete_files(self, queue: ConsumeQueue) -> None:
+        # Newest first: what a crash leaves is then a queue that lags, which recovery repairs.
+        for number in range(queue.file_last, queue.file_first - 1, -1):
+            self._close_file(queue, number)
+            self._disk.unlink(self._path(queue, number))
+        self._unsynced_directories.add(self._directory(queue))
+        queue.file_first, queue.file_last = 0, -1
+
+    def _directory(self, queue: ConsumeQueue) -> Path:
+        return self._root / queue.topic / str(queue.queue_id)
+
+    def _path(self, queue: ConsumeQueue, number: int) -> Path:
+        return self._path_of((queue.topic, queue.queue_id, number))
+
+    def _path_of(self, key: FileKey) -> Path:
+        topic, queue_id, number = key
+        return self._root / topic / str(queue_id) / offset_to_file_name(number * self._file_bytes)
+
+
+def queue_directories(root: Path) -> list[Path]:
+    """The directories below `consumequeue` that hold a queue: {topic}/{queue id}.
+
+    Other names are passed over, as RocketMQ does (ConsumeQueueStore#loadConsumeQueues).
+    """
+    if not root.is_dir():
+        return []
+    return [
+        directory
+        for directory in sorted(root.glob("*/*"))
+        if directory.is_dir() and is_queue_name(directory)
+    ]
+
+
+def is_queue_name(directory: Path) -> bool:
+    """Whether a path ends in a topic and a queue id as this store writes it."""
+    name = directory.name
+    number = name.isascii() and name.isdigit() and str(int(name)) == name
+    return number and topic_fault(directory.parent.name) is None

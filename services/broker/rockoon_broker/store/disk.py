@@ -1,0 +1,157 @@
+"""The file system as the store uses it: one small object, so that tests can put a failing one in.
+
+Every call that can lose or refuse data goes through here. Errors are OSErrors, as the operating
+system gave them; who calls decides what they mean.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rockoon_broker.store.retention import DiskUsage
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+ZERO_CHUNK_BYTES = 1 << 20
+
+
+class FileFacts(NamedTuple):
+    """What retention and the start need to know of a file."""
+
+    bytes: int
+    modified_ms: int
+
+
+class Disk:
+    """The real file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create` the file must not exist yet."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags, 0o644)
+
+    def open_reading(self, path: Path) -> int:
+        """Open for reading only."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        """Write some of `data` at `position`; returns how many bytes were taken."""
+        return os.pwrite(fd, data, position)
+
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        return os.pread(fd, count, position)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, count: int) -> None:
+        """Reserve blocks for the first `count` bytes, which read as zeros."""
+        os.posix_fallocate(fd, 0, count)
+
+    def set_size(self, fd: int, count: int) -> None:
+        """Grow a new file to `count` bytes without reserving blocks."""
+        os.ftruncate(fd, count)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> list[Path]:
+        """Create a directory and its missing parents; returns the directories that changed."""
+        missing: list[Path] = []
+        ancestor = path
+        while not ancestor.is_dir():
+            missing.append(ancestor)
+            ancestor = ancestor.parent
+        for directory in reversed(missing):
+            directory.mkdir()
+        return [directory.parent for directory in missing]
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing `target` in one step."""
+        source.replace(target)
+
+    def facts(self, path: Path) -> FileFacts:
+        status = path.stat()
+        return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def usage(self, path: Path) -> DiskUsage:
+        """Fill of the partition that holds `path`."""
+        status = os.statvfs(path)
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        return DiskUsage(used, status.f_bavail * status.f_frsize)
+
+    # The following are made of the calls above, so that a fault hits them too.
+
+    def write_all(self, fd: int, data: "ReadableBuffer", position: int) -> None:
+        """Write all of `data`. On an OSError any prefix of it may have been written."""
+        view = memoryview(data).cast("B")
+        written = self.pwrite(fd, view, position)
+        while written < len(view):
+            written += self.pwrite(fd, view[written:], position + written)
+
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Ranges within [start, end) that may hold anything but zeros, by the file system's word.
+
+        Reserved and sparse stretches are skipped without reading them.
+        """
+        while start < end:
+            try:
+                first = os.lseek(fd, start, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole up to the end of the file
+                return
+            if first >= end:
+                return
+            start = min(os.lseek(fd, first, os.SEEK_HOLE), end)
+            yield first, start
+
+    def nonzero_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Chunks of at most 1 MiB within [start, end) that hold a byte other than zero."""
+        for first, last in self.data_ranges(fd, start, end):
+            for position in range(first, last, ZERO_CHUNK_BYTES):
+                count = min(ZERO_CHUNK_BYTES, last - position)
+                chunk = self.pread(fd, count, position)
+                if chunk.count(0) != len(chunk):
+                    yield position, position + len(chunk)
+
+    def is_zero(self, fd: int, start: int, end: int) -> bool:
+        """Whether every byte in [start, end) is zero."""
+        return next(self.nonzero_ranges(fd, start, end), None) is None
+
+    def write_zeros(self, fd: int, start: int, end: int) -> int:
+        """Make every byte in [start, end) zero; returns how many had to be written."""
+        written = 0
+        for first, last in self.nonzero_ranges(fd, start, end):
+            self.write_all(fd, bytes(last - first), first)
+            written += last - first
+        return written
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
+        new = path.with_name(path.name + ".new")
+        self.unlink(new)
+        fd = self.open(new, create=True)
+        try:
+            self.write_all(fd, content, 0)
+            self.fdatasync(fd)
+        finally:
+            self.close(fd)
+        self.rename(new, path)
+        self.sync_directory(path.parent)

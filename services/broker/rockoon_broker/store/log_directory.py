@@ -1,0 +1,64 @@
+"""A directory of fixed-size files named by the byte offset of their first byte.
+
+The rules are those of RocketMQ's MappedFileQueue: every regular file has exactly the configured
+size and a twenty-digit name; sub-directories are ignored; an empty file is forgiven only if it is
+the last. Anything else is refused before a byte is changed, because a wrong size means that every
+offset would be read from the wrong place.
+"""
+
+from pathlib import Path
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
+from rockoon_format.file_names import file_name_to_offset
+
+
+def list_files(
+    directory: Path, file_bytes: int, disk: Disk, *, unfinished_last: bool = False
+) -> list[int]:
+    """Start offsets of the directory's files, ascending and without a gap; [] if there is none.
+
+    An empty last file is removed. With `unfinished_last` so is a last file that is too short and
+    all zeros: its reservation was cut off by a crash before anything could be written.
+
+    Raises:
+        UnexpectedFile: a foreign name or another size.
+        StoreLayoutError: a file is missing between two others.
+    """
+    if not directory.is_dir():
+        return []
+    paths = sorted(path for path in directory.iterdir() if not path.is_dir())
+    doomed: Path | None = None
+    starts: list[int] = []
+    for path in paths:
+        found = disk.facts(path).bytes
+        try:
+            start = file_name_to_offset(path.name)
+        except ValueError:
+            raise UnexpectedFile(path, "no file of this log", None, None) from None
+        if found != file_bytes:
+            last = path == paths[-1]
+            short = unfinished_last and found < file_bytes
+            if last and (found == 0 or (short and _all_zero(path, found, disk))):
+                doomed = path
+                continue
+            raise UnexpectedFile(path, "wrong size", found, file_bytes)
+        if start % file_bytes != 0:
+            raise UnexpectedFile(path, f"name is no multiple of {file_bytes}", found, file_bytes)
+        if starts and start != starts[-1] + file_bytes:
+            raise StoreLayoutError(
+                f"{path}: the file for offset {starts[-1] + file_bytes} before it is missing"
+            )
+        starts.append(start)
+    if doomed is not None:
+        disk.unlink(doomed)
+        disk.sync_directory(directory)
+    return starts
+
+
+def _all_zero(path: Path, size: int, disk: Disk) -> bool:
+    fd = disk.open_reading(path)
+    try:
+        return disk.is_zero(fd, 0, size)
+    finally:
+        disk.close(fd)

@@ -1,0 +1,113 @@
+"""Reading the CommitLog's records in order, from a physical offset to where they end."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_broker.store.disk import Disk
+from rockoon_format.batch import Scan, ScanEnd, scan
+from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+WINDOW_BYTES = 8 << 20
+_SIZE_AND_MAGIC = struct.Struct(">ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some records."""
+
+    base: int
+    """Physical offset of the scanned buffer: add it to `records.offsets`."""
+    records: Scan
+
+
+class LogScan:
+    """One walk over the log; afterwards its fields say how it went.
+
+    Args:
+        directory: the CommitLog's directory.
+        file_bytes: size of each file.
+        starts: start offsets of the files, ascending.
+        check_crc: compare body CRCs.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        starts: list[int],
+        disk: Disk,
+        *,
+        check_crc: bool = True,
+    ) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._starts = starts
+        self._disk = disk
+        self._check_crc = check_crc
+        self.records_scanned = 0
+        self.bytes_scanned = 0
+        self.end = 0
+        """Physical offset behind the last whole record."""
+        self.stopped_by: ScanEnd = ScanEnd.END
+        """What was found there."""
+        self.store_timestamp_ms = 0
+        """Newest store time seen."""
+
+    def chunks(self, position: int) -> Iterator[Chunk]:
+        """Walk from `position`, which must be where a record starts or the log ends."""
+        self.end = position
+        for start in self._starts:
+            if position >= start + self._file_bytes:
+                continue
+            position = max(position, start)
+            yield from self._file_chunks(start, position - start)
+            # A blank, or a file full to the last byte, says that the next file goes on.
+            if self.stopped_by not in (ScanEnd.BLANK, ScanEnd.END):
+                return
+
+    def _file_chunks(self, start: int, position: int) -> Iterator[Chunk]:
+        fd = self._disk.open_reading(self._directory / offset_to_file_name(start))
+        window = WINDOW_BYTES
+        try:
+            while True:
+                count = min(window, self._file_bytes - position)
+                data = self._disk.pread(fd, count, position)
+                records = scan(data, 0, len(data), check_crc=self._check_crc)
+                base = start + position
+                self.stopped_by = records.end
+                if records.count:
+                    self._count(records, base)
+                    yield Chunk(base, records)
+                position += records.position
+                at_file_end = base - start + len(data) == self._file_bytes
+                if records.end is ScanEnd.LIMIT:
+                    continue
+                # What looks cut off may only be cut by the window.
+                if records.end not in (ScanEnd.END, ScanEnd.TRUNCATED) or at_file_end:
+                    return
+                if records.position == 0:
+                    wanted = self._whole_bytes(data, self._file_bytes - position)
+                    if wanted == 0:
+                        return
+                    window = wanted
+        finally:
+            self._disk.close(fd)
+
+    def _whole_bytes(self, head: bytes, remaining: int) -> int:
+        """How many bytes the record at `head` needs, 0 if none can be there."""
+        size, magic = _SIZE_AND_MAGIC.unpack_from(head)
+        if magic == MAGIC_BLANK and size <= remaining:
+            self.stopped_by = ScanEnd.BLANK
+            return 0
+        whole = magic in (MAGIC_V1, MAGIC_V2) and len(head) < size <= remaining
+        return int(size) if whole else 0
+
+    def _count(self, records: Scan, base: int) -> None:
+        self.records_scanned += records.count
+        self.bytes_scanned += records.position
+        self.end = base + records.position
+        newest = int(records.store_timestamps_ms.max())
+        self.store_timestamp_ms = max(self.store_timestamp_ms, newest)

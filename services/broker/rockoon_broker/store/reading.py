@@ -1,0 +1,281 @@
+"""Everything readers ask: messages by queue offset, by physical offset, by time, and queue status.
+
+The checks of `get`, their order and the next offset that each answers with are those of
+DefaultMessageStore#getMessage; the search by time is that of ConsumeQueue#binarySearchInQueueByTime
+without its dependence on where one file ends and the next begins.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.residency import pages_resident
+from rockoon_format.consume_queue import ENTRY, FILLER_SIZE, EntryArray
+from rockoon_format.record import (
+    AT_STORE_TIMESTAMP_V4,
+    AT_SYS_FLAG,
+    HOST_V6_EXTRA_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_BORN_HOST_V6,
+    RecordError,
+    decode_record,
+)
+
+_STORE_TIMESTAMP = struct.Struct(">q")
+_SYS_FLAG = struct.Struct(">i")
+_HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
+# Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
+_GAP_BYTES_MAX = 4096
+
+
+class GetStatus(Enum):
+    """What a read by queue offset found, in the order in which it is checked."""
+
+    NO_MATCHED_LOGIC_QUEUE = "no such queue"
+    NO_MESSAGE_IN_QUEUE = "nothing was ever stored in the queue"
+    OFFSET_TOO_SMALL = "below the queue's min offset"
+    OFFSET_OVERFLOW_ONE = "at the queue's end: wait for the next message"
+    OFFSET_OVERFLOW_BADLY = "beyond the queue's end"
+    OFFSET_FOUND_NULL = "the queue's file for this offset is gone"
+    MESSAGE_WAS_REMOVING = "the records were deleted meanwhile"
+    NO_MATCHED_MESSAGE = "no entry had one of the wanted tags"
+    FOUND = "found"
+
+
+class Boundary(Enum):
+    """Which message a search by time wants when none or several have that time."""
+
+    LOWER = "the first at or after it"
+    UPPER = "the last at or before it"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """Messages of one queue."""
+
+    status: GetStatus
+    next_offset: int
+    """Where to read on."""
+    min_offset: int
+    max_offset: int
+    frames: bytes = b""
+    """The records, back to back, as they are stored."""
+    lengths: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """Size of each in bytes, uint32[count]."""
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue's figures. Offsets are queue offsets unless they say otherwise."""
+
+    min_offset: int
+    max_offset: int
+    first_store_timestamp_ms: int | None
+    """Of the oldest message; None for an empty queue."""
+    last_store_timestamp_ms: int | None
+    first_entry_in_memory_by_distance: bool | None
+    """Whether the oldest message is close enough to the log's end to count as in memory
+    (DefaultMessageStore#estimateInMemByCommitOffset); None for an empty queue."""
+    first_entry_pages_resident: bool | None
+    """Whether its pages are in memory; None for an empty queue or where the system cannot say."""
+    log_min_offset: int
+    """Physical offset."""
+    log_max_offset: int
+    """Physical offset."""
+
+
+class Reader:
+    """Reads over an open log and its queues; owned by the thread that owns them.
+
+    Args:
+        in_memory_bytes: distance from the log's end that counts as being in memory.
+    """
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, in_memory_bytes: int) -> None:
+        self._log = log
+        self._queues = queues
+        self._in_memory_bytes = in_memory_bytes
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else self._queues.min_offset(queue, self._log.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """See `Store.get`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        try:
+            entries = self._queues.read(queue, offset, entries_max)
+        except FileNotFoundError:
+            entries = np.zeros(0, ENTRY)
+        if len(entries) == 0:
+            following = self._queues.next_file_offset(offset)
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+        positions = entries["offset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int64)
+        present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
+        wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
+        next_offset = offset + len(entries)
+        if len(wanted) == 0:
+            status = GetStatus.NO_MATCHED_MESSAGE
+            if not present.any():
+                status = GetStatus.MESSAGE_WAS_REMOVING
+            return GetResult(status, next_offset, low, high)
+        fitting = int(np.searchsorted(np.cumsum(sizes[wanted]), bytes_max, side="right"))
+        taken = max(1, min(fitting, messages_max))
+        if taken < len(wanted):
+            next_offset = offset + int(wanted[taken])
+            wanted = wanted[:taken]
+        frames = self._frames(positions[wanted], sizes[wanted])
+        lengths = sizes[wanted].astype(np.uint32)
+        return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths)
+
+    def read_at(self, physical_offset: int, visible_end: int) -> bytes:
+        """See `Store.read_at`."""
+        head = b""
+        if self._log.min_offset <= physical_offset < visible_end:
+            head = self._log.read(physical_offset, 8)
+        if int.from_bytes(head[4:], signed=True) not in (MAGIC_V1, MAGIC_V2):
+            raise UnknownOffset(f"no record starts at {physical_offset}")
+        frame = self._log.read(physical_offset, max(8, int.from_bytes(head[:4], signed=True)))
+        try:
+            record = decode_record(frame)
+        except RecordError as error:
+            raise UnknownOffset(f"no record starts at {physical_offset}: {error}") from error
+        if record.physical_offset != physical_offset:
+            raise UnknownOffset(f"bytes at {physical_offset} only look like a record")
+        return frame
+
+    def search_offset(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
+    ) -> int:
+        """See `Store.search_offset`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
+        first = low
+        while low < high:
+            middle = (low + high) // 2
+            time_ms = self._store_time_ms(queue, middle)
+            before = time_ms < timestamp_ms
+            if boundary is Boundary.UPPER:
+                before = time_ms <= timestamp_ms
+            if before:
+                low = middle + 1
+            else:
+                high = middle
+        return low if boundary is Boundary.LOWER else max(low - 1, first)
+
+    def status(self, topic: str, queue_id: int, visible_end: int) -> QueueStatus:
+        """See `Store.queue_status`."""
+        log_min = self._log.min_offset
+        queue = self._queues.find(topic, queue_id)
+        low = self.min_offset(topic, queue_id)
+        if queue is None or low == queue.max_offset:
+            high = 0 if queue is None else queue.max_offset
+            return QueueStatus(low, high, None, None, None, None, log_min, visible_end)
+        first = self._queues.read(queue, low, 1)[0]
+        position, size = int(first["offset"]), int(first["size"])
+        return QueueStatus(
+            min_offset=low,
+            max_offset=queue.max_offset,
+            first_store_timestamp_ms=self._store_time_ms(queue, low),
+            last_store_timestamp_ms=self._store_time_ms(queue, queue.max_offset - 1),
+            first_entry_in_memory_by_distance=visible_end - position <= self._in_memory_bytes,
+            first_entry_pages_resident=self._pages_resident(position, size),
+            log_min_offset=log_min,
+            log_max_offset=visible_end,
+        )
+
+    def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of an entry's record; -1 for a filler, which has none."""
+        entry = self._queues.read(queue, offset, 1)[0]
+        if int(entry["size"]) == FILLER_SIZE:
+            return -1
+        head = self._log.read(int(entry["offset"]), _HEAD_BYTES)
+        (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
+        extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
+        (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
+        return int(time_ms)
+
+    def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
+        file = self._log.file_at(physical_offset)
+        return pages_resident(file.fd, physical_offset - file.start, size)
+
+    def _frames(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytes:
+        """The records' bytes in order, with one read for every run of neighbours."""
+        ends = positions + sizes
+        # Where a new run of adjacent records begins, and where a new read does.
+        apart = np.flatnonzero(ends[:-1] != positions[1:]) + 1
+        run_starts = positions[np.concatenate(([0], apart))].tolist()
+        run_ends = ends[np.concatenate((apart - 1, [-1]))].tolist()
+        pieces: list[bytes | memoryview] = []
+        index = 0
+        while index < len(run_starts):
+            last = index
+            while (
+                last + 1 < len(run_starts)
+                and 0 <= run_starts[last + 1] - run_ends[last] <= _GAP_BYTES_MAX
+                and self._log.same_file(run_starts[index], run_starts[last + 1])
+            ):
+                last += 1
+            base = run_starts[index]
+            data = self._log.read(base, run_ends[last] - base)
+            if len(data) != run_ends[last] - base:
+                raise OSError(f"the CommitLog at {base} is shorter than its queue says")
+            if last == index:
+                pieces.append(data)
+            else:
+                view = memoryview(data)
+                pieces.extend(
+                    view[run_starts[run] - base : run_ends[run] - base]
+                    for run in range(index, last + 1)
+                )
+            index = last + 1
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+
+def _has_tag(entries: EntryArray, tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    if tag_codes is None:
+        return np.ones(len(entries), np.bool_)
+    codes = entries["tags_code"].astype(np.int64)
+    if len(tag_codes) == 1:
+        single: NDArray[np.bool_] = codes == tag_codes[0]
+        return single
+    return np.isin(codes, tag_codes)

@@ -1,0 +1,265 @@
+"""Bringing a directory that somebody stopped using, cleanly or not, back to a known state.
+
+What is established, in this order:
+
+1. Every file has the right name and size; otherwise the start is refused, with nothing changed.
+2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
+   recovery point gives it (markers.py). Without one it is the log's beginning: another broker, a
+   copy or damage may have left anything, and only reading it all tells.
+3. ConsumeQueues keep entries below the boundary and nothing else.
+4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
+   later files go, and the bytes behind it become zero, durably, before anything is appended.
+   RocketMQ leaves those bytes; then newer and shorter records can end exactly where an old one
+   begins, and the next recovery takes the old one for the newest.
+5. Every record read is dispatched by the queue offset that it bears.
+
+So the work is proportional to what lies behind the boundary, and doing it twice does no harm: a
+crash in the middle only means to start again. RocketMQ's own rules (CommitLog#recoverNormally,
+#recoverAbnormally) trust the newest entry of any queue, or timestamps; a queue that lags behind
+the others is then never repaired.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_broker.store.consume_queue import ConsumeQueues
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.dispatch import dispatch
+from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.log_directory import list_files
+from rockoon_broker.store.log_scan import LogScan
+from rockoon_broker.store.markers import (
+    AbortFile,
+    RecoveryPoint,
+    new_lineage,
+    point_fits,
+    read_checkpoint,
+    read_recovery_point,
+)
+from rockoon_format.batch import scan
+from rockoon_format.file_names import offset_to_file_name
+
+LOG_DIRECTORY = "commitlog"
+QUEUES_DIRECTORY = "consumequeue"
+LOST_DIRECTORY = "lost"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a start found and did."""
+
+    starts: tuple[int, ...]
+    """Start offsets of the CommitLog files that remain."""
+    log_end: int
+    """Physical offset behind the last record."""
+    store_timestamp_ms: int
+    """Newest store time known; 0 if none is."""
+    lineage: bytes
+    """For this run's recovery points."""
+    was_clean: bool
+    """Whether the last stop had been clean."""
+    boundary: int
+    """Where reading began."""
+    reason: str
+    """Why there."""
+    records_scanned: int
+    bytes_scanned: int
+    bytes_cleared: int
+    """Bytes behind the end that had to be made zero."""
+
+
+class Recoverer:
+    """One recovery of one directory.
+
+    Args:
+        root: the store directory, locked by the caller.
+        file_bytes: size of a CommitLog file.
+        queues: empty; loaded and repaired here.
+        dropped: marks of deleted topics; fitted to the log here.
+        abort: written here before anything is changed.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        file_bytes: int,
+        disk: Disk,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        abort: AbortFile,
+    ) -> None:
+        self._root = root
+        self._log = root / LOG_DIRECTORY
+        self._file_bytes = file_bytes
+        self._disk = disk
+        self._queues = queues
+        self._dropped = dropped
+        self._abort = abort
+
+    def run(self) -> Recovery:
+        """Recover.
+
+        Raises:
+            StoreLayoutError: files that this configuration cannot read; nothing was changed.
+            UnstorableTopic: the log holds a record whose topic cannot have a queue.
+        """
+        starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
+        self._queues.check_layout()
+        abort = self._abort.read()
+        point = read_recovery_point(self._root)
+        reason = self._why_not(point, abort, starts)
+        lineage = new_lineage() if reason or point is None else point.lineage
+        self._abort.create(lineage)
+        if not starts:
+            self._forget_queues()
+            return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
+
+        boundary = starts[0]
+        if not reason and point is not None:
+            boundary = point.log_end
+            self._queues.load(boundary)
+            reason = self._what_is_missing(point)
+            if reason:
+                boundary = starts[0]
+                lineage = new_lineage()
+                self._abort.create(lineage)
+        if reason:
+            self._queues.load(boundary)
+        self._drop_marked()
+
+        walk = LogScan(self._log, self._file_bytes, starts, self._disk)
+        marks = self._dropped.marks
+        for chunk in walk.chunks(boundary):
+            dispatch(chunk, self._queues, marks)
+        starts, cleared = self._cut(starts, walk.end, boundary)
+        self._dropped.settle(starts[0] if starts else 0, walk.end)
+        known_ms = 0 if reason or point is None else point.store_timestamp_ms
+        newest = max(walk.store_timestamp_ms, known_ms)
+        why = reason or ("clean stop" if abort is None else "recovery point")
+        return self._result(walk, starts, boundary, newest, lineage, abort, why, cleared)
+
+    def _why_not(self, point: RecoveryPoint | None, abort: bytes | None, starts: list[int]) -> str:
+        """Why the recovery point cannot be used; empty if it can, as far as is known."""
+        if point is None:
+            return "no recovery point"
+        if not point_fits(point, abort, read_checkpoint(self._root)):
+            return "the recovery point is not of the last broker that used the store"
+        if starts and not starts[0] <= point.log_end <= starts[-1] + self._file_bytes:
+            return "the recovery point lies outside the CommitLog"
+        return ""
+
+    def _what_is_missing(self, point: RecoveryPoint) -> str:
+        """What the point says was durable and is not there; empty if nothing."""
+        found = (self._queues.stored_count, self._queues.entry_count)
+        if found != (point.queue_count, point.entry_count):
+            return (
+                f"{point.queue_count} queues with {point.entry_count} entries were durable, "
+                f"{found[0]} with {found[1]} are there"
+            )
+        offset, size = self._queues.last_record()
+        if size and not self._is_record(offset, size):
+            return f"the record at {offset} was durable and is damaged"
+        return ""
+
+    def _is_record(self, offset: int, size: int) -> bool:
+        start = offset - offset % self._file_bytes
+        path = self._log / offset_to_file_name(start)
+        if not path.exists():
+            # Retention took the records of every queue; nothing is left to compare.
+            return True
+        fd = self._disk.open_reading(path)
+        try:
+            data = self._disk.pread(fd, size, offset - start)
+        finally:
+            self._disk.close(fd)
+        return scan(data, 0, len(data)).position == size
+
+    def _forget_queues(self) -> None:
+        """Without a log there are no queues and offsets start at 0 again, as in RocketMQ."""
+        queues = self._root / QUEUES_DIRECTORY
+        if queues.is_dir():
+            shutil.rmtree(queues)
+            self._disk.sync_directory(self._root)
+        self._dropped.settle(0, 0)
+
+    def _drop_marked(self) -> None:
+        """Finish deletions of topics that a crash interrupted."""
+        for topic, mark in self._dropped.marks.items():
+            firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
+            if any(first < mark for first in firsts):
+                self._queues.drop(topic)
+
+    def _cut(self, starts: list[int], end: int, boundary: int) -> tuple[list[int], int]:
+        """Remove everything behind `end`; returns the files that remain and the bytes cleared."""
+        kept = [start for start in starts if start < end]
+        if not kept and starts[0] > 0:
+            # Offsets must not start at 0 again only because no record is left.
+            kept = starts[:1]
+        cleared = 0
+        for start in reversed(starts[len(kept) :]):
+            cleared += self._remove_file(start)
+        if kept:
+            fd = self._disk.open(self._log / offset_to_file_name(kept[-1]))
+            try:
+                cleared += self._disk.write_zeros(fd, end - kept[-1], self._file_bytes)
+            finally:
+                self._disk.close(fd)
+        # Records that were read are shown to readers, so they must be durable as well.
+        for start in kept:
+            if start + self._file_bytes > boundary:
+                self._sync(self._log / offset_to_file_name(start))
+        self._disk.sync_directory(self._log)
+        return kept, cleared
+
+    def _remove_file(self, start: int) -> int:
+        """Unlink a file behind the end; one that holds anything is kept aside in `lost`."""
+        path = self._log / offset_to_file_name(start)
+        fd = self._disk.open_reading(path)
+        try:
+            empty = self._disk.is_zero(fd, 0, self._file_bytes)
+        finally:
+            self._disk.close(fd)
+        if empty:
+            self._disk.unlink(path)
+            return 0
+        lost = self._root / LOST_DIRECTORY
+        self._disk.make_directory(lost)
+        target = lost / path.name
+        number = 0
+        while target.exists():
+            number += 1
+            target = lost / f"{path.name}.{number}"
+        self._disk.rename(path, target)
+        return self._file_bytes
+
+    def _sync(self, path: Path) -> None:
+        fd = self._disk.open(path)
+        try:
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _result(
+        self,
+        walk: LogScan | None,
+        starts: list[int],
+        boundary: int,
+        newest_ms: int,
+        lineage: bytes,
+        abort: bytes | None,
+        reason: str,
+        cleared: int,
+    ) -> Recovery:
+        return Recovery(
+            starts=tuple(starts),
+            log_end=0 if walk is None else walk.end,
+            store_timestamp_ms=newest_ms,
+            lineage=lineage,
+            was_clean=abort is None,
+            boundary=boundary,
+            reason=reason,
+            records_scanned=0 if walk is None else walk.records_scanned,
+            bytes_scanned=0 if walk is None else walk.bytes_scanned,
+            bytes_cleared=cleared,
+        )

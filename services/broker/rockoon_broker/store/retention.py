@@ -1,0 +1,103 @@
+"""Which CommitLog files go, and whether the store may still be written. Pure decisions.
+
+The rules are those of RocketMQ's CleanCommitLogService: age is the file's modification time,
+oldest first, stop at the first file that has not expired, and never the last file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LogFileAge:
+    """One CommitLog file as retention sees it."""
+
+    start: int
+    """Physical offset of its first byte."""
+    modified_ms: int
+    """Modification time, epoch milliseconds."""
+
+
+@dataclass(frozen=True)
+class DiskUsage:
+    """A partition's fill, as the operating system counts it for an ordinary user."""
+
+    used_bytes: int
+    usable_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """Used share rounded up, as RocketMQ rounds it; 100 for a partition of no size."""
+        total = self.used_bytes + self.usable_bytes
+        return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
+
+
+@dataclass(frozen=True)
+class RetentionRules:
+    """The limits of one store; see `StoreSettings` for each."""
+
+    reserved_ms: int
+    delete_hours: frozenset[int]
+    used_percent_max: int
+    forced_percent: int
+    full_percent: int
+    files_per_pass_max: int
+
+
+@dataclass(frozen=True)
+class RetentionDecision:
+    """What a clean pass does."""
+
+    delete: tuple[int, ...]
+    """Start offsets of the files to delete, oldest first."""
+    writable: bool
+    """False while the disk is fuller than the last mark."""
+    used_percent: int
+    reason: str
+    """Why files go, or why none: for the log line."""
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """The hours of a `deleteWhen` text such as `04` or `04;16`; ValueError if it is none."""
+    hours: set[int] = set()
+    for part in text.split(";"):
+        if not part.strip().isdigit() or int(part) > 23:
+            raise ValueError(f"{text!r} is no list of hours 00 to 23 separated by ';'")
+        hours.add(int(part))
+    return frozenset(hours)
+
+
+def decide(
+    files: Sequence[LogFileAge],
+    usage: DiskUsage,
+    rules: RetentionRules,
+    *,
+    now_ms: int,
+    local_hour: int,
+) -> RetentionDecision:
+    """Decide one clean pass.
+
+    Args:
+        files: every CommitLog file, oldest first.
+        usage: the partition's fill now.
+        rules: the limits.
+        now_ms: epoch milliseconds.
+        local_hour: 0 to 23.
+    """
+    percent = usage.used_percent
+    writable = percent <= rules.full_percent
+    forced = percent > rules.forced_percent
+    if forced:
+        reason = f"disk {percent} % full, above {rules.forced_percent} %"
+    elif percent > rules.used_percent_max:
+        reason = f"disk {percent} % full, above {rules.used_percent_max} %"
+    elif local_hour in rules.delete_hours:
+        reason = f"hour {local_hour:02d}"
+    else:
+        return RetentionDecision((), writable, percent, "not due")
+    delete: list[int] = []
+    for file in files[:-1][: rules.files_per_pass_max]:
+        if not forced and now_ms < file.modified_ms + rules.reserved_ms:
+            break
+        delete.append(file.start)
+    return RetentionDecision(tuple(delete), writable, percent, reason)

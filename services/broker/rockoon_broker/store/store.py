@@ -1,0 +1,659 @@
+"""The storage engine of one broker: RocketMQ's store directory, owned by one thread.
+
+The owner calls everything here from one thread and passes the time in. One other thread, the
+Syncer, makes the slow calls; it tells the owner of a finished sync through `on_synced`, and the
+owner answers with `confirm`. Nothing else crosses threads.
+
+Invariants:
+1. A message gets its queue offset and physical offset at `append`; a refused append uses neither.
+2. With `flush=sync` a message is shown to readers, and listed in its ConsumeQueue, only when a sync
+   covers it (RocketMQ's confirm offset); with `async` at once.
+3. Entries are written in the order of the log. If they cannot be written, later ones wait behind
+   them, appends are refused, and `abort` stays.
+4. After one failed sync the store refuses everything: what the disk holds is unknown from there.
+5. Store times never go back within the log, whatever the clock does; search by time needs that.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rockoon_broker.store.clock import Clock, SystemClock
+from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.errors import (
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreNotWritable,
+)
+from rockoon_broker.store.markers import AbortFile, MarkerFiles, RecoveryPoint, read_checkpoint
+from rockoon_broker.store.process_lock import ProcessLock
+from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader
+from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
+from rockoon_broker.store.retention import (
+    LogFileAge,
+    RetentionDecision,
+    RetentionRules,
+    decide,
+    parse_hours,
+)
+from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_broker.store.syncer import (
+    DoomedFile,
+    PointRequest,
+    Syncer,
+    sync_file,
+    unlink_file,
+)
+from rockoon_format.batch import check_batch, patch_batch, queue_entries
+from rockoon_format.checkpoint import Checkpoint
+from rockoon_format.consume_queue import EntryArray
+from rockoon_format.record import encode_host
+
+# Queues whose leading files are looked at in one tick, so that many queues stall nobody.
+QUEUES_SWEPT_PER_TICK_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch went."""
+
+    first_queue_offset: int
+    first_physical_offset: int
+    end_offset: int
+    """Physical offset behind the batch: durable once `confirm` was called with this or more."""
+    count: int
+    store_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Undispatched:
+    """A batch in the log whose queue entries are not written yet."""
+
+    queue: ConsumeQueue
+    first_queue_offset: int
+    entries: EntryArray
+    end_offset: int
+    store_timestamp_ms: int
+
+
+def _ignore_end(end_offset: int) -> None:
+    """For owners that poll `durable_end` instead."""
+
+
+def _ignore_failure(error: OSError) -> None:
+    """For owners that meet StoreFailed at their next call."""
+
+
+class Store:
+    """An open store directory. Make one with `Store.open`.
+
+    Attributes:
+        recovery: what the start found and did.
+        last_retention: the newest clean pass's decision, None before the first.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        lock: ProcessLock,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+    ) -> None:
+        self.settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._lock = lock
+        self._store_host = encode_host(*settings.store_host)
+        root = settings.root
+        self._abort = AbortFile(root, disk)
+        self._dropped = DroppedTopics(root, disk)
+        self._queues = ConsumeQueues(
+            root / QUEUES_DIRECTORY,
+            settings.consume_queue_file_entries,
+            settings.open_queue_files_max,
+            disk,
+        )
+        file_bytes = settings.commit_log_file_bytes
+        self.recovery = Recoverer(
+            root, file_bytes, disk, self._queues, self._dropped, self._abort
+        ).run()
+        end = self.recovery.log_end
+        disk.make_directory(root / LOG_DIRECTORY)
+        self._markers = MarkerFiles(root, disk)
+        self._syncer = Syncer(
+            disk,
+            self._markers,
+            root / LOG_DIRECTORY,
+            file_bytes,
+            synced_end=end,
+            on_synced=on_synced,
+            on_failed=on_failed,
+        )
+        self._log = CommitLog(
+            root / LOG_DIRECTORY,
+            file_bytes,
+            disk,
+            starts=list(self.recovery.starts),
+            end=end,
+            take_reserved=self._syncer.take_file,
+        )
+        self._reader = Reader(self._log, self._queues, settings.in_memory_bytes)
+        self._checkpoint = read_checkpoint(root)
+        self._undispatched: deque[_Undispatched] = deque()
+        self._dispatched_end = end
+        self._confirmed_end = end
+        # Store time of the newest message in the log, and of the newest that is dispatched.
+        self._appended_ms = self.recovery.store_timestamp_ms
+        self._dispatched_ms = self.recovery.store_timestamp_ms
+        self._dispatch_error: OSError | None = None
+        self._written_point: tuple[int, int, int] | None = None
+        self._to_sweep: deque[QueueKey] = deque()
+        self._not_writable = ""
+        self._reserved_behind = -1
+        self._closed = False
+        self.last_retention: RetentionDecision | None = None
+        self._rules = RetentionRules(
+            reserved_ms=int(settings.reserved_hours * 3_600_000),
+            delete_hours=parse_hours(settings.delete_when),
+            used_percent_max=settings.disk_used_percent_max,
+            forced_percent=settings.disk_forced_percent,
+            full_percent=settings.disk_full_percent,
+            files_per_pass_max=settings.files_per_pass_max,
+        )
+        now_ms = clock.now_ms()
+        self._sync_due_ms = now_ms
+        self._point_due_ms = now_ms
+        self._clean_due_ms = now_ms + settings.clean_delay_ms
+        # What recovery repaired becomes durable, and a clean stop's point stops being the last.
+        self._sync_queues()
+        self._markers.write(self._point(clean=False), self._checkpoint_now())
+        self._syncer.start()
+
+    @classmethod
+    def open(
+        cls,
+        settings: StoreSettings,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        on_synced: Callable[[int], None] = _ignore_end,
+        on_failed: Callable[[OSError], None] = _ignore_failure,
+    ) -> Self:
+        """Lock the directory, recover it, and start the Syncer.
+
+        Args:
+            settings: the layout and the limits.
+            disk: the file layer; the real one by default.
+            clock: for `open` and `close`; every other call gets the time as an argument.
+            on_synced: called on the Syncer's thread with the physical offset up to which the log is
+                durable. It must hand that to the owner's thread, which calls `confirm`.
+            on_failed: called there, once, when a sync failed. The owner must end the process.
+
+        Raises:
+            StoreLocked: somebody else has it open.
+            StoreLayoutError: the files do not fit the settings; nothing was changed.
+            OSError: the disk.
+        """
+        disk = disk or Disk()
+        disk.make_directory(settings.root)
+        lock = ProcessLock(settings.root)
+        try:
+            return cls(settings, disk, clock or SystemClock(), lock, on_synced, on_failed)
+        except BaseException:
+            lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Writing.
+
+    def append(
+        self, topic: str, queue_id: int, frames: bytes, lengths: ArrayLike, now_ms: int
+    ) -> Appended:
+        """Store a batch of one queue.
+
+        Args:
+            topic: the topic all records name.
+            queue_id: the queue all records name.
+            frames: records back to back (`rockoon_format.batch.encode_batch`).
+            lengths: size of each in bytes, n integers.
+            now_ms: epoch milliseconds; an earlier time than the last one's is replaced by that.
+
+        Returns:
+            Where it went. With `flush=sync` it is not durable yet and not visible: wait for
+            `confirm` of its `end_offset`.
+
+        Raises:
+            BatchError: the records are not what they should be.
+            BatchTooLarge, UnstorableTopic: the batch can never be stored.
+            StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written.
+            StoreBusy: too many bytes wait for a sync.
+            AppendFailed: the disk refused.
+            StoreFailed, StoreClosed: the store takes nothing any more.
+        """
+        self._check_usable()
+        if self._not_writable:
+            raise StoreNotWritable(self._not_writable)
+        if self._dispatch_error is not None:
+            raise StoreNotWritable(f"ConsumeQueues cannot be written: {self._dispatch_error}")
+        settings = self.settings
+        unsynced = self._log.end - self._confirmed_end
+        if settings.flush is Flush.SYNC and unsynced >= settings.unsynced_bytes_max:
+            raise StoreBusy(f"{unsynced} bytes wait for a sync")
+        layout = check_batch(
+            frames,
+            lengths,
+            topic=topic.encode(),
+            queue_id=queue_id,
+            body_bytes_max=settings.body_bytes_max,
+            properties_bytes_max=settings.properties_bytes_max,
+            record_bytes_max=settings.record_bytes_max,
+        )
+        queue = self._queues.find_or_create(topic, queue_id)
+        offset = self._log.place(layout.total_bytes)
+        stored_ms = max(now_ms, self._appended_ms)
+        batch = np.frombuffer(bytearray(frames), np.uint8)
+        first = queue.next_offset
+        patch_batch(
+            batch,
+            layout,
+            first_queue_offset=first,
+            first_physical_offset=offset,
+            store_timestamp_ms=stored_ms,
+            store_host=self._store_host,
+        )
+        self._log.write(offset, batch)
+        queue.next_offset = first + layout.count
+        self._appended_ms = stored_ms
+        end = self._log.end
+        entries = queue_entries(layout, offset, stored_ms)
+        self._undispatched.append(_Undispatched(queue, first, entries, end, stored_ms))
+        if settings.flush is Flush.SYNC:
+            self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
+        else:
+            self._dispatch(end)
+        self._reserve_ahead()
+        return Appended(first, offset, end, layout.count, stored_ms)
+
+    def confirm(self, end_offset: int) -> list[QueueKey]:
+        """Take note that the log is durable up to a physical offset.
+
+        Args:
+            end_offset: what `on_synced` was called with. An older one is ignored.
+
+        Returns:
+            The queues whose max offset moved: readers that wait there can be woken.
+
+        Raises:
+            StoreFailed, StoreClosed.
+        """
+        self._check_usable()
+        if end_offset > self._syncer.synced_end:
+            raise ValueError(f"{end_offset} is not synced, {self._syncer.synced_end} is")
+        self._confirmed_end = max(self._confirmed_end, end_offset)
+        return self._dispatch(self._dispatchable_end)
+
+    def drop_topic(self, topic: str, now_ms: int) -> None:
+        """Delete a topic's queues; its messages in the log are as if they had never been.
+
+        Durable on return. A topic created anew under the name starts at offset 0.
+
+        Args:
+            topic: a topic with or without queues here.
+            now_ms: epoch milliseconds.
+        """
+        self._check_usable()
+        self._dropped.add(topic, self._log.end)
+        self._undispatched = deque(
+            batch for batch in self._undispatched if batch.queue.topic != topic
+        )
+        self._queues.drop(topic)
+        # Until the next point a crash would look like lost queues and read the whole log.
+        self._point_due_ms = now_ms
+
+    def tick(self, now_ms: int) -> list[QueueKey]:
+        """Do what is due. Call it several times a second.
+
+        Returns:
+            Queues whose max offset moved because entries could be written that could not before.
+
+        Raises:
+            StoreFailed, StoreClosed.
+        """
+        self._check_usable()
+        advanced = self._dispatch(self._dispatchable_end)
+        if self.settings.flush is Flush.ASYNC and now_ms >= self._sync_due_ms:
+            self._sync_due_ms = now_ms + self.settings.flush_interval_ms
+            self._confirmed_end = self._syncer.synced_end
+            if self._log.end > self._confirmed_end:
+                self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
+        if now_ms >= self._point_due_ms and not self._syncer.point_pending:
+            self._point_due_ms = now_ms + self.settings.recovery_point_interval_ms
+            self._request_point()
+        if now_ms >= self._clean_due_ms:
+            self._clean_due_ms = now_ms + self.settings.clean_interval_ms
+            self.clean(now_ms)
+        self._sweep()
+        return advanced
+
+    def clean(self, now_ms: int) -> RetentionDecision:
+        """Look at the disk, delete what has to go, and decide whether appends are accepted.
+
+        Args:
+            now_ms: epoch milliseconds.
+        """
+        self._check_usable()
+        usage = self._disk.usage(self.settings.root / LOG_DIRECTORY)
+        # One more than may go: the last of those given is never deleted.
+        files = [
+            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
+            for file in self._log.files[: self.settings.files_per_pass_max + 1]
+        ]
+        decision = decide(
+            files,
+            usage,
+            self._rules,
+            now_ms=now_ms,
+            local_hour=self._clock.local_hour(now_ms),
+        )
+        self.last_retention = decision
+        self._not_writable = ""
+        if not decision.writable:
+            self._not_writable = (
+                f"the disk of {self.settings.root} is {decision.used_percent} % full, "
+                f"appends stop above {self._rules.full_percent} %"
+            )
+        for _ in decision.delete:
+            file = self._log.files[0]
+            # The Syncer may still have to sync it, and a point may not reach behind it yet.
+            if file.start + self._log.file_bytes > min(self._confirmed_end, self._dispatched_end):
+                break
+            self._syncer.request_unlink(self._log.remove_oldest())
+        if decision.delete:
+            self._to_sweep = deque(queue.key for queue in self._queues)
+            self._dropped.settle(self._log.min_offset, self._log.end)
+        return decision
+
+    # Reading.
+
+    @property
+    def log_min_offset(self) -> int:
+        """Physical offset of the oldest byte that is kept."""
+        return self._log.min_offset
+
+    @property
+    def log_max_offset(self) -> int:
+        """Physical offset behind the newest message that readers see."""
+        return self._dispatched_end
+
+    @property
+    def log_end_offset(self) -> int:
+        """Physical offset behind the newest message, seen or not."""
+        return self._log.end
+
+    @property
+    def durable_end(self) -> int:
+        """Physical offset up to which the Syncer has made the log durable."""
+        return self._syncer.synced_end
+
+    @property
+    def failure(self) -> OSError | None:
+        """The error that ended the store, if one did."""
+        return self._syncer.failure
+
+    @property
+    def writable(self) -> bool:
+        """Whether an append would be looked at now."""
+        return not (
+            self._closed or self._syncer.failure or self._not_writable or self._dispatch_error
+        )
+
+    def queues(self) -> list[QueueKey]:
+        """Every queue with a message, as (topic, queue id)."""
+        return [queue.key for queue in self._queues if queue.max_offset]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the oldest message kept; the max offset if none is, 0 for an unknown queue."""
+        return self._reader.min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next visible message gets; 0 for an unknown queue."""
+        return self._reader.max_offset(topic, queue_id)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = 1024,
+        bytes_max: int = 1 << 20,
+        entries_max: int = 4096,
+        tag_codes: NDArray[np.int64] | None = None,
+    ) -> GetResult:
+        """Read messages of one queue.
+
+        Args:
+            topic, queue_id: the queue.
+            offset: of the first message wanted.
+            messages_max: messages returned, at most.
+            bytes_max: bytes returned, at most; the first message always fits.
+            entries_max: queue entries examined, at most, wanted or not.
+            tag_codes: tag hashes to select by, int64[n]; None selects everything.
+
+        Returns:
+            A status with the offset to go on from; records only with FOUND. Fewer than wanted
+            come back where a ConsumeQueue file ends.
+
+        Raises:
+            OSError: the disk.
+        """
+        return self._reader.get(
+            topic,
+            queue_id,
+            offset,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            entries_max=entries_max,
+            tag_codes=tag_codes,
+        )
+
+    def read_at(self, physical_offset: int) -> bytes:
+        """The record at a physical offset, checked in full, CRC included.
+
+        Raises:
+            UnknownOffset: no visible record starts there.
+            OSError: the disk.
+        """
+        return self._reader.read_at(physical_offset, self._dispatched_end)
+
+    def search_offset(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The queue offset for a store time.
+
+        Args:
+            topic, queue_id: the queue.
+            timestamp_ms: epoch milliseconds.
+            boundary: LOWER gives the first message at or after it, the max offset if there is
+                none; UPPER the last at or before it, the min offset if there is none.
+
+        Returns:
+            An offset in [min, max]; 0 for an unknown or empty queue.
+        """
+        return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
+
+    def queue_status(self, topic: str, queue_id: int) -> QueueStatus:
+        """A queue's offsets, times, and whether its oldest message is in memory."""
+        return self._reader.status(topic, queue_id, self._dispatched_end)
+
+    # Ending.
+
+    def close(self) -> None:
+        """Stop cleanly: sync, finish dispatch, say so on disk, let the next owner in.
+
+        After a failure, or when queue entries cannot be written, `abort` stays and the next start
+        recovers. Calling it again does nothing.
+
+        Raises:
+            StoreFailed: the last syncs failed; everything is released nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._syncer.stop()
+        try:
+            if self._syncer.failure is None:
+                self._finish()
+        except OSError as error:
+            raise StoreFailed(f"the store could not be closed cleanly: {error}") from error
+        finally:
+            self._release()
+
+    def _finish(self) -> None:
+        for doomed in self._syncer.take_doomed():
+            unlink_file(doomed, self._disk)
+        for fd in self._log.sync_request(self._confirmed_end).fds:
+            self._disk.fdatasync(fd)
+        self._confirmed_end = self._log.end
+        self._dispatch(self._log.end)
+        if self._undispatched:
+            return
+        self._sync_queues()
+        reserved = self._syncer.take_reserved()
+        if reserved is not None:
+            unlink_file(reserved, self._disk)
+        self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
+        self._markers.write(self._point(clean=True), self._checkpoint_now())
+        self._abort.remove()
+
+    def _release(self) -> None:
+        reserved = self._syncer.take_reserved()
+        if reserved is not None and reserved.fd is not None:
+            self._disk.close(reserved.fd)
+        self._log.close()
+        self._queues.close()
+        self._markers.close()
+        self._lock.release()
+
+    # Inside.
+
+    @property
+    def _dispatchable_end(self) -> int:
+        return self._confirmed_end if self.settings.flush is Flush.SYNC else self._log.end
+
+    def _reserve_ahead(self) -> None:
+        """Have the next CommitLog file made, once, when the last is half full."""
+        last = self._log.files[-1].start
+        half = self.settings.commit_log_file_bytes // 2
+        if self._log.end - last > half and self._reserved_behind != last:
+            self._reserved_behind = last
+            self._syncer.request_file(self._log.next_path)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.settings.root} is closed")
+        if self._syncer.failure is not None:
+            raise StoreFailed(
+                f"a sync of {self.settings.root} failed: {self._syncer.failure}"
+            ) from self._syncer.failure
+
+    def _dispatch(self, end: int) -> list[QueueKey]:
+        """Write the entries of batches up to `end`; what cannot be written is tried again later."""
+        advanced: dict[QueueKey, None] = {}
+        undispatched = self._undispatched
+        try:
+            while undispatched and undispatched[0].end_offset <= end:
+                batch = undispatched[0]
+                self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
+                undispatched.popleft()
+                self._dispatched_end = batch.end_offset
+                self._dispatched_ms = batch.store_timestamp_ms
+                advanced[batch.queue.key] = None
+        except OSError as error:
+            self._dispatch_error = error
+        else:
+            self._dispatch_error = None
+            if not undispatched:
+                # The last batches may have been a dropped topic's.
+                self._dispatched_end = max(self._dispatched_end, end)
+        return list(advanced)
+
+    def _request_point(self) -> None:
+        state = self._point_state()
+        if state == self._written_point:
+            return
+        self._written_point = state
+        files, directories = self._queues.take_unsynced()
+        self._syncer.request_point(
+            PointRequest(
+                sync=self._log.sync_request(self._confirmed_end),
+                queue_files=files,
+                directories=directories,
+                point=self._point(clean=False),
+                checkpoint=self._checkpoint_now(),
+            )
+        )
+
+    def _point_state(self) -> tuple[int, int, int]:
+        return self._dispatched_end, self._queues.stored_count, self._queues.entry_count
+
+    def _point(self, *, clean: bool) -> RecoveryPoint:
+        return RecoveryPoint(
+            lineage=self.recovery.lineage,
+            log_end=self._dispatched_end,
+            queue_count=self._queues.stored_count,
+            entry_count=self._queues.entry_count,
+            store_timestamp_ms=self._dispatched_ms,
+            checkpoint_crcs=(0, 0),
+            clean=clean,
+        )
+
+    def _checkpoint_now(self) -> Checkpoint:
+        return Checkpoint(
+            log_timestamp_ms=self._dispatched_ms,
+            queues_timestamp_ms=self._dispatched_ms,
+            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
+            master_flushed_offset=self._checkpoint.master_flushed_offset,
+            confirm_offset=self._dispatched_end,
+        )
+
+    def _sync_queues(self) -> None:
+        files, directories = self._queues.take_unsynced()
+        for path in files:
+            sync_file(path, self._disk)
+        for directory in directories:
+            if directory.is_dir():
+                self._disk.sync_directory(directory)
+
+    def _sweep(self) -> None:
+        """Give up the leading files of some queues whose records retention deleted."""
+        for _ in range(min(len(self._to_sweep), QUEUES_SWEPT_PER_TICK_MAX)):
+            queue = self._queues.find(*self._to_sweep.popleft())
+            if queue is not None:
+                for path in self._queues.release_leading_files(queue, self._log.min_offset):
+                    self._syncer.request_unlink(DoomedFile(path, None))

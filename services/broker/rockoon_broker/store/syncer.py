@@ -1,0 +1,297 @@
+"""The one other thread: it syncs, reserves files ahead of need, and unlinks what retention gave up.
+
+The owner's thread decides everything and posts; this thread only makes the slow calls. Rules:
+
+1. A sync request replaces the one before it: each lists every file with bytes that are not known
+   to be synced, so the newest covers all. Appends made while a sync runs share the next one.
+2. Whoever waits for a sync never waits for more than one other slow call: between any two of them
+   the newest sync request is served.
+3. Descriptors of CommitLog files are closed here, never by the owner, and only after every request
+   that was posted earlier and could name them.
+4. The first failing sync ends all of it: no second try, because the kernel may have dropped the
+   pages that it could not write and a second fsync would then succeed without them.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.markers import MarkerFiles, RecoveryPoint
+from rockoon_format.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class SyncRequest:
+    """Make the CommitLog durable up to `end`."""
+
+    end: int
+    fds: tuple[int, ...]
+    """Every CommitLog file that may have unsynced bytes below `end`, oldest first."""
+
+
+@dataclass(frozen=True)
+class PointRequest:
+    """Make the log and the ConsumeQueues durable up to a point, then write the point down."""
+
+    sync: SyncRequest
+    queue_files: tuple[Path, ...]
+    """Files with unsynced entries; one that is gone meanwhile was deleted with its queue."""
+    directories: tuple[Path, ...]
+    """Directories in which files or directories were created."""
+    point: RecoveryPoint
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class DoomedFile:
+    """A file that the owner no longer uses."""
+
+    path: Path
+    fd: int | None
+    """Its descriptor, to be closed with it."""
+
+
+class Syncer:
+    """The thread and what it shares with the owner.
+
+    Args:
+        disk: the file layer.
+        markers: checkpoint and recovery point; used by this thread only until `stop`.
+        log_directory: where CommitLog files are reserved.
+        file_bytes: their size.
+        on_synced: called on this thread with the new durable end; must only hand it over.
+        on_failed: called on this thread, once, with the error that ended it.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        markers: MarkerFiles,
+        log_directory: Path,
+        file_bytes: int,
+        *,
+        synced_end: int,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+    ) -> None:
+        self._disk = disk
+        self._markers = markers
+        self._log_directory = log_directory
+        self._file_bytes = file_bytes
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        # Written by the Syncer's thread alone, read by the owner without the lock.
+        self.synced_end = synced_end
+        self.failure: OSError | None = None
+        # Everything below is guarded by `_changed`.
+        self._changed = threading.Condition()
+        self._sync: SyncRequest | None = None
+        self._wanted_file: Path | None = None
+        self._reserving: Path | None = None
+        self._reserved: tuple[Path, int] | None = None
+        self._point: PointRequest | None = None
+        self._point_running = False
+        self._doomed: deque[DoomedFile] = deque()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="store-syncer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the call it is in; what is still posted is left undone."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # What the owner posts.
+
+    def request_sync(self, request: SyncRequest) -> None:
+        with self._changed:
+            self._sync = request
+            self._changed.notify_all()
+
+    def request_file(self, path: Path) -> None:
+        """Reserve a CommitLog file ahead of need; an error is kept quiet until it is needed."""
+        with self._changed:
+            if self._reserved is None and self._reserving is None:
+                self._wanted_file = path
+                self._changed.notify_all()
+
+    def take_file(self, path: Path) -> int | None:
+        """The descriptor of a file reserved ahead; None if the caller has to reserve it itself.
+
+        Waits while the thread is at this very file.
+        """
+        with self._changed:
+            self._wanted_file = None
+            while self._reserving == path and self.failure is None:
+                self._changed.wait()
+            if self._reserved is None or self._reserved[0] != path:
+                return None
+            _, fd = self._reserved
+            self._reserved = None
+            return fd
+
+    def take_reserved(self) -> DoomedFile | None:
+        """After `stop`: the file that was reserved and never used."""
+        if self._reserved is None:
+            return None
+        path, fd = self._reserved
+        self._reserved = None
+        return DoomedFile(path, fd)
+
+    @property
+    def point_pending(self) -> bool:
+        """Whether a recovery point is posted or being written."""
+        with self._changed:
+            return self._point is not None or self._point_running
+
+    def request_point(self, request: PointRequest) -> None:
+        """Post a recovery point. The owner posts the next one only when none is pending."""
+        with self._changed:
+            assert self._point is None
+            self._point = request
+            self._changed.notify_all()
+
+    def request_unlink(self, doomed: DoomedFile) -> None:
+        with self._changed:
+            self._doomed.append(doomed)
+            self._changed.notify_all()
+
+    def take_doomed(self) -> list[DoomedFile]:
+        """After `stop`: what was still to be unlinked."""
+        doomed = list(self._doomed)
+        self._doomed.clear()
+        return doomed
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        steps: Iterator[None] = iter(())
+        busy = False
+        while True:
+            with self._changed:
+                while not (busy or self._stopping or self._has_work()):
+                    self._changed.wait()
+                if self._stopping:
+                    return
+            try:
+                self._serve_sync()
+                if not busy:
+                    steps = self._next_steps()
+                busy = next(steps, self) is not self
+            except OSError as error:
+                self._fail(error)
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._sync or self._wanted_file or self._point or self._doomed)
+
+    def _serve_sync(self) -> None:
+        with self._changed:
+            request, self._sync = self._sync, None
+        if request is not None:
+            self._sync_log(request)
+
+    def _sync_log(self, request: SyncRequest) -> None:
+        if request.end <= self.synced_end:
+            return
+        for fd in request.fds:
+            self._disk.fdatasync(fd)
+        self.synced_end = request.end
+        self._on_synced(request.end)
+
+    def _next_steps(self) -> Iterator[None]:
+        """The background work that is due, cut where a sync request may be served in between."""
+        with self._changed:
+            path, self._wanted_file = self._wanted_file, None
+            if path is not None:
+                self._reserving = path
+                return self._reserve(path)
+            point, self._point = self._point, None
+            if point is not None:
+                self._point_running = True
+                return self._write_point(point)
+            if self._doomed:
+                return self._unlink(self._doomed.popleft())
+        return iter(())
+
+    def _reserve(self, path: Path) -> Iterator[None]:
+        fd: int | None = None
+        try:
+            fd = create_log_file(path, self._file_bytes, self._disk)
+        except OSError:
+            # Not lost: the owner finds no file, tries by itself and reports what it gets.
+            fd = None
+        finally:
+            with self._changed:
+                self._reserving = None
+                if fd is not None:
+                    self._reserved = (path, fd)
+                self._changed.notify_all()
+        yield
+
+    def _write_point(self, request: PointRequest) -> Iterator[None]:
+        self._sync_log(request.sync)
+        yield
+        for path in request.queue_files:
+            sync_file(path, self._disk)
+            yield
+        for directory in request.directories:
+            if directory.is_dir():
+                self._disk.sync_directory(directory)
+                yield
+        self._markers.write(request.point, request.checkpoint)
+        with self._changed:
+            self._point_running = False
+
+    def _unlink(self, doomed: DoomedFile) -> Iterator[None]:
+        unlink_file(doomed, self._disk)
+        yield
+
+    def _fail(self, error: OSError) -> None:
+        with self._changed:
+            self.failure = error
+            self._changed.notify_all()
+        self._on_failed(error)
+
+
+def create_log_file(path: Path, file_bytes: int, disk: Disk) -> int:
+    """Create a CommitLog file with all its blocks reserved and its name durable.
+
+    Raises OSError with nothing left behind: a file of another size would stop the next start.
+    """
+    fd = disk.open(path, create=True)
+    try:
+        disk.allocate(fd, file_bytes)
+        disk.sync_directory(path.parent)
+    except OSError:
+        disk.close(fd)
+        disk.unlink(path)
+        raise
+    return fd
+
+
+def sync_file(path: Path, disk: Disk) -> None:
+    """Sync a file by its name; one that was deleted meanwhile needs none."""
+    try:
+        fd = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+
+
+def unlink_file(doomed: DoomedFile, disk: Disk) -> None:
+    """Close and unlink a file that the owner gave up."""
+    if doomed.fd is not None:
+        disk.close(doomed.fd)
+    disk.unlink(doomed.path)
