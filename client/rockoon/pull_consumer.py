@@ -1,0 +1,563 @@
+"""A consumer that is asked for messages: the caller chooses queues, places and the pace."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.connection import RETRY_SECONDS, Cluster
+from rockoon.errors import Closed, InvalidArgument, RockoonError
+from rockoon.message import Batch, Message, MessageQueue
+from rockoon.offset_store import RemoteOffsetStore
+from rockoon.pulling import OutOfRange, Pulled, PullLimits, pull
+from rockoon.queue_places import QueuePlaces
+from rockoon.start import ConsumeFrom, Start
+from rockoon.subscription import ALL, Subscription
+from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+
+log = logging.getLogger(__name__)
+
+OnOutOfRange = Literal["earliest", "latest", "raise"]
+Answer = TypeVar("Answer")
+
+# An answer that brings nothing should have waited; one that did not must not be asked again at
+# once.
+_EMPTY_PAUSE_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class PullStatistics:
+    """Counts since the consumer was made."""
+
+    messages: int = 0
+    """Handed to the caller."""
+    pulls: int = 0
+    pulls_empty: int = 0
+    pulls_failed: int = 0
+    """Pulls that met an error that can pass."""
+    out_of_range: int = 0
+    gap_total: int = 0
+    """Messages that retention deleted before they were read."""
+
+
+@dataclass(slots=True, eq=False)
+class _Assigned:
+    """A queue being read. A seek replaces it, so what the former reading still brings is void."""
+
+    queue: MessageQueue
+    subscription: Subscription
+    position: int
+    """Offset of the next message the caller gets. Written by polls only."""
+    next_offset: int
+    """Where the next pull starts. Written by the fetching task only."""
+    birth: int
+    """Revision at which the queue was created; 0 when not known."""
+    room: asyncio.Semaphore
+    """One permit for each batch that may still be fetched ahead."""
+    task: asyncio.Task[None] | None = None
+    failure: RockoonError | None = None
+    max_offset: int | None = None
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A batch that waits for the caller, and how much of it was handed out by `poll`."""
+
+    assigned: _Assigned
+    pulled: Pulled
+    index: int = 0
+
+
+@dataclass(slots=True)
+class _Following:
+    subscription: Subscription
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class PullConsumer:
+    """Reads queues at the caller's pace, one pull ahead of it on every queue.
+
+    Not for several tasks at once: polls, seeks and commits are the caller's, in its order.
+
+    Args:
+        cluster: the connection; it closes the consumer when it is closed itself.
+        group: whose progress reading goes on from and is committed to; None keeps no progress.
+            Members are not coordinated here: who reads what is the caller's decision.
+        consume_from: where to start on a queue without progress: a `ConsumeFrom`, "first", "last",
+            or "group" (the group's policy; "first" without a group).
+        on_out_of_range: without a group, what to do when the place to read has left the queue:
+            go on at its "earliest" or "latest" message, or "raise" from the next poll. With a
+            group the offset service decides, by the group's policy.
+        limits: size of one pull, and how long the broker may hold it.
+        prefetch_batches: batches fetched ahead of the caller, for each queue.
+        create_group: make the group when it does not exist.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str | None = None,
+        *,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        on_out_of_range: OnOutOfRange = "raise",
+        limits: PullLimits | None = None,
+        prefetch_batches: int = 1,
+        create_group: bool = True,
+    ) -> None:
+        if on_out_of_range not in ("earliest", "latest", "raise"):
+            raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
+        self.group = group
+        self.starts: dict[MessageQueue, Start] = {}
+        """Where reading of each queue began, and why."""
+        self.statistics = PullStatistics()
+        self._cluster = cluster
+        self._places = QueuePlaces(cluster)
+        self._store = RemoteOffsetStore(cluster, group) if group else None
+        self._consume_from = ConsumeFrom.of(consume_from)
+        self._on_out_of_range = on_out_of_range
+        self._limits = limits or PullLimits(messages_max=8192, bytes_max=2 << 20)
+        self._prefetch_batches = prefetch_batches
+        self._create_group = create_group
+        self._assigned: dict[MessageQueue, _Assigned] = {}
+        self._following: dict[str, _Following] = {}
+        self._follow_failure: RockoonError | None = None
+        self._subscribed: dict[str, int] = {}
+        # In order of arrival: a queue comes round again only after it was fetched again.
+        self._ready: deque[_Ready] = deque()
+        self._arrived = Changes()
+        self._closed = False
+        cluster.adopt(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop fetching. Commits nothing: only the caller knows what it has finished."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cluster.release(self)
+        tasks = [following.task for following in self._following.values()]
+        self._following.clear()
+        await self._stop([*tasks, *(a.task for a in self._assigned.values())])
+        self._assigned.clear()
+        self._ready.clear()
+        self._arrived.note()
+
+    # What is read
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._assigned)
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues; those that were read before go on where they are.
+
+        Args:
+            queues: message queues of any topics.
+            expression: tags wanted of them, as `Subscription.parse` has it.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+            ConsumeDisabled: the group is paused.
+            InvalidExpression: the expression says nothing.
+            RockoonError: where to start could not be found out in ten seconds.
+        """
+        for topic in list(self._following):
+            following = self._following.pop(topic)
+            await self._stop([following.task])
+        await self._replace(list(dict.fromkeys(queues)), expression)
+
+    async def assign_all(self, topic: str, expression: str = ALL) -> None:
+        """Read all queues of a topic, also those it gets later (from their beginning).
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            RockoonError: as `assign`.
+        """
+        route = await self._cluster.route(topic)
+        await self.assign(route.queues, expression)
+        following = _Following(Subscription.parse(topic, expression))
+        self._following[topic] = following
+        following.task = self._cluster.tasks.create_task(
+            self._follow(topic, expression), name=f"rockoon follow {topic}"
+        )
+
+    async def _replace(self, queues: list[MessageQueue], expression: str) -> None:
+        self._check_open()
+        subscriptions = {
+            topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
+        }
+        gone = [queue for queue in self._assigned if queue not in set(queues)]
+        await self._drop(gone)
+        added = [queue for queue in queues if queue not in self._assigned]
+        births: dict[MessageQueue, int] = {}
+        for topic in {queue.topic for queue in added}:
+            births.update((await self._cluster.route(topic)).births)
+        starts = await self._start(added)
+        for queue, start in starts.items():
+            self.starts[queue] = start
+            self._read(queue, subscriptions[queue.topic], start.offset, births.get(queue, 0))
+
+    async def _drop(self, queues: Iterable[MessageQueue]) -> None:
+        dropped = [a for queue in queues if (a := self._assigned.pop(queue, None))]
+        await self._stop([assigned.task for assigned in dropped])
+        self._ready = deque(r for r in self._ready if r.assigned not in dropped)
+        for assigned in dropped:
+            self.starts.pop(assigned.queue, None)
+            if self._store:
+                self._store.remove(assigned.queue)
+
+    async def _start(self, queues: list[MessageQueue]) -> dict[MessageQueue, Start]:
+        if not queues:
+            return {}
+        if self._store is None:
+            chosen = self._consume_from
+            if chosen == ConsumeFrom.GROUP:
+                chosen = ConsumeFrom.FIRST
+            return await _retried(lambda: self._places.choose(queues, chosen))
+        revision = await self._subscribe({queue.topic for queue in queues})
+        return await _retried(lambda: self._resolve(queues, revision))
+
+    async def _subscribe(self, topics: set[str]) -> int:
+        for topic in topics - set(self._subscribed):
+            reply = await self._cluster.call_nameserver(
+                "Subscribe",
+                SubscribeRequest(
+                    group=self.group or "", topic=topic, create_group=self._create_group
+                ),
+            )
+            self._subscribed[topic] = reply.revision
+        return max((self._cluster.routes.revision, *self._subscribed.values()))
+
+    async def _resolve(
+        self, queues: list[MessageQueue], revision: int
+    ) -> dict[MessageQueue, Start]:
+        assert self._store is not None
+        found = await self._store.resolve(queues, self._consume_from, revision)
+        for answer in found.values():
+            if isinstance(answer, RockoonError):
+                raise answer
+        return {queue: start for queue, start in found.items() if isinstance(start, Start)}
+
+    # Where it is read
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that the caller gets from a queue."""
+        return self._of(queue).position
+
+    def lag(self, queue: MessageQueue) -> int | None:
+        """Return how many messages the queue had beyond `position` at its last pull; None before
+        the first one."""
+        assigned = self._of(queue)
+        if assigned.max_offset is None:
+            return None
+        return max(assigned.max_offset - assigned.position, 0)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset; what was fetched ahead is thrown away."""
+        if offset < 0:
+            raise InvalidArgument(reason=f"{offset} is not an offset")
+        old = self._of(queue)
+        await self._stop([old.task])
+        self._ready = deque(ready for ready in self._ready if ready.assigned is not old)
+        self._read(queue, old.subscription, offset, old.birth)
+
+    async def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of these queues, or of all."""
+        await self._seek_all(queues, ConsumeFrom.FIRST)
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on behind the newest message of these queues, or of all."""
+        await self._seek_all(queues, ConsumeFrom.LAST)
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after a time, epoch milliseconds."""
+        await self._seek_all(queues, ConsumeFrom.timestamp(timestamp_ms))
+
+    async def _seek_all(self, queues: Iterable[MessageQueue], to: ConsumeFrom) -> None:
+        chosen = list(queues) or self.assignment
+        for queue in chosen:
+            self._of(queue)
+        for queue, start in (await _retried(lambda: self._places.choose(chosen, to))).items():
+            await self.seek(queue, start.offset)
+
+    def _of(self, queue: MessageQueue) -> _Assigned:
+        assigned = self._assigned.get(queue)
+        if assigned is None:
+            raise InvalidArgument(reason=f"{queue} is not assigned to this consumer")
+        return assigned
+
+    # Reading
+
+    async def poll_batch(self, timeout: float | None = None) -> Batch | None:
+        """Return the next batch of one queue; queues take turns.
+
+        Args:
+            timeout: seconds to wait for one, None for ever, 0 not at all.
+
+        Raises:
+            InvalidOffset, OffsetBeyondEnd: a queue no longer has the place to read, and
+                `on_out_of_range` is "raise"; every poll says so until a seek.
+            TopicNotFound, QueueNotFound, TopicNotReadable: a queue cannot be read any more.
+            Closed: the consumer was closed.
+
+        Returns:
+            The batch, None when the time is over. Cancelling it is safe: nothing is taken.
+        """
+        ready = await self._next_ready(timeout)
+        if ready is None:
+            return None
+        self._ready.popleft()
+        batch = ready.pulled.rest(ready.index)
+        assert batch is not None
+        self._handed_out(ready, len(batch))
+        return batch
+
+    async def poll(self, max_messages: int = 1024, timeout: float | None = None) -> list[Message]:
+        """Return messages that are there, of one queue or several: at least one unless the time is
+        over; arguments and errors as `poll_batch`."""
+        if max_messages < 1:
+            raise InvalidArgument(reason=f"max_messages is {max_messages}")
+        messages: list[Message] = []
+        while len(messages) < max_messages:
+            ready = await self._next_ready(timeout) if not messages else self._ready_now()
+            if ready is None:
+                break
+            batch = ready.pulled.batch
+            assert batch is not None
+            stop = min(len(batch), ready.index + max_messages - len(messages))
+            found = batch[ready.index : stop]
+            if stop == len(batch):
+                self._ready.popleft()
+            self._handed_out(ready, len(found))
+            messages += found
+        return messages
+
+    def _ready_now(self) -> _Ready | None:
+        return self._ready[0] if self._ready else None
+
+    async def _next_ready(self, timeout: float | None) -> _Ready | None:
+        self._check_failures()
+        if self._ready or timeout == 0:
+            return self._ready_now()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._ready:
+                    await self._arrived.wait(self._arrived.count)
+                    self._check_failures()
+        except TimeoutError:
+            return None
+        return self._ready_now()
+
+    def _handed_out(self, ready: _Ready, count: int) -> None:
+        ready.index += count
+        self.statistics.messages += count
+        assigned, pulled = ready.assigned, ready.pulled
+        if ready.index == len(pulled.offsets):
+            assigned.position = pulled.next_offset
+            assigned.room.release()
+        else:
+            assigned.position = pulled.offsets[ready.index]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(what="the consumer")
+
+    def _check_failures(self) -> None:
+        self._check_open()
+        if self._follow_failure is not None:
+            raise self._follow_failure
+        for assigned in self._assigned.values():
+            if assigned.failure is not None:
+                raise assigned.failure
+
+    # Progress
+
+    async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        """Store progress: of all queues up to what was handed out, or of one queue.
+
+        Args:
+            queue: the only one to commit.
+            offset: its next offset to consume; by default its position.
+
+        Raises:
+            InvalidArgument: the consumer has no group, or the queue is not assigned.
+            Fenced: another reader or a reset took a queue: assign it again.
+            RockoonError: it was not stored.
+        """
+        if self._store is None:
+            raise InvalidArgument(reason="a consumer without a group has no progress to commit")
+        if queue is not None:
+            chosen = self._of(queue).position if offset is None else offset
+            await self._store.commit(queue, chosen)
+            return
+        for assigned in self._assigned.values():
+            self._store.update(assigned.queue, assigned.position)
+        persisted = await self._store.persist_all()
+        for failure in (*persisted.lost.values(), *persisted.kept.values()):
+            raise failure
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset, None when there is none."""
+        if self._store is None:
+            raise InvalidArgument(reason="a consumer without a group has no progress")
+        return await self._store.read_store(queue)
+
+    # Fetching
+
+    def _read(
+        self, queue: MessageQueue, subscription: Subscription, offset: int, birth: int
+    ) -> None:
+        room = asyncio.Semaphore(self._prefetch_batches)
+        assigned = _Assigned(queue, subscription, offset, offset, birth, room)
+        self._assigned[queue] = assigned
+        assigned.task = self._cluster.tasks.create_task(
+            self._fetch(assigned), name=f"rockoon pull {queue}"
+        )
+
+    async def _fetch(self, assigned: _Assigned) -> None:
+        backoff = Backoff()
+        while True:
+            await assigned.room.acquire()
+            try:
+                pulled = await self._fetch_one(assigned, backoff)
+            except RockoonError as error:
+                assigned.failure = error
+                self._arrived.note()
+                return
+            except Exception as error:  # a bug: reported by poll, not by the cluster's end
+                log.exception("reading %s failed", assigned.queue)
+                assigned.failure = RockoonError(f"reading {assigned.queue} failed: {error!r}")
+                self._arrived.note()
+                return
+            self._ready.append(_Ready(assigned, pulled))
+            self._arrived.note()
+
+    async def _fetch_one(self, assigned: _Assigned, backoff: Backoff) -> Pulled:
+        """Pull until there is a message."""
+        loop = asyncio.get_running_loop()
+        was_away = False
+        while True:
+            asked_at = loop.time()
+            offset = assigned.next_offset
+            self.statistics.pulls += 1
+            try:
+                answer = await pull(
+                    self._cluster, assigned.queue, offset, assigned.subscription, self._limits
+                )
+                if isinstance(answer, OutOfRange):
+                    await self._move(assigned, answer)
+                    await asyncio.sleep(backoff.next_seconds())
+                    continue
+            except RockoonError as error:
+                if not error.retriable:
+                    raise
+                self.statistics.pulls_failed += 1
+                if not was_away:
+                    was_away = True
+                    log.warning("%s cannot be read now: %s", assigned.queue, error)
+                await asyncio.sleep(backoff.next_seconds())
+                continue
+            if was_away:
+                was_away = False
+                log.info("%s can be read again", assigned.queue)
+            assigned.max_offset = answer.max_offset
+            assigned.next_offset = answer.next_offset
+            if answer.batch is not None:
+                backoff.reset()
+                return answer
+            self.statistics.pulls_empty += 1
+            # What a filter left out need not be asked for again.
+            if not any(ready.assigned is assigned for ready in self._ready):
+                assigned.position = answer.next_offset
+            if answer.next_offset == offset and loop.time() - asked_at < _EMPTY_PAUSE_SECONDS:
+                await asyncio.sleep(_EMPTY_PAUSE_SECONDS)
+
+    async def _move(self, assigned: _Assigned, found: OutOfRange) -> None:
+        """Find another place for a reading whose own has left the queue."""
+        self.statistics.out_of_range += 1
+        self.statistics.gap_total += found.gap
+        queue = assigned.queue
+        if self._store is not None:
+            revision = await self._subscribe({queue.topic})
+            start = (await self._resolve([queue], revision))[queue]
+        elif self._on_out_of_range == "raise":
+            raise found.to_error()
+        else:
+            earliest = self._on_out_of_range == "earliest"
+            offset = found.min_offset if earliest else found.max_offset
+            reason = "BELOW_MIN" if found.below_min else "ABOVE_MAX"
+            start = Start(queue, offset, reason, str(found), found.gap)
+        log.warning("%s; reading goes on at %d (%s)", found, start.offset, start.reason)
+        self.starts[queue] = start
+        assigned.next_offset = assigned.position = start.offset
+
+    async def _follow(self, topic: str, expression: str) -> None:
+        """Take up queues as the topic gets them."""
+        backoff = Backoff()
+        changes = self._cluster.routes_changed
+        seen = -1
+        while True:
+            seen = await changes.wait(seen)
+            try:
+                await self._catch_up(topic, expression)
+                backoff.reset()
+            except RockoonError as error:
+                if not error.retriable:
+                    self._follow_failure = error
+                    self._arrived.note()
+                    return
+                log.warning("new queues of %s cannot be read yet: %s", topic, error)
+                seen = -1
+                await asyncio.sleep(backoff.next_seconds())
+
+    async def _catch_up(self, topic: str, expression: str) -> None:
+        route = self._cluster.routes.topic(topic) or await self._cluster.route(topic)
+        mine = {queue: a for queue, a in self._assigned.items() if queue.topic == topic}
+        reborn = [q for q, a in mine.items() if a.birth not in (0, route.births.get(q))]
+        await self._drop(reborn)
+        added = [queue for queue in route.queues if queue not in self._assigned]
+        if self._store is None:
+            starts = await self._places.choose(added, ConsumeFrom.FIRST)
+        else:
+            starts = await self._start(added)
+        subscription = Subscription.parse(topic, expression)
+        for queue, start in starts.items():
+            self.starts[queue] = start
+            self._read(queue, subscription, start.offset, route.births[queue])
+
+    async def _stop(self, tasks: Iterable[asyncio.Task[None] | None]) -> None:
+        running = [task for task in tasks if task is not None and not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+
+async def _retried(attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Try again, for ten seconds, while the failure is one that can pass."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + RETRY_SECONDS
+    backoff = Backoff()
+    while True:
+        try:
+            return await attempt()
+        except RockoonError as error:
+            pause = backoff.next_seconds()
+            if not error.retriable or loop.time() + pause > deadline:
+                raise
+        await asyncio.sleep(pause)

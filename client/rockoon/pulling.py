@@ -1,0 +1,194 @@
+"""One pull: the question to the broker, and what its answer means for the reader."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon.connection import CALL_SECONDS_MAX, Cluster
+from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
+from rockoon.message import Batch, MessageQueue
+from rockoon.subscription import Subscription
+from rockoon_format.record import RecordError
+from rockoon_proto.v1.broker_pb2 import (
+    FOUND,
+    NO_MATCHED_LOGIC_QUEUE,
+    NO_MESSAGE_IN_QUEUE,
+    OFFSET_OVERFLOW_BADLY,
+    OFFSET_TOO_SMALL,
+    PullReply,
+    PullRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """How much one pull may bring and how long it may wait."""
+
+    messages_max: int = 1024
+    """1 to 65536."""
+    bytes_max: int = 1 << 20
+    """A first message larger than this still comes; at most 16 MiB."""
+    wait_ms: int = 15_000
+    """How long the broker holds a pull at the end of the queue, at most 30 000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Messages to read, maybe none, and where to go on."""
+
+    batch: Batch | None
+    """None when there is no message."""
+    offsets: Sequence[int]
+    """Queue offsets of the batch, ascending."""
+    next_offset: int
+    size_bytes: int
+    max_offset: int
+    """End of the queue when the broker answered."""
+    frames: bytes = b""
+    lengths: NDArray[np.integer[Any]] | None = None
+    """What `batch` was made of."""
+
+    def rest(self, start: int) -> Batch | None:
+        """Return the messages of the batch from index `start` on."""
+        if self.batch is None or self.lengths is None or start >= len(self.batch):
+            return None
+        if start == 0:
+            return self.batch
+        skipped_bytes = int(self.lengths[:start].sum())
+        return Batch(self.batch.queue, self.frames[skipped_bytes:], self.lengths[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The queue has no such place (any more); nothing was read."""
+
+    queue: MessageQueue
+    offset: int
+    """Where reading was to go on."""
+    min_offset: int
+    max_offset: int
+
+    @property
+    def below_min(self) -> bool:
+        """True when retention deleted what was to be read, false when the log lost its tail."""
+        return self.offset < self.min_offset
+
+    @property
+    def gap(self) -> int:
+        """Messages that can no longer be read."""
+        return max(self.min_offset - self.offset, 0)
+
+    def __str__(self) -> str:
+        side = "below the oldest message" if self.below_min else "beyond the end"
+        return (
+            f"offset {self.offset} of {self.queue} is {side}: the queue has "
+            f"[{self.min_offset}, {self.max_offset})"
+        )
+
+    def to_error(self) -> RockoonError:
+        """Return it as a row of the error table: InvalidOffset below, OffsetBeyondEnd above."""
+        details = {
+            "queue": self.queue,
+            "offset": self.offset,
+            "min_offset": self.min_offset,
+            "end": self.max_offset,
+        }
+        row = InvalidOffset if self.below_min else OffsetBeyondEnd
+        return row(str(self), **details)
+
+
+async def pull(
+    cluster: Cluster,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    limits: PullLimits,
+) -> Pulled | OutOfRange:
+    """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
+
+    Raises:
+        BrokerUnavailable: the broker is away.
+        RockoonError: what it answered.
+    """
+    reply = await cluster.call(
+        cluster.broker(queue.broker).Pull,
+        PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            max_messages=limits.messages_max,
+            max_bytes=limits.bytes_max,
+            wait_ms=limits.wait_ms,
+            tag_hashes=subscription.tag_hashes,
+            route_revision=cluster.routes.revision,
+        ),
+        unavailable=BrokerUnavailable,
+        timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,
+        broker=queue.broker,
+    )
+    return interpret(queue, offset, reply, subscription)
+
+
+def interpret(
+    queue: MessageQueue, offset: int, reply: PullReply, subscription: Subscription
+) -> Pulled | OutOfRange:
+    """Say what a broker's answer to a pull from `offset` means.
+
+    Raises:
+        Internal: the answer contradicts itself.
+    """
+    status = reply.status
+    if status == FOUND:
+        return _messages(queue, offset, reply, subscription)
+    if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
+        # An empty queue answers so to any offset; only its beginning is a place to wait at.
+        status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
+    ):
+        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset)
+    # Nothing for this reader; `next_offset` has moved when there were others' messages.
+    return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
+
+
+def _messages(
+    queue: MessageQueue, offset: int, reply: PullReply, subscription: Subscription
+) -> Pulled:
+    frames, lengths = reply.frames, np.frombuffer(reply.record_lengths, "<u4")
+    try:
+        batch = Batch(queue, frames, lengths)
+    except RecordError as error:
+        raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
+    wanted = subscription.matching(batch.tags) if subscription.tags else None
+    if wanted is not None:
+        frames, lengths = _select(frames, lengths, wanted)
+        batch = Batch(queue, frames, lengths)
+    count = len(batch)
+    if count == 0:
+        return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
+    column = batch.offsets
+    first, last = int(column[0]), int(column[-1])
+    if first < offset or last >= reply.next_offset:
+        raise Internal(
+            service=f"broker {queue.broker}",
+            reason=f"asked for {offset} it sent [{first}, {last}], next {reply.next_offset}",
+        )
+    return Pulled(
+        batch,
+        range(first, last + 1) if last - first == count - 1 else column.tolist(),
+        reply.next_offset,
+        len(frames),
+        reply.max_offset,
+        frames,
+        lengths,
+    )
+
+
+def _select(
+    frames: bytes, lengths: NDArray[np.uint32], wanted: Sequence[int]
+) -> tuple[bytes, NDArray[np.uint32]]:
+    """Copy some records out; needed only when tags of one hash meet."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    pieces = [frames[int(ends[i]) - int(lengths[i]) : int(ends[i])] for i in wanted]
+    return b"".join(pieces), lengths[list(wanted)]

@@ -1,0 +1,101 @@
+"""Where a reader starts on a queue it has no progress on, and what was decided and why."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from rockoon.errors import InvalidArgument
+from rockoon.message import MessageQueue
+from rockoon_proto.v1 import nameserver_pb2 as wire
+from rockoon_proto.v1 import offset_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeFrom:
+    """A reader's own start policy. The group's policy, when it has one, goes before it, and a
+    queue that was born after the group subscribed is always read from its beginning.
+
+    `ConsumeFrom.FIRST`, `ConsumeFrom.LAST`, or one of the methods.
+    """
+
+    kind: wire.ConsumeFrom
+    value: int = 0
+
+    FIRST: ClassVar[Self]
+    """At the oldest message kept."""
+    LAST: ClassVar[Self]
+    """Behind the newest message."""
+    GROUP: ClassVar[Self]
+    """What the group says; LAST when it says nothing."""
+
+    @classmethod
+    def timestamp(cls, timestamp_ms: int) -> "ConsumeFrom":
+        """At the first message stored at or after a time, epoch milliseconds."""
+        return cls(wire.CONSUME_FROM_TIMESTAMP, timestamp_ms)
+
+    @classmethod
+    def tail(cls, messages: int) -> "ConsumeFrom":
+        """So many messages before the end of each queue."""
+        return cls(wire.CONSUME_FROM_TAIL, messages)
+
+    @classmethod
+    def ago(cls, milliseconds: int) -> "ConsumeFrom":
+        """At the first message stored so long ago or later."""
+        return cls(wire.CONSUME_FROM_DURATION, milliseconds)
+
+    @classmethod
+    def of(cls, policy: "ConsumeFrom | str") -> "ConsumeFrom":
+        """Return the policy itself, or that of a name: "first", "last" or "group".
+
+        Raises:
+            InvalidArgument: the name is none of these.
+        """
+        if isinstance(policy, ConsumeFrom):
+            return policy
+        found = {"first": cls.FIRST, "last": cls.LAST, "group": cls.GROUP}.get(policy)
+        if found is None:
+            raise InvalidArgument(reason=f"{policy!r} is not a place to start: first, last, group")
+        return found
+
+    def to_wire(self) -> wire.StartPolicy:
+        """Return the policy as Resolve takes it."""
+        policy = wire.StartPolicy(consume_from=self.kind)
+        if self.kind == wire.CONSUME_FROM_TIMESTAMP:
+            policy.timestamp_ms = self.value
+        elif self.kind == wire.CONSUME_FROM_TAIL:
+            policy.tail_messages = self.value
+        elif self.kind == wire.CONSUME_FROM_DURATION:
+            policy.duration_ms = self.value
+        return policy
+
+
+ConsumeFrom.FIRST = ConsumeFrom(wire.CONSUME_FROM_FIRST)
+ConsumeFrom.LAST = ConsumeFrom(wire.CONSUME_FROM_LAST)
+ConsumeFrom.GROUP = ConsumeFrom(wire.CONSUME_FROM_UNSPECIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The place on one queue where reading begins."""
+
+    queue: MessageQueue
+    offset: int
+    reason: str
+    """Name of a StartReason, for example "COMMITTED" or "NEW_QUEUE"; ASSIGNED when the reader
+    itself chose."""
+    explanation: str
+    """One sentence with the figures the decision was made on."""
+    gap: int = 0
+    """Messages after the stored progress that can no longer be read."""
+    epoch: int = 0
+    """Goes with every commit: says under which ownership it was made."""
+
+    @classmethod
+    def from_wire(cls, queue: MessageQueue, start: offset_pb2.Start) -> "Start":
+        return cls(
+            queue=queue,
+            offset=start.offset,
+            reason=offset_pb2.StartReason.Name(start.reason),
+            explanation=start.explanation,
+            gap=start.gap,
+            epoch=start.epoch,
+        )
