@@ -1,0 +1,131 @@
+"""`make bench`: what the whole path carries, as ratios within one run.
+
+The machine is shared and noisy: compare ratios, not numbers, and only within one run.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+import rockoon
+from rockoon.local import LocalCluster
+from tools.bench import throughput
+from tools.bench.raw import raw_write_bytes_per_second
+
+console = Console()
+MB = 1e6
+
+
+async def measure_throughput(folder: Path, flush: str, seconds: float) -> None:
+    raw = raw_write_bytes_per_second(folder)
+    table = Table(title=f"One producer, one broker, flush = {flush}", title_justify="left")
+    for column in ("measure", "messages/s", "MB/s of records", "÷ raw pwrite"):
+        table.add_column(column, justify="right" if column != "measure" else "left")
+    table.add_row("raw fallocate + pwrite", "", f"{raw / MB:.0f}", "1.00")
+    settings = {"broker": {"flush": flush, "commit_log_file_bytes": "1GiB"}}
+    async with (
+        LocalCluster(folder / f"cluster-{flush}", brokers=1, settings=settings) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        for body_bytes in (100, 1024):
+            topic = f"bench-{body_bytes}"
+            await cluster.admin.create_topic(topic, queues_per_broker=8)
+            for rate in (
+                await throughput.append(cluster, topic, body_bytes, seconds),
+                await throughput.pull(cluster, topic, body_bytes, seconds),
+            ):
+                table.add_row(
+                    rate.measure,
+                    f"{rate.messages_per_second:,.0f}",
+                    f"{rate.bytes_per_second / MB:.0f}",
+                    f"{rate.bytes_per_second / raw:.2f}",
+                )
+    console.print(table)
+
+
+async def measure_latency(folder: Path, flush: str, count: int) -> None:
+    settings = {"broker": {"flush": flush}}
+    async with (
+        LocalCluster(folder / f"latency-{flush}", brokers=1, settings=settings) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        await cluster.admin.create_topic("latency", queues_per_broker=1)
+        seconds = await throughput.send_latencies(cluster, "latency", count)
+    table = Table(title=f"One message at a time, flush = {flush}", title_justify="left")
+    table.add_column("percentile")
+    table.add_column("milliseconds", justify="right")
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
+        index = min(int(len(seconds) * share), len(seconds) - 1)
+        table.add_row(name, f"{seconds[index] * 1e3:.2f}")
+    console.print(table)
+
+
+async def measure_recovery(folder: Path, sizes: list[int]) -> None:
+    table = Table(title="Start after kill -9, by size of the log", title_justify="left")
+    for column in ("log MiB", "until it serves, s", "of it recovery, s", "bytes scanned"):
+        table.add_column(column, justify="right")
+    settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
+    async with LocalCluster(folder / "recovery", brokers=1, settings=settings) as local:
+        broker = local.brokers[0]
+        async with rockoon.connect(local.nameservers) as cluster:
+            await cluster.admin.create_topic("fill", queues_per_broker=8)
+        for size in sizes:
+            async with (
+                rockoon.connect(local.nameservers) as cluster,
+                cluster.producer() as producer,
+            ):
+                while await throughput.appended_log_end(cluster) < size:
+                    for _ in range(20_000):
+                        producer.send("fill", b"x" * 1024)
+                        await producer.drain()
+                    await producer.flush()
+            seconds, recovering, scanned, end = await throughput.recovery(local, broker)
+            table.add_row(
+                f"{end / (1 << 20):,.0f}", f"{seconds:.2f}", f"{recovering:.3f}", f"{scanned:,}"
+            )
+    console.print(table)
+
+
+async def measure_memory() -> None:
+    table = Table(title="Resident memory of an idle cluster", title_justify="left")
+    table.add_column("process")
+    table.add_column("MiB", justify="right")
+    async with LocalCluster(nameservers=2, brokers=2) as local:
+        for name, size in throughput.resident_bytes(local).items():
+            table.add_row(name, f"{size / (1 << 20):.0f}")
+    console.print(table)
+
+
+async def measure(folder: Path, only: set[str], seconds: float) -> None:
+    for flush in ("async", "sync"):
+        if "throughput" in only:
+            await measure_throughput(folder, flush, seconds)
+        if "latency" in only:
+            await measure_latency(folder, flush, count=3000)
+    if "recovery" in only:
+        await measure_recovery(folder, [64 << 20, 512 << 20, 2 << 30])
+    if "memory" in only:
+        await measure_memory()
+
+
+def main() -> None:
+    parts = ("throughput", "latency", "recovery", "memory")
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is measured")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    arguments = parser.parse_args()
+    arguments.dir.mkdir(exist_ok=True)
+    console.print(f"{os.cpu_count()} cores; stores in {arguments.dir.resolve()}")
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
+        only = set(arguments.only or parts)
+        uvloop.run(measure(Path(folder), only, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Append and pull through the real client, broker and files."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import rockoon
+from rockoon.local import LocalCluster
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One measure."""
+
+    measure: str
+    messages_per_second: float
+    bytes_per_second: float
+    """Of stored records: body, properties and the record's own fields."""
+
+
+async def appended_bytes(cluster: rockoon.Cluster) -> int:
+    status = await cluster.admin.status()
+    return sum(node.broker.bytes_appended for node in status.brokers if node.broker is not None)
+
+
+async def append(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: float) -> Rate:
+    """One producer, default settings: `send()` for every message, `drain()` now and then."""
+    body = b"x" * body_bytes
+    before = await appended_bytes(cluster)
+    async with cluster.producer() as producer:
+        await producer.send(topic, body)
+        send = producer.send
+        sent = 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for _ in range(500):
+                send(topic, body, tags="TagA")
+            sent += 500
+            await producer.drain()
+        await producer.flush()
+        elapsed = time.perf_counter() - began
+    stored = await appended_bytes(cluster) - before
+    return Rate(f"append, {body_bytes} B", sent / elapsed, stored / elapsed)
+
+
+async def pull(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: float) -> Rate:
+    """One reader of all queues, columns: offsets and bodies of every message."""
+    messages = record_bytes = 0
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign_all(topic)
+        await consumer.seek_to_beginning()
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            batch = await consumer.poll_batch(timeout=1.0)
+            if not len(batch):
+                break
+            assert len(batch.bodies) == len(batch.offsets)
+            messages += len(batch)
+            record_bytes += int(batch.columns.lengths.sum())
+        elapsed = time.perf_counter() - began
+    return Rate(f"pull columns, {body_bytes} B", messages / elapsed, record_bytes / elapsed)
+
+
+async def send_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> list[float]:
+    """Seconds that each of `count` single sends took, one after another, 100-byte bodies."""
+    seconds = []
+    async with cluster.producer() as producer:
+        for _ in range(50):
+            await producer.send(topic, b"x" * 100)
+        for _ in range(count):
+            began = time.perf_counter()
+            await producer.send(topic, b"x" * 100)
+            seconds.append(time.perf_counter() - began)
+    return sorted(seconds)
+
+
+def resident_bytes(local: LocalCluster) -> dict[str, int]:
+    """Resident memory of each process of an idle cluster (VmRSS)."""
+    sizes = {}
+    for node in local.nodes:
+        with open(f"/proc/{node.pid}/status") as status:
+            line = next(line for line in status if line.startswith("VmRSS"))
+        sizes[node.name] = int(line.split()[1]) * 1024
+    return sizes
+
+
+async def recovery(local: LocalCluster, broker: str) -> tuple[float, float, int, int]:
+    """Kill a broker and start it again.
+
+    Returns:
+        Seconds until it serves, seconds of that spent in recovery, bytes scanned, log bytes.
+    """
+    await asyncio.to_thread(local.kill, broker)
+    began = time.perf_counter()
+    await asyncio.to_thread(local.start, broker)
+    seconds = time.perf_counter() - began
+    async with rockoon.connect(local.nameservers) as cluster:
+        status = await cluster.admin.status()
+        described = next(node.broker for node in status.brokers if node.name == broker)
+        assert described is not None
+    return (
+        seconds,
+        described.recovery_seconds,
+        described.recovery_bytes_scanned,
+        described.log_max_offset,
+    )
+
+
+async def appended_log_end(cluster: rockoon.Cluster) -> int:
+    """Where the brokers' logs end, bytes, summed."""
+    status = await cluster.admin.status()
+    return sum(node.broker.log_max_offset for node in status.brokers if node.broker is not None)

@@ -1,0 +1,58 @@
+"""What the demo verified: a line per claim, with the figures it rests on."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from rockoon.message import Message
+
+
+@dataclass
+class Verified:
+    """Claims and whether they held."""
+
+    rows: list[tuple[bool, str, str]] = field(default_factory=list)
+
+    def check(self, claim: str, holds: bool, figures: str) -> None:
+        self.rows.append((holds, claim, figures))
+
+    @property
+    def all_hold(self) -> bool:
+        return bool(self.rows) and all(holds for holds, _, _ in self.rows)
+
+    def print(self, console: Console) -> None:
+        table = Table(title="What was verified", title_justify="left")
+        table.add_column("")
+        table.add_column("claim")
+        table.add_column("figures")
+        for holds, claim, figures in self.rows:
+            mark = "[green]yes[/green]" if holds else "[bold red]NO[/bold red]"
+            table.add_row(mark, claim, figures)
+        console.print(table)
+
+
+@dataclass
+class Received:
+    """What a group's members were given, shared by all of them."""
+
+    group: str
+    messages: Counter[str] = field(default_factory=Counter)
+    # The last offset seen per (member, queue): offsets must rise within one member's life.
+    last_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
+    backward_steps: int = 0
+
+    def take(self, member: str, message: Message) -> None:
+        self.messages[message.message_id] += 1
+        place = (member, str(message.queue))
+        if message.queue_offset <= self.last_offsets.get(place, -1):
+            self.backward_steps += 1
+        self.last_offsets[place] = message.queue_offset
+
+    def missing(self, acknowledged: set[str]) -> set[str]:
+        return acknowledged - self.messages.keys()
+
+    @property
+    def duplicates(self) -> int:
+        return self.messages.total() - len(self.messages)
