@@ -30,3 +30,11 @@ def file_name_to_offset(name: str) -> int:
     if offset > OFFSET_MAX:
         raise ValueError(f"{name!r} is beyond the last possible offset")
     return offset
+
+
+def index_file_name(year: int, month: int, day: int, hour: int, minute: int, ms: int) -> str:
+    """Return an index file's name: its creation in local time; `ms` counts within the minute.
+
+    Source: UtilAll#timeMillisToHumanString.
+    """
+    return f"{year:04d}{month:02d}{day:02d}{hour:02d}{minute:02d}{ms:05d}"

@@ -5,6 +5,7 @@ A tags code is the signed 32-bit hash of the whole TAGS value, sign-extended to 
 number that has none mapped to zero (IndexFile#indexKeyHashMethod).
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,8 +16,9 @@ from rockoon_format.properties import decode_text
 INT32_MIN = -(2**31)
 
 _UINT32_MASK = 0xFFFFFFFF
-# Above this many bytes a loop over columns costs more than a loop over the few long rows.
-_VECTORISED_BYTES_MAX = 64
+# Where fewer rows than this, or only such long ones, are left, they are cheaper one by one.
+_LIVE_ROWS_MIN = 8
+_COLUMNS_MAX = 256
 
 
 def java_hash_code(text: str) -> int:
@@ -44,6 +46,18 @@ def index_key_hash(key: str) -> int:
     return 0 if code == INT32_MIN else abs(code)
 
 
+def index_key_hashes(keys: Sequence[str]) -> NDArray[np.int64]:
+    """Return `index_key_hash` of many keys, int64[n]."""
+    text = "".join(keys)
+    if not text.isascii():
+        return np.fromiter(map(index_key_hash, keys), np.int64, len(keys))
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    data = np.frombuffer(text.encode("ascii"), np.uint8)
+    codes = np.abs(java_hash_codes(data, np.cumsum(lengths) - lengths, lengths))
+    codes[codes == -INT32_MIN] = 0
+    return codes
+
+
 def java_hash_codes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -60,24 +74,24 @@ def java_hash_codes(
     count = len(starts)
     if count == 0:
         return np.zeros(0, np.int64)
-    exact = lengths > _VECTORISED_BYTES_MAX
-    has_long = bool(exact.any())
-    hashed_lengths = np.where(exact, 0, lengths) if has_long else lengths
-    shortest, longest = int(hashed_lengths.min()), int(hashed_lengths.max())
+    exact = np.zeros(count, np.bool_)
+    shortest, longest = int(lengths.min()), int(lengths.max())
     codes = np.zeros(count, np.uint32)
     any_bits = np.zeros(count, np.uint8)
-    last = len(data) - 1
     for column in range(longest):
         if column < shortest:
             units = data[starts + column]
             codes *= np.uint32(31)
             codes += units
             any_bits |= units
-        else:
-            live = hashed_lengths > column
-            units = data[np.minimum(starts + column, last)]
-            codes = np.where(live, codes * np.uint32(31) + units, codes)
-            any_bits |= np.where(live, units, np.uint8(0))
+            continue
+        live = np.flatnonzero(lengths > column)
+        if len(live) < _LIVE_ROWS_MIN or column >= _COLUMNS_MAX:
+            exact[live] = True
+            break
+        units = data[starts[live] + column]
+        codes[live] = codes[live] * np.uint32(31) + units
+        any_bits[live] |= units
     result = codes.view(np.int32).astype(np.int64)
     exact |= any_bits > 0x7F
     for index in np.flatnonzero(exact).tolist():

@@ -1,0 +1,393 @@
+"""The files under `config/`, and a client's own `offsets.json`.
+
+Readers accept what any RocketMQ broker wrote (see `lenient_json`); writers produce strict JSON,
+which Java reads as well. Absent fields have Java's defaults; null counts as absent. A topic's and
+a group's unknown fields are kept in `extra` and written back; other unknown fields are ignored.
+
+Source: ConfigManager, ConsumerOffsetManager, TopicConfigManager, SubscriptionGroupManager,
+ScheduleMessageService, LocalFileOffsetStore.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_format.lenient_json import ConfigError, Json, parse_json
+
+__all__ = [
+    "ConfigError",
+    "ConsumerOffsets",
+    "DataVersion",
+    "DelayOffsets",
+    "GroupConfig",
+    "GroupConfigs",
+    "GroupTopic",
+    "LocalQueue",
+    "TopicConfig",
+    "TopicConfigs",
+    "read_consumer_offsets",
+    "read_delay_offsets",
+    "read_groups",
+    "read_local_offsets",
+    "read_topics",
+    "write_consumer_offsets",
+    "write_delay_offsets",
+    "write_groups",
+    "write_local_offsets",
+    "write_topics",
+]
+
+TOPIC_GROUP_SEPARATOR = "@"
+PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
+
+
+class GroupTopic(NamedTuple):
+    group: str
+    topic: str
+
+
+class LocalQueue(NamedTuple):
+    """A message queue as a broadcasting client names it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Tells which of two copies of a file is newer."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """`consumerOffset.json`: for each group, topic and queue id, the next offset to consume."""
+
+    offsets: Mapping[GroupTopic, Mapping[int, int]]
+    data_version: DataVersion = DataVersion()
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsets:
+    """`delayOffset.json`: for each delay level (from 1), the next offset of its queue."""
+
+    offsets: Mapping[int, int]
+    data_version: DataVersion = DataVersion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic of `topics.json`."""
+
+    topic: str
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    ordered: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """`topics.json`: topics by name."""
+
+    topics: Mapping[str, TopicConfig]
+    data_version: DataVersion = DataVersion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One group of `subscriptionGroup.json`."""
+
+    group: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_orderly: bool = False
+    retry_queues: int = 1
+    retry_times_max: int = 16
+    broker_id: int = 0
+    broker_id_when_slow: int = 1
+    notify_members_changed: bool = True
+    sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfigs:
+    """`subscriptionGroup.json`: groups by name, and per group the bits of forbidden topics."""
+
+    groups: Mapping[str, GroupConfig]
+    forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+
+
+# Names in the files, and of the attributes here. Java sorts the names; so do we.
+_TOPIC_FIELDS = {
+    "attributes": "attributes",
+    "order": "ordered",
+    "perm": "perm",
+    "readQueueNums": "read_queues",
+    "topicFilterType": "filter_type",
+    "topicName": "topic",
+    "topicSysFlag": "sys_flag",
+    "writeQueueNums": "write_queues",
+}
+_GROUP_FIELDS = {
+    "attributes": "attributes",
+    "brokerId": "broker_id",
+    "consumeBroadcastEnable": "consume_broadcast_enable",
+    "consumeEnable": "consume_enable",
+    "consumeFromMinEnable": "consume_from_min_enable",
+    "consumeMessageOrderly": "consume_orderly",
+    "consumeTimeoutMinute": "consume_timeout_minutes",
+    "groupName": "group",
+    "groupSysFlag": "sys_flag",
+    "notifyConsumerIdsChangedEnable": "notify_members_changed",
+    "retryMaxTimes": "retry_times_max",
+    "retryQueueNums": "retry_queues",
+    "whichBrokerWhenConsumeSlowly": "broker_id_when_slow",
+}
+
+
+def read_consumer_offsets(content: bytes | str) -> ConsumerOffsets:
+    """Read `consumerOffset.json`.
+
+    Raises:
+        ConfigError: not JSON, a key that is not `topic@group`, or a number that is none.
+    """
+    root = _object(parse_json(content), "the file")
+    offsets: dict[GroupTopic, dict[int, int]] = {}
+    for key, queues in _object(root.get("offsetTable"), "offsetTable").items():
+        topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
+        if not topic or not separator or not group:
+            raise ConfigError(f"offsetTable: {key!r} is not topic@group")
+        offsets[GroupTopic(group, topic)] = _integers(queues, f"offsetTable: {key}")
+    return ConsumerOffsets(offsets, _data_version(root))
+
+
+def write_consumer_offsets(content: ConsumerOffsets) -> bytes:
+    """Return `consumerOffset.json`."""
+    table = {
+        f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": _sorted_keys(queues)
+        for (group, topic), queues in content.offsets.items()
+    }
+    return _write({**_versioned(content.data_version), "offsetTable": table})
+
+
+def read_delay_offsets(content: bytes | str) -> DelayOffsets:
+    """Read `delayOffset.json`.
+
+    Raises:
+        ConfigError: not JSON, or a number that is none.
+    """
+    root = _object(parse_json(content), "the file")
+    return DelayOffsets(_integers(root.get("offsetTable"), "offsetTable"), _data_version(root))
+
+
+def write_delay_offsets(content: DelayOffsets) -> bytes:
+    """Return `delayOffset.json`."""
+    table = _sorted_keys(content.offsets)
+    return _write({**_versioned(content.data_version), "offsetTable": table})
+
+
+def read_topics(content: bytes | str) -> TopicConfigs:
+    """Read `topics.json`.
+
+    Raises:
+        ConfigError: not JSON, or a field of another kind than it must have.
+    """
+    root = _object(parse_json(content), "the file")
+    topics = {}
+    for name, raw in _object(root.get("topicConfigTable"), "topicConfigTable").items():
+        fields = _fields(raw, _TOPIC_FIELDS, TopicConfig(topic=name), f"topic {name}")
+        topics[name] = TopicConfig(**{**fields, "topic": name})
+    return TopicConfigs(topics, _data_version(root))
+
+
+def write_topics(content: TopicConfigs) -> bytes:
+    """Return `topics.json`."""
+    table = {name: _fields_of(topic, _TOPIC_FIELDS) for name, topic in content.topics.items()}
+    return _write({**_versioned(content.data_version), "topicConfigTable": table})
+
+
+def read_groups(content: bytes | str) -> GroupConfigs:
+    """Read `subscriptionGroup.json`.
+
+    Raises:
+        ConfigError: not JSON, or a field of another kind than it must have.
+    """
+    root = _object(parse_json(content), "the file")
+    table = _object(root.get("subscriptionGroupTable"), "subscriptionGroupTable")
+    groups = {}
+    for name, raw in table.items():
+        fields = _fields(raw, _GROUP_FIELDS, GroupConfig(group=name), f"group {name}")
+        groups[name] = GroupConfig(**{**fields, "group": name})
+    forbidden = {
+        group: {
+            topic: _integer(bits, f"forbiddenTable: {group}: {topic}")
+            for topic, bits in _object(topics, f"forbiddenTable: {group}").items()
+        }
+        for group, topics in _object(root.get("forbiddenTable"), "forbiddenTable").items()
+    }
+    return GroupConfigs(groups, forbidden, _data_version(root))
+
+
+def write_groups(content: GroupConfigs) -> bytes:
+    """Return `subscriptionGroup.json`."""
+    forbidden = {group: dict(topics) for group, topics in content.forbidden.items()}
+    table = {name: _fields_of(group, _GROUP_FIELDS) for name, group in content.groups.items()}
+    return _write(
+        {
+            **_versioned(content.data_version),
+            "forbiddenTable": forbidden,
+            "subscriptionGroupTable": table,
+        }
+    )
+
+
+def read_local_offsets(content: bytes | str) -> dict[LocalQueue, int]:
+    """Read a broadcasting client's `offsets.json`: the next offset of each queue.
+
+    Raises:
+        ConfigError: not JSON, a key that names no queue, or a number that is none.
+    """
+    root = _object(parse_json(content), "the file")
+    offsets = {}
+    for key, offset in _object(root.get("offsetTable"), "offsetTable").items():
+        # Java writes an object as the key; `parse_json` has made it the text that we write.
+        queue = _object(parse_json(key), f"offsetTable: {key}")
+        topic, broker_name = queue.get("topic"), queue.get("brokerName")
+        if not isinstance(topic, str) or not isinstance(broker_name, str):
+            raise ConfigError(f"offsetTable: {key} names no queue")
+        queue_id = _integer(queue.get("queueId", 0), f"offsetTable: {key}: queueId")
+        offsets[LocalQueue(topic, broker_name, queue_id)] = _integer(offset, f"offsetTable: {key}")
+    return offsets
+
+
+def write_local_offsets(offsets: Mapping[LocalQueue, int]) -> bytes:
+    """Return a broadcasting client's `offsets.json`."""
+    table = {}
+    for queue in sorted(offsets):
+        name = {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+        table[json.dumps(name, separators=(",", ":"), ensure_ascii=False)] = offsets[queue]
+    return _write({"offsetTable": table})
+
+
+def _write(root: dict[str, Json]) -> bytes:
+    text = json.dumps(root, indent="\t", separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def _versioned(version: DataVersion) -> dict[str, Json]:
+    return {
+        "dataVersion": {
+            "counter": version.counter,
+            "stateVersion": version.state_version,
+            "timestamp": version.timestamp_ms,
+        }
+    }
+
+
+def _data_version(root: dict[str, Json]) -> DataVersion:
+    raw = _object(root.get("dataVersion"), "dataVersion")
+    return DataVersion(
+        *(
+            _integer(raw.get(name) or 0, f"dataVersion: {name}")
+            for name in ("counter", "stateVersion", "timestamp")
+        )
+    )
+
+
+def _sorted_keys(numbers: Mapping[int, int]) -> dict[str, int]:
+    return {str(key): numbers[key] for key in sorted(numbers)}
+
+
+def _fields_of(config: TopicConfig | GroupConfig, names: Mapping[str, str]) -> dict[str, Json]:
+    known: dict[str, Json] = {}
+    for name, attribute in names.items():
+        value = getattr(config, attribute)
+        known[name] = dict(value) if isinstance(value, Mapping) else value
+    return dict(sorted({**config.extra, **known}.items()))
+
+
+def _fields(
+    raw: Json, names: Mapping[str, str], defaults: TopicConfig | GroupConfig, place: str
+) -> dict[str, Json]:
+    """Turn an object of the file into arguments, each of its default's kind."""
+    found: dict[str, Json] = {"extra": {}}
+    for name, value in _object(raw, place).items():
+        attribute = names.get(name)
+        if value is None:
+            continue
+        if attribute is None:
+            found["extra"][name] = value
+        else:
+            default = getattr(defaults, attribute)
+            found[attribute] = _of_kind(value, default, f"{place}: {name}")
+    return found
+
+
+def _of_kind(value: Json, default: Json, place: str) -> Json:
+    if isinstance(default, bool):
+        return _boolean(value, place)
+    if isinstance(default, int):
+        return _integer(value, place)
+    if isinstance(default, str):
+        return _string(value, place)
+    return {key: _string(item, f"{place}: {key}") for key, item in _object(value, place).items()}
+
+
+def _object(value: Json, place: str) -> dict[str, Json]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place}: expected an object")
+    return value
+
+
+def _integers(value: Json, place: str) -> dict[int, int]:
+    return {
+        _integer(key, f"{place}: {key}"): _integer(number, f"{place}: {key}")
+        for key, number in _object(value, place).items()
+    }
+
+
+def _integer(value: Json, place: str) -> int:
+    """Accept 5, 5.0 and "5", as fastjson does."""
+    number = None
+    if isinstance(value, str):
+        digits = value.strip()
+        if digits.removeprefix("-").isdecimal() and len(digits) <= 20:
+            number = int(digits)
+    elif isinstance(value, float) and value.is_integer():
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    if number is None or not -(2**63) <= number < 2**63:
+        raise ConfigError(f"{place}: {value!r} is not a 64-bit number")
+    return number
+
+
+def _boolean(value: Json, place: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise ConfigError(f"{place}: {value!r} is neither true nor false")
+
+
+def _string(value: Json, place: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{place}: {value!r} is not a string")
+    return value

@@ -1,0 +1,293 @@
+"""One file of the key index: a hash table from keys to CommitLog offsets, in a buffer.
+
+    0          40                40 + 4 slots                        40 + 4 slots + 20 units
+    +----------+-----------------+------------------------------------+
+    | header   | slots, i32 each | units, 20 bytes each; 0 is not used|
+    +----------+-----------------+------------------------------------+
+    header: begin ms i64, end ms i64, begin offset i64, end offset i64,
+            slots used i32, next unit i32
+    unit:   key hash i32, physical offset i64, seconds since begin i32, previous unit i32
+
+A slot holds the newest unit of its chain; a unit holds the one before it; 0 ends the chain. Keys
+are not stored: a lookup returns hash collisions too, and its caller compares the messages' keys.
+
+Invariants: 1 <= next unit <= units; every slot and every `previous` is below the next unit; the
+previous of a unit is below the unit.
+
+Source: IndexFile, IndexHeader, IndexService#buildIndex.
+"""
+
+import struct
+from dataclasses import astuple, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_UNIQ_KEY,
+    find_value,
+    split_keys,
+)
+from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
+
+SLOTS_DEFAULT = 5_000_000
+UNITS_DEFAULT = 20_000_000
+HEADER_BYTES = 40
+SLOT_BYTES = 4
+UNIT_BYTES = 20
+SECONDS_MAX = 2**31 - 1
+
+UNIT = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_HEADER = struct.Struct(">qqqqii")
+_SLOT = struct.Struct(">i")
+_UNIT = struct.Struct(">iqii")
+assert _HEADER.size == HEADER_BYTES
+assert UNIT.itemsize == _UNIT.size == UNIT_BYTES
+
+
+class IndexFileError(ValueError):
+    """A buffer that holds no index file of the expected shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """Store times in epoch milliseconds and CommitLog offsets of the first and last message."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slots_used: int = 0
+    next_unit: int = 1
+
+
+def decode_header(raw: bytes | memoryview) -> IndexHeader:
+    """Read a header; a next unit of zero or less reads as 1, the number of an empty file."""
+    if len(raw) < HEADER_BYTES:
+        raise IndexFileError(f"an index header of {len(raw)} bytes")
+    header = IndexHeader(*_HEADER.unpack_from(raw))
+    return replace(header, next_unit=max(1, header.next_unit))
+
+
+def index_file_bytes(slots: int = SLOTS_DEFAULT, units: int = UNITS_DEFAULT) -> int:
+    """Return the size of an index file."""
+    return HEADER_BYTES + slots * SLOT_BYTES + units * UNIT_BYTES
+
+
+def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
+    """Return the keys under which a record is indexed, in order: `topic#key`.
+
+    The unique key comes first, then each token of KEYS. Prepared records are indexed, rolled-back
+    ones are not (IndexService#buildIndex).
+    """
+    if sys_flag & SYS_FLAG_TRANSACTION == TRANSACTION_ROLLBACK:
+        return []
+    keys = split_keys(find_value(properties, PROPERTY_KEYS) or "")
+    unique = find_value(properties, PROPERTY_UNIQ_KEY)
+    if unique:
+        keys.insert(0, unique)
+    return [f"{topic}#{key}" for key in keys]
+
+
+class IndexFile:
+    """An index file in a buffer: bytes to look up in, or a bytearray or writable map to add to.
+
+    Args:
+        buffer: the file's whole content. It must stay open as long as the object is used.
+        slots, units: the file's shape, which the file itself does not tell.
+
+    Raises:
+        IndexFileError: the buffer's size does not fit the shape, or its header is impossible.
+    """
+
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        *,
+        slots: int = SLOTS_DEFAULT,
+        units: int = UNITS_DEFAULT,
+    ) -> None:
+        self.view = memoryview(buffer)
+        """The file's content, as the buffer holds it."""
+        if len(self.view) != index_file_bytes(slots, units):
+            raise IndexFileError(
+                f"an index file of {len(self.view)} bytes, not {index_file_bytes(slots, units)}"
+            )
+        self._slots = slots
+        self._units = units
+        self.header = decode_header(self.view)
+        if self.header.next_unit > units:
+            raise IndexFileError(f"unit {self.header.next_unit} is next, the file has {units}")
+
+    def close(self) -> None:
+        """Let go of the buffer, so that a map behind it can be closed."""
+        self.view.release()
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_unit >= self._units
+
+    @property
+    def remaining(self) -> int:
+        """How many keys still fit."""
+        return self._units - self.header.next_unit
+
+    def follow(self, previous: IndexHeader) -> None:
+        """Start a new file behind a full one, before its first key.
+
+        Its first unit's seconds count from the previous file's end; that is how Java writes it.
+        """
+        if self.header != IndexHeader():
+            raise IndexFileError("the file already has keys")
+        end_ms, end_offset = max(0, previous.end_timestamp_ms), max(0, previous.end_offset)
+        self.header = IndexHeader(end_ms, end_ms, end_offset, end_offset)
+        # The next unit's number is first written with the first key.
+        _HEADER.pack_into(self.view, 0, end_ms, end_ms, end_offset, end_offset, 0, 0)
+
+    def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> bool:
+        """Add one key; return False if the file is full. See `put_all` for many."""
+        if self.is_full:
+            return False
+        header = self.header
+        unit = header.next_unit
+        slot_at = HEADER_BYTES + key_hash % self._slots * SLOT_BYTES
+        (previous,) = _SLOT.unpack_from(self.view, slot_at)
+        if not 0 < previous <= unit:
+            previous = 0
+        seconds = _seconds_since(header.begin_timestamp_ms, store_timestamp_ms)
+        _UNIT.pack_into(
+            self.view, self._unit_at(unit), key_hash, physical_offset, seconds, previous
+        )
+        _SLOT.pack_into(self.view, slot_at, unit)
+        self._advance(
+            1,
+            0 if previous else 1,
+            first=(physical_offset, store_timestamp_ms),
+            last=(physical_offset, store_timestamp_ms),
+        )
+        return True
+
+    def put_all(
+        self,
+        key_hashes: NDArray[np.int64],
+        physical_offsets: NDArray[np.int64],
+        store_timestamps_ms: NDArray[np.int64],
+    ) -> int:
+        """Add keys in order, with the bytes that adding one after another would leave.
+
+        Args:
+            key_hashes: `hashes.index_key_hash` of each key, int64[n].
+            physical_offsets, store_timestamps_ms: of each key's record, int64[n].
+
+        Returns:
+            How many keys were added; the rest belongs in the next file.
+        """
+        count = min(len(key_hashes), self.remaining)
+        if count == 0:
+            return 0
+        header = self.header
+        hashes = key_hashes[:count]
+        times, offsets = store_timestamps_ms[:count], physical_offsets[:count]
+        numbers = header.next_unit + np.arange(count)
+        slot_numbers = hashes % self._slots
+        slots = np.frombuffer(self.view, ">i4", self._slots, HEADER_BYTES)
+
+        # Sorting by slot, stably, puts the keys of a chain next to each other in their order.
+        order = np.argsort(slot_numbers, kind="stable")
+        sorted_slots, sorted_numbers = slot_numbers[order], numbers[order]
+        starts_chain = np.ones(count, np.bool_)
+        starts_chain[1:] = sorted_slots[1:] != sorted_slots[:-1]
+        before = slots[sorted_slots].astype(np.int64)
+        before[(before <= 0) | (before > sorted_numbers)] = 0
+        previous = np.empty(count, np.int64)
+        previous[order] = np.where(starts_chain, before, np.roll(sorted_numbers, 1))
+        ends_chain = np.roll(starts_chain, -1)
+
+        units = np.empty(count, UNIT)
+        units["hash"] = hashes
+        units["offset"] = offsets
+        units["seconds"] = self._seconds(times)
+        units["previous"] = previous
+        start = self._unit_at(header.next_unit)
+        self.view[start : start + units.nbytes] = units.tobytes()
+        slots[sorted_slots[ends_chain]] = sorted_numbers[ends_chain]
+        self._advance(
+            count,
+            int((previous == 0).sum()),
+            first=(int(offsets[0]), int(times[0])),
+            last=(int(offsets[-1]), int(times[-1])),
+        )
+        return count
+
+    def _seconds(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each key's seconds; a file's first key counts from what the header held before."""
+        header = self.header
+        first = _seconds_since(header.begin_timestamp_ms, int(times[0]))
+        begin_ms = int(times[0]) if header.next_unit <= 1 else header.begin_timestamp_ms
+        if begin_ms <= 0:
+            seconds = np.zeros(len(times), np.int64)
+        else:
+            seconds = np.clip((times - begin_ms) // 1000, 0, SECONDS_MAX)
+        seconds[0] = first
+        return seconds
+
+    def _advance(
+        self,
+        count: int,
+        slots_used: int,
+        *,
+        first: tuple[int, int],
+        last: tuple[int, int],
+    ) -> None:
+        """Count new keys; `first` and `last` are the offset and time of the outermost ones."""
+        header = self.header
+        is_first = header.next_unit <= 1
+        self.header = IndexHeader(
+            begin_timestamp_ms=first[1] if is_first else header.begin_timestamp_ms,
+            end_timestamp_ms=last[1],
+            begin_offset=first[0] if is_first else header.begin_offset,
+            end_offset=last[0],
+            slots_used=header.slots_used + slots_used,
+            next_unit=header.next_unit + count,
+        )
+        _HEADER.pack_into(self.view, 0, *astuple(self.header))
+
+    def _unit_at(self, unit: int) -> int:
+        return HEADER_BYTES + self._slots * SLOT_BYTES + unit * UNIT_BYTES
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether any message of the file can be stored within the given times."""
+        header = self.header
+        return begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
+        """Return CommitLog offsets of records whose key has this hash, newest first.
+
+        Args:
+            key_hash: `hashes.index_key_hash` of `topic#key`.
+            begin_ms, end_ms: store times, inclusive; the file knows them to the second.
+            count_max: how many to return at most.
+        """
+        found: list[int] = []
+        header = self.header
+        (unit,) = _SLOT.unpack_from(self.view, HEADER_BYTES + key_hash % self._slots * SLOT_BYTES)
+        above = header.next_unit
+        # A damaged chain could run in a circle; a sound one only ever descends.
+        while 0 < unit < above and len(found) < count_max:
+            above = unit
+            stored_hash, offset, seconds, unit = _UNIT.unpack_from(self.view, self._unit_at(above))
+            if seconds < 0:
+                break
+            stored_ms = header.begin_timestamp_ms + seconds * 1000
+            if stored_hash == key_hash and begin_ms <= stored_ms <= end_ms:
+                found.append(offset)
+            if stored_ms < begin_ms:
+                break
+        return found
+
+
+def _seconds_since(begin_ms: int, time_ms: int) -> int:
+    if begin_ms <= 0:
+        return 0
+    return min(max(0, (time_ms - begin_ms) // 1000), SECONDS_MAX)
