@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rockoon_format.batch import (
+    FEW_RECORDS_MAX,
     SYS_FLAGS_ALLOWED,
     BatchError,
     BatchFault,
@@ -179,15 +181,34 @@ def test_a_delay_that_would_stop_a_recovery_is_refused() -> None:
     assert caught.value.reason is BatchFault.DELAY_LEVEL
 
 
-def _check(messages: Messages, frames: bytes, lengths: object) -> BatchLayout:
-    return check_batch(
-        frames,
-        lengths,  # type: ignore[arg-type]
-        topic=messages.topic,
-        queue_id=messages.queue_id,
-        body_bytes_max=BODY_BYTES_MAX,
-        record_bytes_max=RECORD_BYTES_MAX,
-    )
+def _check(messages: Messages, frames: bytes, lengths: NDArray[np.uint32]) -> BatchLayout:
+    """Check the batch, and the same records many times over, which takes another way."""
+    layouts: list[BatchLayout] = []
+    refused = 0
+    for times in (1, FEW_RECORDS_MAX + 1):
+        try:
+            layouts.append(
+                check_batch(
+                    frames * times,
+                    np.tile(lengths, times),
+                    topic=messages.topic,
+                    queue_id=messages.queue_id,
+                    body_bytes_max=BODY_BYTES_MAX,
+                    record_bytes_max=RECORD_BYTES_MAX,
+                )
+            )
+        except BatchError as error:
+            refusal = error
+            refused += 1
+    assert refused in (0, 2)
+    if refused:
+        raise refusal
+    few, many = layouts
+    for name in ("starts", "lengths", "tag_codes", "store_positions"):
+        of_few, of_many = getattr(few, name), getattr(many, name)
+        assert of_few.dtype == of_many.dtype == np.int64
+        assert np.array_equal(of_few, of_many[: few.count])
+    return few
 
 
 @given(messages=batches())
