@@ -1,0 +1,502 @@
+"""etcd, as the nameserver needs it: reads at one revision, transactions, leases and a watch.
+
+The only module that knows the etcd client library. It uses that library's generated stubs and not
+its client object, whose watcher forgets its watches when the stream breaks, waits for ever on a
+refused one, drops progress notices, and hands out the events of one revision one by one.
+
+Every call ends within `timeout_seconds`. Whatever keeps etcd from answering, this process's side
+or the other's, is raised as `EtcdUnavailable`; a write that ended so may have been done.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+from aetcd import rpc
+from grpc import aio
+
+from rockoon_proto.errors import EtcdUnavailable
+
+Result = TypeVar("Result")
+
+# Keys per answer when a whole prefix is read.
+PAGE_KEYS_MAX = 2_000
+# etcd refuses a transaction with more operations (its --max-txn-ops).
+TRANSACTION_OPERATIONS_MAX = 128
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    # gRPC's own pauses between attempts grow to two minutes: too long for an etcd that is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+# Asks a member without a leader to say so, where it would otherwise wait or fall silent.
+REQUIRE_LEADER = ("hasleader", "true")
+
+NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+class Compacted(Exception):
+    """The revision asked for is no longer kept."""
+
+
+class LeaseGone(Exception):
+    """The lease has expired or was revoked."""
+
+
+class Span(NamedTuple):
+    """Keys from `first` (included) to `end` (excluded); only `first` when `end` is empty."""
+
+    first: bytes
+    end: bytes = b""
+
+
+def only(key: str) -> Span:
+    return Span(key.encode())
+
+
+def under(prefix: str) -> Span:
+    """All keys that start with `prefix`, which ends in "/"."""
+    first = prefix.encode()
+    return Span(first, first[:-1] + bytes([first[-1] + 1]))
+
+
+class KeyValue(NamedTuple):
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    # 0 when the key is under no lease.
+    lease_id: int
+
+
+class Event(NamedTuple):
+    """A key was put, or (`value` None) deleted."""
+
+    key: str
+    value: bytes | None
+    create_revision: int
+    # For a deletion, the revision that deleted it.
+    mod_revision: int
+
+
+class Header(NamedTuple):
+    """Where an answer comes from."""
+
+    revision: int
+    # Another one means that this is not the etcd it was: its data was lost or replaced.
+    cluster_id: int
+
+
+class Found(NamedTuple):
+    """What a read found; all of it is true at `header.revision`."""
+
+    header: Header
+    items: list[KeyValue]
+
+
+class WatchBatch(NamedTuple):
+    """Whole revisions of events, or (`events` empty) the news that there are none up to here."""
+
+    revision: int
+    events: list[Event]
+
+
+class Compare(NamedTuple):
+    """A condition that must hold for every key of `span` (and, if it is empty, for zero)."""
+
+    span: Span
+    # "create" or "mod".
+    revision_of: str
+    # "=", "<" or ">".
+    relation: str
+    revision: int
+
+
+def absent(span: Span) -> Compare:
+    """No key of the span exists."""
+    return Compare(span, "create", "=", 0)
+
+
+def exists(key: str) -> Compare:
+    return Compare(only(key), "create", ">", 0)
+
+
+def unchanged(key: str, mod_revision: int) -> Compare:
+    """The key's last change is this one; 0 means that it does not exist."""
+    return Compare(only(key), "mod", "=", mod_revision)
+
+
+def quiet_since(span: Span, revision: int) -> Compare:
+    """No key of the span was put after a revision. (Deletions leave no trace.)"""
+    return Compare(span, "mod", "<", revision + 1)
+
+
+class Put(NamedTuple):
+    key: str
+    value: bytes
+    lease_id: int = 0
+
+
+class Delete(NamedTuple):
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of a transaction.
+
+    Attributes:
+        succeeded: the conditions held and the operations were done.
+        revision: the revision of the change (when it succeeded).
+        found: when it did not succeed, the keys of each span in `otherwise`.
+    """
+
+    succeeded: bool
+    revision: int
+    found: list[list[KeyValue]]
+
+
+class Endpoint:
+    """A channel to one member, with its stubs and the token it gave."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.kv = rpc.KVStub(self.channel)
+        self.lease = rpc.LeaseStub(self.channel)
+        self.watch = rpc.WatchStub(self.channel)
+        self.auth = rpc.AuthStub(self.channel)
+        self.token: str | None = None
+
+
+class Etcd:
+    """A connection to an etcd cluster; an async context manager.
+
+    One member is used at a time; the next one is taken after a call that it did not answer.
+
+    Args:
+        endpoints: the members, "host:port".
+        user, password: credentials, or empty.
+        timeout_seconds: how long a call may take.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        user: str = "",
+        password: str = "",
+        timeout_seconds: float = 2.0,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("at least one etcd endpoint is needed")
+        self._addresses = tuple(endpoints)
+        self._user = user
+        self._password = password
+        self._timeout_seconds = timeout_seconds
+        # Written by __aenter__ (channels belong to the running loop) and `_give_up`.
+        self._endpoints: list[Endpoint] = []
+        self._current = 0
+
+    async def __aenter__(self) -> "Etcd":
+        self._endpoints = [Endpoint(address) for address in self._addresses]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
+
+    async def header(self) -> Header:
+        """The latest revision, agreed by a majority of the members.
+
+        Raises:
+            EtcdUnavailable: no answer in time, or no majority.
+        """
+        reply = await self._call("kv", "Range", rpc.RangeRequest(key=b"\0", count_only=True))
+        return header_of(reply)
+
+    async def read(self, span: Span) -> Found:
+        """All keys of a span at one revision, in the order of their names.
+
+        Raises:
+            Compacted: the span is large, and its revision went while it was read.
+            EtcdUnavailable: as everywhere.
+        """
+        request = rpc.RangeRequest(key=span.first, range_end=span.end, limit=PAGE_KEYS_MAX)
+        reply = await self._call("kv", "Range", request)
+        header = header_of(reply)
+        items = [key_value(item) for item in reply.kvs]
+        while reply.more:
+            request.key = reply.kvs[-1].key + b"\0"
+            request.revision = header.revision
+            reply = await self._call("kv", "Range", request)
+            items.extend(key_value(item) for item in reply.kvs)
+        return Found(header, items)
+
+    async def count_and_changes(self, span: Span, after_revision: int) -> tuple[Header, int, int]:
+        """How many keys a span has, and how many of them were put after a revision."""
+        request = rpc.RangeRequest(
+            key=span.first,
+            range_end=span.end,
+            min_mod_revision=after_revision + 1,
+            keys_only=True,
+        )
+        reply = await self._call("kv", "Range", request)
+        return header_of(reply), reply.count, len(reply.kvs)
+
+    async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
+        """The keys of several (small) spans, all at the same revision."""
+        request = rpc.TxnRequest(success=[range_operation(span) for span in spans])
+        return ranges_found(await self._call("kv", "Txn", request))
+
+    async def transaction(
+        self,
+        conditions: Sequence[Compare],
+        operations: Sequence[Put | Delete],
+        otherwise: Sequence[Span] = (),
+    ) -> Committed:
+        """Do all operations at one revision if all conditions hold; read `otherwise` if not.
+
+        Raises:
+            LeaseGone: a key was to be put under a lease that does not exist.
+            EtcdUnavailable: no answer in time; the operations may have been done all the same.
+        """
+        assert len(operations) <= TRANSACTION_OPERATIONS_MAX, "etcd would refuse so many"
+        request = rpc.TxnRequest(
+            compare=[compare_request(condition) for condition in conditions],
+            success=[operation_request(operation) for operation in operations],
+            failure=[range_operation(span) for span in otherwise],
+        )
+        reply = await self._call("kv", "Txn", request)
+        found = [] if reply.succeeded else ranges_found(reply)
+        return Committed(reply.succeeded, reply.header.revision, found)
+
+    async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]:
+        """Make a lease; returns its id and the seconds it lives, which may be more than asked."""
+        reply = await self._call("lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=ttl_seconds))
+        return reply.ID, float(reply.TTL)
+
+    async def renew_lease(self, lease_id: int) -> float:
+        """Start a lease's time anew; returns the seconds it lives, 0 when it is gone."""
+
+        async def keep_alive(endpoint: Endpoint) -> float:
+            call = endpoint.lease.LeaseKeepAlive(
+                timeout=self._timeout_seconds, metadata=metadata(endpoint)
+            )
+            try:
+                reply = await first_reply(call, rpc.LeaseKeepAliveRequest(ID=lease_id))
+            finally:
+                call.cancel()
+            return float(reply.TTL)
+
+        return await self._attempt(keep_alive)
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """End a lease and delete the keys under it; one that is gone already is no error."""
+        with contextlib.suppress(LeaseGone):
+            await self._call("lease", "LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id))
+
+    @asynccontextmanager
+    async def watch(
+        self, span: Span, start_revision: int
+    ) -> AsyncIterator[tuple[Header, AsyncIterator[WatchBatch]]]:
+        """Follow the changes of a span from a revision on (included).
+
+        Entering waits until etcd has accepted the watch, and gives where etcd is by then. Each
+        batch holds whole revisions, in order. The stream never ends by itself: it fails.
+
+        A connection that goes silent is not noticed here: call `header` beside it now and then.
+
+        Raises:
+            Compacted: etcd does not keep `start_revision` any more.
+            EtcdUnavailable: etcd did not accept the watch in time, or the stream broke.
+        """
+
+        async def start(endpoint: Endpoint) -> tuple[Endpoint, Any, Any]:
+            call = endpoint.watch.Watch(metadata=metadata(endpoint))
+            try:
+                # Without `fragment`, etcd never cuts one revision into two replies.
+                create = rpc.WatchCreateRequest(
+                    key=span.first,
+                    range_end=span.end,
+                    start_revision=start_revision,
+                    progress_notify=True,
+                )
+                async with asyncio.timeout(self._timeout_seconds):
+                    reply = await first_reply(call, rpc.WatchRequest(create_request=create))
+                refuse_cancelled(reply)
+            except BaseException:
+                call.cancel()
+                raise
+            return endpoint, call, reply
+
+        endpoint, call, created = await self._attempt(start)
+
+        async def batches() -> AsyncIterator[WatchBatch]:
+            try:
+                while (reply := await call.read()) is not aio.EOF:
+                    refuse_cancelled(reply)
+                    events = [event_of(event) for event in reply.events]
+                    # While a watch catches up, the header is ahead of the events; only in a
+                    # progress notice, which has none, does it bound what has been sent.
+                    revision = events[-1].mod_revision if events else reply.header.revision
+                    yield WatchBatch(revision, events)
+            except aio.AioRpcError as failure:
+                self._give_up(endpoint)
+                raise translated(failure, endpoint) from failure
+            self._give_up(endpoint)
+            raise EtcdUnavailable("etcd ended the watch")
+
+        try:
+            yield header_of(created), batches()
+        finally:
+            call.cancel()
+
+    async def _call(self, stub: str, method: str, request: Any) -> Any:
+        async def unary(endpoint: Endpoint) -> Any:
+            call = getattr(getattr(endpoint, stub), method)
+            return await call(request, timeout=self._timeout_seconds, metadata=metadata(endpoint))
+
+        return await self._attempt(unary)
+
+    async def _attempt(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
+        """Run an operation on the member in use.
+
+        It is tried a second time only with a fresh token in the place of one that etcd refused,
+        because such a call has done nothing. Any other second try might do a write twice.
+        """
+        endpoint = self._endpoints[self._current]
+        had_token = endpoint.token is not None
+        try:
+            try:
+                await self._authenticate(endpoint)
+                return await operation(endpoint)
+            except aio.AioRpcError as failure:
+                if not (had_token and token_refused(failure)):
+                    raise
+                endpoint.token = None
+                await self._authenticate(endpoint)
+                return await operation(endpoint)
+        except aio.AioRpcError as failure:
+            if failure.code() in NO_ANSWER:
+                self._give_up(endpoint)
+            raise translated(failure, endpoint) from failure
+        except (TimeoutError, asyncio.InvalidStateError) as failure:
+            # The second is grpc's answer to a write into a call that has failed meanwhile.
+            self._give_up(endpoint)
+            raise EtcdUnavailable(f"etcd at {endpoint.address} does not answer") from failure
+
+    async def _authenticate(self, endpoint: Endpoint) -> None:
+        if self._user and endpoint.token is None:
+            request = rpc.AuthenticateRequest(name=self._user, password=self._password)
+            reply = await endpoint.auth.Authenticate(request, timeout=self._timeout_seconds)
+            endpoint.token = reply.token
+
+    def _give_up(self, endpoint: Endpoint) -> None:
+        """Take the next member, unless another call has turned away from this one already."""
+        if self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+
+def translated(failure: aio.AioRpcError, endpoint: Endpoint) -> Exception:
+    """The exception of this module for a failed call."""
+    status, details = failure.code(), failure.details() or ""
+    if status is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
+        return Compacted(details)
+    if status is grpc.StatusCode.NOT_FOUND and "lease" in details:
+        return LeaseGone(details)
+    if status in NO_ANSWER:
+        return EtcdUnavailable(f"etcd at {endpoint.address} does not answer: {details}")
+    # No space left, no such user, too many requests: for people to mend, then callers may retry.
+    return EtcdUnavailable(f"etcd at {endpoint.address} refuses: {details}")
+
+
+def token_refused(failure: aio.AioRpcError) -> bool:
+    details = failure.details() or ""
+    return "invalid auth token" in details or "auth store is old" in details
+
+
+def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
+    return (REQUIRE_LEADER, ("token", endpoint.token)) if endpoint.token else (REQUIRE_LEADER,)
+
+
+async def first_reply(call: Any, request: Any) -> Any:
+    """Send one request into a stream and wait for one reply."""
+    await call.write(request)
+    reply = await call.read()
+    if reply is aio.EOF:
+        raise EtcdUnavailable("etcd ended a stream without an answer")
+    return reply
+
+
+def refuse_cancelled(reply: Any) -> None:
+    if reply.compact_revision:
+        raise Compacted(f"etcd keeps nothing before revision {reply.compact_revision}")
+    if reply.canceled:
+        raise EtcdUnavailable(f"etcd refuses the watch: {reply.cancel_reason}")
+
+
+def header_of(reply: Any) -> Header:
+    return Header(reply.header.revision, reply.header.cluster_id)
+
+
+def key_value(item: Any) -> KeyValue:
+    key = item.key.decode(errors="replace")
+    return KeyValue(key, item.value, item.create_revision, item.mod_revision, item.lease)
+
+
+def event_of(event: Any) -> Event:
+    item = event.kv
+    value = item.value if event.type == event.PUT else None
+    key = item.key.decode(errors="replace")
+    return Event(key, value, item.create_revision, item.mod_revision)
+
+
+def ranges_found(reply: Any) -> list[list[KeyValue]]:
+    return [
+        [key_value(item) for item in response.response_range.kvs] for response in reply.responses
+    ]
+
+
+def range_operation(span: Span) -> Any:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=span.first, range_end=span.end))
+
+
+def compare_request(condition: Compare) -> Any:
+    span, revision_of, relation, revision = condition
+    request = rpc.Compare(
+        key=span.first,
+        range_end=span.end,
+        result={"=": rpc.Compare.EQUAL, "<": rpc.Compare.LESS, ">": rpc.Compare.GREATER}[relation],
+    )
+    if revision_of == "create":
+        request.target = rpc.Compare.CREATE
+        request.create_revision = revision
+    else:
+        request.target = rpc.Compare.MOD
+        request.mod_revision = revision
+    return request
+
+
+def operation_request(operation: Put | Delete) -> Any:
+    if isinstance(operation, Put):
+        put = rpc.PutRequest(
+            key=operation.key.encode(), value=operation.value, lease=operation.lease_id
+        )
+        return rpc.RequestOp(request_put=put)
+    span = operation.span
+    delete = rpc.DeleteRangeRequest(key=span.first, range_end=span.end)
+    return rpc.RequestOp(request_delete_range=delete)

@@ -1,0 +1,288 @@
+"""Keeps a RouteTable equal to etcd: one snapshot, then the watch, and again after every break.
+
+    read everything at revision R → watch from R + 1 → apply
+           ↑ etcd has compacted R + 1, or is another etcd      │ stream broken: pause, then
+           └───────────────────────────────────────────────────┴─ watch from the last revision + 1
+
+While etcd is away the table stays as it is: a node whose lease nobody can renew is not removed by
+anything but etcd's own word.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from rockoon_nameserver.etcd import Compacted, Etcd, Header, WatchBatch
+from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.route_table import Interest, RouteTable
+from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached
+from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
+
+log = logging.getLogger(__name__)
+
+
+class AnotherEtcd(Exception):
+    """etcd's revision went back, or its cluster id changed: its history was replaced."""
+
+
+class RouteFollower:
+    """See the module. `run` does the work; everything else looks at the table.
+
+    Args:
+        etcd: a connection.
+        keyspace: the cluster's keys.
+        clock: monotonic seconds.
+        probe_seconds: how often etcd is asked for a sign of life.
+        retry_seconds: pause between attempts while it is away.
+        reach_seconds_max: how long a reader waits for a revision.
+        heartbeat_seconds: how often a watcher hears from us when nothing happens.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keyspace: Keyspace,
+        clock: Callable[[], float],
+        *,
+        probe_seconds: float = 1.0,
+        retry_seconds: float = 0.5,
+        reach_seconds_max: float = 5.0,
+        heartbeat_seconds: float = 5.0,
+        log_revisions_max: int = 10_000,
+    ) -> None:
+        self.table = RouteTable(keyspace, log_revisions_max=log_revisions_max)
+        self._etcd = etcd
+        self._keyspace = keyspace
+        self._clock = clock
+        self._probe_seconds = probe_seconds
+        self._retry_seconds = retry_seconds
+        self._reach_seconds_max = reach_seconds_max
+        self._heartbeat_seconds = heartbeat_seconds
+        self._closing = False
+        self._cluster_id = 0
+        # When etcd was found not to answer; None while it does. Written by `run` only.
+        self._away_since: float | None = clock()
+        self.trouble = "it has not been asked yet"
+        # Whether the present absence of etcd has been logged: once is enough.
+        self._logged_away = False
+        # Set, and replaced by a new one, when the table, `reachable` or `closing` changes.
+        self._changed = asyncio.Event()
+        # Set by a reader that waits for a revision that etcd may have reached without us.
+        self._probe_wanted = asyncio.Event()
+
+    @property
+    def reachable(self) -> bool:
+        return self._away_since is None
+
+    @property
+    def away_seconds(self) -> float:
+        return 0.0 if self._away_since is None else self._clock() - self._away_since
+
+    async def run(self) -> None:
+        """Follow etcd for ever; cancel it to end."""
+        reload = True
+        new_history = False
+        while True:
+            try:
+                if reload:
+                    await self._load(new_history=new_history)
+                    reload = new_history = False
+                await self._follow()
+            except* Compacted:
+                log.info("etcd has compacted revision %d: reading all again", self.table.revision)
+                reload = True
+            except* AnotherEtcd as group:
+                log.warning("%s: reading all again", group.exceptions[0])
+                reload = new_history = True
+            except* EtcdUnavailable as group:
+                self._went_away(str(first_of(group)))
+                await asyncio.sleep(self._retry_seconds)
+
+    async def wait_loaded(self) -> None:
+        """Wait for the first snapshot."""
+        while not self.table.loaded:
+            await self._changed.wait()
+
+    async def wait_reached(self, revision: int) -> None:
+        """Wait until the table includes a revision.
+
+        Raises:
+            NotReady: there was no snapshot yet, and none came.
+            RouteNotReached: not in time.
+        """
+        if self.table.loaded and self.table.revision >= revision:
+            return
+        try:
+            async with asyncio.timeout(self._reach_seconds_max if self.table.loaded else 0):
+                while self.table.revision < revision:
+                    changed = self._changed
+                    self._probe_wanted.set()
+                    await changed.wait()
+        except TimeoutError:
+            self.refuse_unloaded()
+            raise RouteNotReached(wanted=revision, revision=self.table.revision) from None
+
+    def refuse_unloaded(self) -> None:
+        """Raises NotReady while there has been no snapshot."""
+        if not self.table.loaded:
+            raise NotReady(service="the nameserver", reason=f"waiting for etcd: {self.trouble}")
+
+    async def updates(self, after_revision: int, interest: Interest) -> AsyncIterator[RouteUpdate]:
+        """A snapshot or what came after a revision, then every change, until `close`.
+
+        Nothing is queued per reader: each has a place in the table's log and is given what came
+        after it, however much that is, when it is ready for more. One that falls out of the log,
+        which is bounded, gets a snapshot.
+
+        Raises:
+            NotReady: there has been no snapshot yet.
+        """
+        self.refuse_unloaded()
+        place = after_revision
+        history = self.table.history
+        due, told_reachable = self._clock(), self.reachable
+        ahead_since: float | None = None
+        while not self._closing:
+            changed = self._changed
+            now = self._clock()
+            if self.table.history != history:
+                place, history = 0, self.table.history
+            if place <= self.table.revision:
+                update = self.table.update_after(place, interest)
+                ahead_since = None
+            elif ahead_since is not None and now - ahead_since >= self._reach_seconds_max:
+                # etcd has answered all the time and knows no such revision: another history.
+                update = self.table.snapshot(interest)
+            else:
+                # What the reader holds came from a nameserver that was further than this one.
+                update = RouteUpdate(revision=place)
+                ahead_since = (ahead_since or now) if self.reachable else None
+                self._probe_wanted.set()
+            place = update.revision
+            update.etcd_reachable = self.reachable
+            if says_something(update) or told_reachable != self.reachable or now >= due:
+                due, told_reachable = now + self._heartbeat_seconds, self.reachable
+                yield update
+                continue
+            try:
+                async with asyncio.timeout(max(0.0, due - now)):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+
+    def close(self) -> None:
+        """End all `updates`."""
+        self._closing = True
+        self._announce_change()
+
+    async def _load(self, *, new_history: bool) -> None:
+        found = await self._etcd.read(self._keyspace.everything)
+        header = found.header
+        if self.table.loaded and header.revision < self.table.revision:
+            new_history = True
+        self._cluster_id = header.cluster_id
+        complain(self.table.load(header.revision, found.items, new_history=new_history))
+        self._announce_change()
+
+    async def _follow(self) -> None:
+        """Apply the watch until it breaks or etcd does not answer the probes."""
+        start = self.table.revision + 1
+        async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
+            # Only the id: the member that took the watch may be a moment behind the others.
+            self._check_same(header._replace(revision=self.table.revision))
+            self._came_back()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(batches), name="etcd watch")
+                tasks.create_task(self._probe(), name="etcd probe")
+
+    async def _read(self, batches: AsyncIterator[WatchBatch]) -> None:
+        async for batch in batches:
+            complain(self.table.apply(batch.revision, batch.events))
+            self._announce_change()
+
+    async def _probe(self) -> None:
+        """Ask etcd for a sign of life, and learn when it has moved on without our keys.
+
+        Its revision may rise by others' keys, of which the watch says nothing. If it did and the
+        watch has not followed by the next probe, we look: no key of ours put since and as many as
+        we know means that nothing of ours happened, so the table is true for that revision too.
+        """
+        behind = False
+        while True:
+            header = await self._etcd.header()
+            self._check_same(header)
+            if header.revision <= self.table.revision:
+                behind = False
+            elif not behind and not self._probe_wanted.is_set():
+                behind = True
+            else:
+                await self._confirm()
+                behind = False
+            self._probe_wanted.clear()
+            try:
+                async with asyncio.timeout(self._probe_seconds):
+                    await self._probe_wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _confirm(self) -> None:
+        before = self.table.revision
+        header, keys, put = await self._etcd.count_and_changes(self._keyspace.everything, before)
+        if self.table.revision == before and put == 0 and keys == self.table.key_count:
+            self.table.advance(header.revision)
+            self._announce_change()
+
+    def _check_same(self, header: Header) -> None:
+        if header.cluster_id != self._cluster_id or header.revision < self.table.revision:
+            raise AnotherEtcd(
+                f"etcd is not the one it was (revision {header.revision} after "
+                f"{self.table.revision}): its data was lost or restored"
+            )
+
+    def _went_away(self, trouble: str) -> None:
+        self.trouble = trouble
+        if not self._logged_away:
+            self._logged_away = True
+            log.warning("%s; reads go on from the cache, changes have to wait", trouble)
+        if self._away_since is None:
+            self._away_since = self._clock()
+            self._announce_change()
+
+    def _came_back(self) -> None:
+        if self._away_since is not None:
+            log.info("etcd answers, routes are at revision %d", self.table.revision)
+        self._away_since = None
+        self._logged_away = False
+        self.trouble = ""
+        self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def says_something(update: RouteUpdate) -> bool:
+    return update.snapshot or any(
+        (
+            update.nodes,
+            update.topics,
+            update.groups,
+            update.subscriptions,
+            update.removed_nodes,
+            update.removed_topics,
+            update.removed_groups,
+            update.removed_subscriptions,
+        )
+    )
+
+
+def complain(complaints: list[str]) -> None:
+    for complaint in complaints:
+        log.warning("left out of the routes: %s", complaint)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,208 @@
+"""How routes are written in etcd: the names of the keys and what their values hold.
+
+    /rockoon/{cluster}/nodes/{broker|offset}/{name}             Node, under the node's lease
+    /rockoon/{cluster}/topics/{topic}                           TopicConfig
+    /rockoon/{cluster}/queues/{topic}/{broker}/{first id}       how many queues the block has
+    /rockoon/{cluster}/groups/{group}                           GroupConfig
+    /rockoon/{cluster}/subscriptions/{topic}/{group}            nothing: its revision is the news
+
+Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
+skipped. What a key says is not repeated in its value. Births and incarnations are etcd's own
+create revisions and are written nowhere.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import google.protobuf.message
+from google.protobuf import json_format
+
+from rockoon_nameserver.etcd import Span, only, under
+from rockoon_proto.v1.nameserver_pb2 import (
+    BROKER,
+    OFFSET_SERVICE,
+    GroupConfig,
+    Node,
+    NodeKind,
+    TopicConfig,
+)
+
+Message = TypeVar("Message", bound=google.protobuf.message.Message)
+
+KIND_FOLDERS: dict[NodeKind, str] = {BROKER: "broker", OFFSET_SERVICE: "offset"}
+FOLDER_KINDS = {folder: kind for kind, folder in KIND_FOLDERS.items()}
+
+# What may stand between two slashes. Topics and groups have stricter rules of their own.
+PATH_PART = re.compile(r"[A-Za-z0-9._%|-]{1,255}")
+
+
+class UnreadableKey(ValueError):
+    """A key or value that this version does not understand; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeKey:
+    kind: NodeKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicKey:
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlockKey:
+    topic: str
+    broker: str
+    first_queue_id: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    group: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubscriptionKey:
+    topic: str
+    group: str
+
+
+RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey
+
+
+class Keyspace:
+    """The keys of one cluster.
+
+    Raises:
+        ValueError: the cluster's name cannot stand in a key.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        if not PATH_PART.fullmatch(cluster):
+            raise ValueError(f"{cluster!r} is not a cluster name: use letters, digits and . _ -")
+        self.cluster = cluster
+        self._root = f"/rockoon/{cluster}/"
+
+    @property
+    def everything(self) -> Span:
+        return under(self._root)
+
+    def key(self, key: RouteKey) -> str:
+        match key:
+            case NodeKey(kind, name):
+                path = f"nodes/{KIND_FOLDERS[kind]}/{name}"
+            case TopicKey(topic):
+                path = f"topics/{topic}"
+            case BlockKey(topic, broker, first_queue_id):
+                # Ten digits, so that the order of keys is the order of ids.
+                path = f"queues/{topic}/{broker}/{first_queue_id:010d}"
+            case GroupKey(group):
+                path = f"groups/{group}"
+            case SubscriptionKey(topic, group):
+                path = f"subscriptions/{topic}/{group}"
+        return self._root + path
+
+    def one(self, key: RouteKey) -> Span:
+        return only(self.key(key))
+
+    def nodes(self, kind: NodeKind) -> Span:
+        return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
+
+    def blocks(self, topic: str) -> Span:
+        return under(f"{self._root}queues/{topic}/")
+
+    def subscriptions(self) -> Span:
+        return under(f"{self._root}subscriptions/")
+
+    def subscriptions_to(self, topic: str) -> Span:
+        return under(f"{self._root}subscriptions/{topic}/")
+
+    def parse(self, key: str) -> RouteKey:
+        """What a key of this cluster names.
+
+        Raises:
+            UnreadableKey: this version does not know such keys.
+        """
+        try:
+            match key.removeprefix(self._root).split("/"):
+                case ["nodes", folder, name] if name:
+                    return NodeKey(FOLDER_KINDS[folder], name)
+                case ["topics", topic] if topic:
+                    return TopicKey(topic)
+                case ["queues", topic, broker, first_queue_id]:
+                    return BlockKey(topic, broker, int(first_queue_id))
+                case ["groups", group] if group:
+                    return GroupKey(group)
+                case ["subscriptions", topic, group] if topic and group:
+                    return SubscriptionKey(topic, group)
+        except (KeyError, ValueError):
+            pass
+        raise UnreadableKey(f"{key!r} is not a route")
+
+
+def node_value(node: Node) -> bytes:
+    return json_value(json_format.MessageToDict(node, preserving_proto_field_name=True))
+
+
+def read_node(key: NodeKey, value: bytes) -> Node:
+    node = parse_json(value, Node())
+    node.kind, node.name = key.kind, key.name
+    return node
+
+
+def topic_value(config: TopicConfig) -> bytes:
+    fields = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    fields.pop("name", None)
+    return json_value(fields)
+
+
+def read_topic(key: TopicKey, value: bytes) -> TopicConfig:
+    config = parse_json(value, TopicConfig())
+    config.name = key.topic
+    return config
+
+
+def block_value(queues: int) -> bytes:
+    return json_value({"queues": queues})
+
+
+def read_block(value: bytes) -> int:
+    """How many queues a block has.
+
+    Raises:
+        UnreadableKey: the value is not what `block_value` writes.
+    """
+    try:
+        queues = json.loads(value)["queues"]
+        if isinstance(queues, int) and queues >= 1:
+            return queues
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UnreadableKey(f"{value!r} does not describe a block of queues")
+
+
+def group_value(config: GroupConfig) -> bytes:
+    fields = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    fields.pop("name", None)
+    return json_value(fields)
+
+
+def read_group(key: GroupKey, value: bytes) -> GroupConfig:
+    config = parse_json(value, GroupConfig())
+    config.name = key.group
+    return config
+
+
+def json_value(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def parse_json(value: bytes, message: Message) -> Message:
+    try:
+        return json_format.Parse(value, message, ignore_unknown_fields=True)
+    except (json_format.ParseError, UnicodeDecodeError) as failure:
+        raise UnreadableKey(f"{value!r}: {failure}") from failure

@@ -1,0 +1,126 @@
+"""What a request to change routes must satisfy before etcd is asked. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from rockoon_format.names import group_fault, is_system_topic, topic_fault
+from rockoon_proto.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidGroupName,
+    InvalidTopicName,
+    TopicNotFound,
+)
+from rockoon_proto.v1.nameserver_pb2 import (
+    ConsumeFrom,
+    GroupConfig,
+    NewQueueRule,
+    OutOfRangePolicy,
+    Placement,
+    StartPolicy,
+    TopicConfig,
+    UpdateTopicRequest,
+)
+
+QUEUES_PER_BLOCK_MAX = 4_096
+# Each is an operation of one transaction, of which etcd allows 128.
+PLACEMENTS_MAX = 100
+ATTRIBUTES_MAX = 64
+ATTRIBUTE_BYTES_MAX = 4_096
+READ_ONLY, WRITE_ONLY, READ_AND_WRITE = 4, 2, 6
+
+
+def checked_topic(config: TopicConfig) -> TopicConfig:
+    """A new topic's configuration with its defaults filled in."""
+    if fault := topic_fault(config.name):
+        raise InvalidTopicName(topic=config.name, reason=fault)
+    if is_system_topic(config.name):
+        raise InvalidTopicName(topic=config.name, reason="the name is reserved for the broker")
+    check_permissions(config.permissions)
+    check_attributes(config.attributes)
+    checked = TopicConfig()
+    checked.CopyFrom(config)
+    checked.permissions = config.permissions or READ_AND_WRITE
+    return checked
+
+
+def changed_topic(config: TopicConfig, request: UpdateTopicRequest) -> TopicConfig:
+    """A topic's configuration after an update."""
+    check_permissions(request.permissions)
+    changed = TopicConfig()
+    changed.CopyFrom(config)
+    changed.permissions = request.permissions or config.permissions
+    for name, value in request.attributes.items():
+        if value:
+            changed.attributes[name] = value
+        else:
+            changed.attributes.pop(name, None)
+    check_attributes(changed.attributes)
+    return changed
+
+
+def checked_group(config: GroupConfig) -> GroupConfig:
+    if fault := group_fault(config.name):
+        raise InvalidGroupName(group=config.name, reason=fault)
+    check_attributes(config.attributes)
+    check_start_policy(config.start_policy)
+    if config.new_queue_rule not in NewQueueRule.values():
+        raise InvalidArgument(reason=f"new_queue_rule {config.new_queue_rule} is not known")
+    for field in ("below_min", "above_max", "other_incarnation"):
+        if getattr(config, field) not in OutOfRangePolicy.values():
+            raise InvalidArgument(reason=f"{field} {getattr(config, field)} is not known")
+    return config
+
+
+def checked_placements(placements: Iterable[Placement]) -> list[Placement]:
+    """The placements, if each names another broker and a number of queues it may have."""
+    checked = list(placements)
+    if len(checked) > PLACEMENTS_MAX:
+        raise InvalidArgument(
+            reason=f"queues on {len(checked)} brokers at once: name at most {PLACEMENTS_MAX}, and "
+            "add others by updating the topic"
+        )
+    if len({placement.broker for placement in checked}) < len(checked):
+        raise InvalidArgument(reason="a broker is named twice")
+    for placement in checked:
+        if not 1 <= placement.queues <= QUEUES_PER_BLOCK_MAX:
+            raise InvalidArgument(
+                reason=f"{placement.queues} queues on broker {placement.broker!r}: a block has "
+                f"1 to {QUEUES_PER_BLOCK_MAX}"
+            )
+    return checked
+
+
+def refuse_impossible_topic(name: str) -> None:
+    """Raises TopicNotFound for what can be no topic's name, and would make a strange key."""
+    if topic_fault(name):
+        raise TopicNotFound(topic=name)
+
+
+def refuse_impossible_group(name: str) -> None:
+    """Raises GroupNotFound for what can be no group's name, and would make a strange key."""
+    if group_fault(name):
+        raise GroupNotFound(group=name)
+
+
+def check_permissions(permissions: int) -> None:
+    if permissions not in (0, READ_ONLY, WRITE_ONLY, READ_AND_WRITE):
+        raise InvalidArgument(
+            reason=f"permissions {permissions}: 4 is read only, 2 write only, 6 both"
+        )
+
+
+def check_attributes(attributes: Mapping[str, str]) -> None:
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise InvalidArgument(reason=f"{len(attributes)} attributes, more than {ATTRIBUTES_MAX}")
+    for name, value in attributes.items():
+        if not name or len(name.encode()) + len(value.encode()) > ATTRIBUTE_BYTES_MAX:
+            raise InvalidArgument(
+                reason=f"attribute {name[:40]!r}: a name, and at most {ATTRIBUTE_BYTES_MAX} bytes"
+            )
+
+
+def check_start_policy(policy: StartPolicy) -> None:
+    if policy.consume_from not in ConsumeFrom.values():
+        raise InvalidArgument(reason=f"consume_from {policy.consume_from} is not known")
+    if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
+        raise InvalidArgument(reason="a start policy's numbers are 0 or more")

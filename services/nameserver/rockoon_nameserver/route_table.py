@@ -1,0 +1,309 @@
+"""The routes of a cluster as etcd's changes make them, and what changed since a revision.
+
+Pure: changes come in, answers go out. Invariants:
+
+1. The contents are those of etcd at exactly `revision`. Changes enter a whole revision at a time,
+   so no reader ever sees half a transaction.
+2. `update_after(r)`, applied to the contents at any r from `oldest_known` to `revision`, gives the
+   contents at `revision`. The log below holds the names of what changed, never the values: an
+   update is made from what is true now, so many changes of one topic cost one entry in it.
+3. The log has at most `log_revisions_max` entries; a reader that is older gets a snapshot.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, field
+
+from rockoon_nameserver.etcd import Event, KeyValue
+from rockoon_nameserver.keyspace import (
+    BlockKey,
+    GroupKey,
+    Keyspace,
+    NodeKey,
+    RouteKey,
+    SubscriptionKey,
+    TopicKey,
+    UnreadableKey,
+    read_block,
+    read_group,
+    read_node,
+    read_topic,
+)
+from rockoon_proto.v1.nameserver_pb2 import (
+    Group,
+    Node,
+    QueueBlock,
+    RouteUpdate,
+    Subscription,
+    Topic,
+    TopicConfig,
+)
+
+# What an update lists as put or removed; blocks are part of their topic.
+Entity = NodeKey | TopicKey | GroupKey | SubscriptionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What a reader wants to know; nodes always belong to it.
+
+    Attributes:
+        topics: their names; None means all.
+        groups: also groups, and the subscriptions to those topics.
+    """
+
+    topics: frozenset[str] | None = None
+    groups: bool = False
+
+    def covers(self, entity: Entity) -> bool:
+        match entity:
+            case NodeKey():
+                return True
+            case TopicKey(topic):
+                return self.topics is None or topic in self.topics
+            case GroupKey():
+                return self.groups
+            case SubscriptionKey(topic, _):
+                return self.groups and (self.topics is None or topic in self.topics)
+
+
+@dataclass(slots=True)
+class TopicRecord:
+    """A topic as its keys arrive; `config` is None while only blocks are known."""
+
+    config: TopicConfig | None = None
+    incarnation: int = 0
+    modified_revision: int = 0
+    blocks: dict[tuple[str, int], QueueBlock] = field(default_factory=dict)
+
+
+class RouteTable:
+    """See the module.
+
+    Args:
+        keyspace: the cluster's keys.
+        log_revisions_max: how many revisions with changes are remembered.
+    """
+
+    def __init__(self, keyspace: Keyspace, *, log_revisions_max: int = 10_000) -> None:
+        self._keyspace = keyspace
+        self._log_revisions_max = log_revisions_max
+        # 0 until the first load.
+        self.revision = 0
+        # Changes when etcd's history was replaced: what readers hold is worth nothing then.
+        self.history = 0
+        self.oldest_known = 0
+        self._log: deque[tuple[int, frozenset[Entity]]] = deque()
+        # Every key of the cluster, readable or not, with the revision of its last change.
+        self._keys: dict[str, int] = {}
+        self._nodes: dict[NodeKey, Node] = {}
+        self._records: dict[str, TopicRecord] = {}
+        self._topics: dict[str, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        self._subscriptions: dict[SubscriptionKey, Subscription] = {}
+
+    @property
+    def loaded(self) -> bool:
+        return self.revision > 0
+
+    @property
+    def key_count(self) -> int:
+        return len(self._keys)
+
+    def load(
+        self, revision: int, items: Sequence[KeyValue], *, new_history: bool = False
+    ) -> list[str]:
+        """Take over everything etcd holds at a revision, whatever happened since the last one.
+
+        What differs goes into the log like any change, so readers that follow are told of it,
+        including what has been removed.
+
+        Args:
+            revision: at which `items` were read.
+            items: all keys of the cluster.
+            new_history: this etcd does not continue the one before (its data was lost, or restored
+                from a backup), so no earlier revision means anything.
+
+        Returns:
+            What could not be understood, one sentence each; it is left out.
+        """
+        first = not self.loaded
+        assert first or new_history or revision >= self.revision, "etcd does not go back"
+        present = {item.key for item in items}
+        gone = [Event(key, None, 0, revision) for key in self._keys if key not in present]
+        put = [
+            Event(item.key, item.value, item.create_revision, item.mod_revision)
+            for item in items
+            if new_history or self._keys.get(item.key) != item.mod_revision
+        ]
+        complaints = self._apply(revision, [*gone, *put])
+        if first or new_history:
+            self._log.clear()
+            self.oldest_known = revision
+            self.history += 1
+        return complaints
+
+    def apply(self, revision: int, events: Iterable[Event]) -> list[str]:
+        """Take over what happened after `self.revision` up to `revision` (whole revisions).
+
+        Events that a load has brought already are skipped.
+
+        Returns:
+            What could not be understood, one sentence each; it is left out.
+        """
+        new = [event for event in events if event.mod_revision > self.revision]
+        return self._apply(max(revision, self.revision), new)
+
+    def advance(self, revision: int) -> None:
+        """Nothing changed up to a revision."""
+        self.revision = max(self.revision, revision)
+
+    def snapshot(self, interest: Interest) -> RouteUpdate:
+        """Everything a reader wants to know, in the order of names."""
+        update = RouteUpdate(revision=self.revision, snapshot=True)
+        update.nodes.extend(self._nodes[key] for key in sorted(self._nodes))
+        if interest.topics is None:
+            update.topics.extend(self._topics[name] for name in sorted(self._topics))
+        else:
+            wanted = sorted(name for name in interest.topics if name in self._topics)
+            update.topics.extend(self._topics[name] for name in wanted)
+        if interest.groups:
+            update.groups.extend(self._groups[name] for name in sorted(self._groups))
+            update.subscriptions.extend(
+                self._subscriptions[key]
+                for key in sorted(self._subscriptions)
+                if interest.covers(key)
+            )
+        return update
+
+    def update_after(self, revision: int, interest: Interest) -> RouteUpdate:
+        """What changed after a revision; a snapshot when that is not known any more.
+
+        Args:
+            revision: at most `self.revision`; 0 asks for a snapshot.
+            interest: what the reader wants to know.
+        """
+        assert revision <= self.revision, "a reader from the future must wait"
+        if revision == 0 or revision < self.oldest_known:
+            return self.snapshot(interest)
+        changed: set[Entity] = set()
+        for logged, entities in reversed(self._log):
+            if logged <= revision:
+                break
+            changed |= entities
+        update = RouteUpdate(revision=self.revision)
+        for entity in sorted(changed, key=entity_order):
+            if interest.covers(entity):
+                self._list(entity, update)
+        return update
+
+    def _list(self, entity: Entity, update: RouteUpdate) -> None:
+        """Put an entity into an update as it is now, or as removed."""
+        match entity:
+            case NodeKey(kind, name):
+                if entity in self._nodes:
+                    update.nodes.append(self._nodes[entity])
+                else:
+                    update.removed_nodes.add(kind=kind, name=name)
+            case TopicKey(topic):
+                if topic in self._topics:
+                    update.topics.append(self._topics[topic])
+                else:
+                    update.removed_topics.append(topic)
+            case GroupKey(group):
+                if group in self._groups:
+                    update.groups.append(self._groups[group])
+                else:
+                    update.removed_groups.append(group)
+            case SubscriptionKey(topic, group):
+                if entity in self._subscriptions:
+                    update.subscriptions.append(self._subscriptions[entity])
+                else:
+                    update.removed_subscriptions.add(group=group, topic=topic)
+
+    def _apply(self, revision: int, events: Iterable[Event]) -> list[str]:
+        complaints: list[str] = []
+        changed: set[Entity] = set()
+        for event in events:
+            if event.value is None:
+                self._keys.pop(event.key, None)
+            else:
+                self._keys[event.key] = event.mod_revision
+            try:
+                key = self._keyspace.parse(event.key)
+                changed.add(TopicKey(key.topic) if isinstance(key, BlockKey) else key)
+                self._forget(key)
+                if event.value is not None:
+                    self._remember(key, event.value, event.create_revision, event.mod_revision)
+            except UnreadableKey as failure:
+                complaints.append(f"{event.key}: {failure}")
+        for entity in changed:
+            if isinstance(entity, TopicKey):
+                self._assemble(entity.topic)
+        self.revision = revision
+        if changed:
+            self._log.append((revision, frozenset(changed)))
+            if len(self._log) > self._log_revisions_max:
+                self.oldest_known, _ = self._log.popleft()
+        return complaints
+
+    def _forget(self, key: RouteKey) -> None:
+        match key:
+            case NodeKey():
+                self._nodes.pop(key, None)
+            case TopicKey(topic):
+                self._record(topic).config = None
+            case BlockKey(topic, broker, first_queue_id):
+                self._record(topic).blocks.pop((broker, first_queue_id), None)
+            case GroupKey(group):
+                self._groups.pop(group, None)
+            case SubscriptionKey():
+                self._subscriptions.pop(key, None)
+
+    def _remember(self, key: RouteKey, value: bytes, created: int, modified: int) -> None:
+        match key:
+            case NodeKey():
+                self._nodes[key] = read_node(key, value)
+            case TopicKey(topic):
+                record = self._record(topic)
+                record.config = read_topic(key, value)
+                record.incarnation = created
+                record.modified_revision = modified
+            case BlockKey(topic, broker, first_queue_id):
+                self._record(topic).blocks[broker, first_queue_id] = QueueBlock(
+                    broker=broker,
+                    first_queue_id=first_queue_id,
+                    queues=read_block(value),
+                    birth_revision=created,
+                )
+            case GroupKey(group):
+                self._groups[group] = Group(
+                    config=read_group(key, value), incarnation=created, modified_revision=modified
+                )
+            case SubscriptionKey(topic, group):
+                self._subscriptions[key] = Subscription(group=group, topic=topic, revision=created)
+
+    def _record(self, topic: str) -> TopicRecord:
+        return self._records.setdefault(topic, TopicRecord())
+
+    def _assemble(self, topic: str) -> None:
+        """Make the message for a topic from its keys, once per change and not once per reader."""
+        record = self._record(topic)
+        self._topics.pop(topic, None)
+        if record.config is not None:
+            self._topics[topic] = assembled(record.config, record)
+        elif not record.blocks:
+            del self._records[topic]
+
+
+def assembled(config: TopicConfig, record: TopicRecord) -> Topic:
+    return Topic(
+        config=config,
+        incarnation=record.incarnation,
+        modified_revision=record.modified_revision,
+        blocks=[record.blocks[place] for place in sorted(record.blocks)],
+    )
+
+
+def entity_order(entity: Entity) -> tuple[str, ...]:
+    return (type(entity).__name__, *(str(part) for part in astuple(entity)))
