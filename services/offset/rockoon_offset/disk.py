@@ -1,0 +1,65 @@
+"""The file system as the journal uses it: one small object, so that tests can put a failing one in.
+
+Errors are OSErrors, as the operating system gave them.
+"""
+
+import os
+from pathlib import Path
+
+
+class Disk:
+    """The real file system."""
+
+    def open_appending(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        """Write some of `data` at `position`; returns how many bytes were taken."""
+        return os.pwrite(fd, data, position)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, count: int) -> None:
+        os.ftruncate(fd, count)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing `target` in one step."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    # Made of the calls above, so that a fault hits it too.
+
+    def write_all(self, fd: int, data: bytes, position: int) -> None:
+        """Write all of `data`. On an OSError any prefix of it may have been written."""
+        view = memoryview(data)
+        while view:
+            written = self.pwrite(fd, view, position)
+            view, position = view[written:], position + written
+
+
+def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
+    new = path.with_name(path.name + ".new")
+    fd = disk.open_appending(new)
+    try:
+        disk.truncate(fd, 0)
+        disk.write_all(fd, content, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(new, path)
+    disk.sync_directory(path.parent)

@@ -1,0 +1,489 @@
+"""Progress of all groups, and the rules it changes by. Pure: no disk, no clock, no wire.
+
+Every operation checks, returns the records that make the change, and has applied them already; who
+calls makes them durable before anybody hears of them. Replaying the records of all operations over
+an empty ledger gives the same ledger.
+
+Invariants
+- An epoch is given out once: numbers come from one counter that survives deletion, so a commit from
+  before a deletion can never pass for one of the successor.
+- Progress moves back only by `force`, a reset or an import; the two latter take a new epoch.
+- Only the bearer of the current epoch commits.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import (
+    Committed,
+    Counters,
+    GroupGone,
+    MembersChanged,
+    Progress,
+    Put,
+    QueueGone,
+    Record,
+    Removed,
+    ResetApplied,
+    ResetStep,
+)
+from rockoon_offset.start_position import Decision, StartReason, Stored
+from rockoon_proto.errors import (
+    CommitBehind,
+    Fenced,
+    InvalidArgument,
+    InvalidOffset,
+    OffsetBeyondEnd,
+    PlanStale,
+    ResetNotFound,
+)
+
+OFFSET_MAX = 1 << 62
+METADATA_BYTES_MAX = 4096
+# Applied resets kept for undo, and queues in all of them.
+RESETS_MAX = 1000
+RESET_STEPS_MAX = 100_000
+# Queues of deleted topics of which is remembered that a group had read them.
+GONE_QUEUES_MAX = 100_000
+
+
+class Commit(NamedTuple):
+    """A reader's wish to move its offset."""
+
+    group: str
+    queue: Queue
+    offset: int
+    epoch: int
+    member_id: str
+    metadata: str
+    force: bool
+
+
+class Ledger:
+    """Progress per group and queue, applied resets, and the members a restart has to remember."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Queue, Progress]] = {}
+        # Insertion order is age.
+        self._gone: dict[tuple[str, Queue], int] = {}
+        self._resets: dict[str, ResetApplied] = {}
+        self._reset_steps = 0
+        self._members: dict[str, MembersChanged] = {}
+        self.counters = Counters(epoch=0, starts=0, route_revision=0)
+
+    # Looking.
+
+    def find(self, group: str, queue: Queue) -> Progress | None:
+        return self._groups.get(group, {}).get(queue)
+
+    def stored(self, group: str, queue: Queue) -> Stored | None:
+        """Progress, or the memory of progress on a deleted queue of the same name."""
+        progress = self.find(group, queue)
+        if progress is not None:
+            return Stored(progress.offset, progress.incarnation)
+        incarnation = self._gone.get((group, queue))
+        return None if incarnation is None else Stored(None, incarnation)
+
+    def progress_of(self, group: str) -> Mapping[Queue, Progress]:
+        return self._groups.get(group, {})
+
+    def groups(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def list_progress(self, group: str = "", topic: str = "") -> list[Progress]:
+        """Progress of one group or all, on one topic or all; sorted by group and queue."""
+        names = [group] if group else sorted(self._groups)
+        return [
+            progress
+            for name in names
+            for queue, progress in sorted(self.progress_of(name).items())
+            if not topic or queue.topic == topic
+        ]
+
+    def reset(self, reset_id: str) -> ResetApplied:
+        found = self._resets.get(reset_id)
+        if found is None:
+            raise ResetNotFound(reset=reset_id)
+        return found
+
+    def members(self) -> Iterable[MembersChanged]:
+        return self._members.values()
+
+    # Changing.
+
+    def service_started(self) -> list[Record]:
+        return self._apply_all([self.counters._replace(starts=self.counters.starts + 1)])
+
+    def members_changed(self, change: MembersChanged) -> list[Record]:
+        return self._apply_all([change])
+
+    def start(
+        self,
+        group: str,
+        group_incarnation: int,
+        queue: Queue,
+        incarnation: int,
+        decision: Decision,
+        member_id: str,
+        now_ms: int,
+    ) -> list[Record]:
+        """Write down where a reader starts, and who reads.
+
+        A member that is not the owner becomes it and gets a new epoch; the owner keeps its epoch. A
+        reader without a member id changes no owner.
+        """
+        before = self.find(group, queue)
+        if before is None:
+            blank = Progress(
+                group=group,
+                queue=queue,
+                offset=decision.offset,
+                epoch=self.counters.epoch + 1,
+                incarnation=incarnation,
+                group_incarnation=group_incarnation,
+                owner=member_id,
+                committer="",
+                stored_at_ms=now_ms,
+                metadata="",
+                start_offset=0,
+                start_reason=decision.reason,
+                start_explanation="",
+                started_at_ms=0,
+                gap_total=0,
+            )
+            return self._apply_all([Put(_with_start(blank, decision, now_ms))])
+        after = before
+        if member_id and member_id != before.owner:
+            after = after._replace(owner=member_id, epoch=self.counters.epoch + 1)
+        if decision.reason is not StartReason.COMMITTED:
+            # Whoever read by the old number must not commit on top of the new one.
+            epoch = self.counters.epoch + 1
+            after = _with_start(after, decision, now_ms)._replace(
+                epoch=epoch, incarnation=incarnation, group_incarnation=group_incarnation
+            )
+        return [] if after == before else self._apply_all([Put(after)])
+
+    def check_commit(self, commit: Commit, incarnation: int | None, end: int | None) -> None:
+        """Whether a commit would be taken.
+
+        Args:
+            commit: the wish.
+            incarnation: birth revision of the queue in the routes now; None when it is unknown.
+            end: a recent end of the queue; None when nobody can tell.
+
+        Raises:
+            InvalidOffset, InvalidArgument, Fenced, CommitBehind, OffsetBeyondEnd.
+        """
+        progress = self.find(commit.group, commit.queue)
+        queue = str(commit.queue)
+        if not 0 <= commit.offset <= OFFSET_MAX:
+            raise InvalidOffset(offset=commit.offset)
+        if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
+            raise InvalidArgument(reason=f"metadata is larger than {METADATA_BYTES_MAX} bytes")
+        if progress is None:
+            raise Fenced(
+                f"group {commit.group!r} has no progress on queue {queue}: resolve it first",
+                epoch=commit.epoch,
+                current=0,
+                queue=queue,
+            )
+        if commit.epoch != progress.epoch:
+            raise Fenced(epoch=commit.epoch, current=progress.epoch, queue=queue)
+        if incarnation is not None and incarnation != progress.incarnation:
+            raise Fenced(
+                f"queue {queue} was deleted and created again since epoch {commit.epoch} began: "
+                "resolve it again",
+                epoch=commit.epoch,
+                current=progress.epoch,
+                queue=queue,
+            )
+        if commit.offset < progress.offset and not commit.force:
+            raise CommitBehind(offset=commit.offset, stored=progress.offset, queue=queue)
+        if end is not None and commit.offset > max(end, progress.offset):
+            raise OffsetBeyondEnd(offset=commit.offset, end=end, queue=queue)
+
+    def commit(
+        self, commit: Commit, incarnation: int | None, end: int | None, now_ms: int
+    ) -> list[Record]:
+        """Move an offset; nothing to write when it is there already. Raises as `check_commit`."""
+        self.check_commit(commit, incarnation, end)
+        progress = self._groups[commit.group][commit.queue]
+        if commit.offset == progress.offset and commit.metadata == progress.metadata:
+            return []
+        return self._apply_all(
+            [
+                Committed(
+                    commit.group,
+                    commit.queue,
+                    commit.offset,
+                    commit.member_id,
+                    now_ms,
+                    commit.metadata,
+                )
+            ]
+        )
+
+    def apply_reset(
+        self,
+        reset_id: str,
+        group: str,
+        group_incarnation: int,
+        topic: str,
+        steps: Sequence[ResetStep],
+        operator: str,
+        now_ms: int,
+    ) -> list[Record]:
+        """Do a planned reset, all steps or none.
+
+        Raises:
+            PlanStale: an offset or epoch is not what the plan saw.
+        """
+        for step in steps:
+            progress = self.find(group, step.queue)
+            seen = (step.from_offset, step.epoch)
+            now = (None, 0) if progress is None else (progress.offset, progress.epoch)
+            if seen != now:
+                raise PlanStale(reset=reset_id)
+        records: list[Record] = []
+        for position, step in enumerate(steps):
+            text = f"reset {reset_id} by {operator or 'an operator'}: to {step.to_offset}"
+            decision = Decision(step.to_offset, StartReason.RESET, text)
+            epoch = self.counters.epoch + 1 + position
+            records.append(
+                self._moved(
+                    group, group_incarnation, step.queue, step.incarnation, epoch, decision, now_ms
+                )
+            )
+        done = ResetApplied(reset_id, group, topic, operator, now_ms, tuple(steps), undone=False)
+        return self._apply_all([*records, done])
+
+    def undo_reset(
+        self, reset_id: str, group_incarnation: int, operator: str, now_ms: int
+    ) -> list[Record]:
+        """Put back what a reset replaced; nothing to write when it was undone already.
+
+        Raises:
+            ResetNotFound: no such reset was applied, or it is too long ago.
+            PlanStale: a queue of it was deleted, or is another one by now.
+        """
+        reset = self.reset(reset_id)
+        if reset.undone:
+            return []
+        records: list[Record] = []
+        for position, step in enumerate(reset.steps):
+            progress = self.find(reset.group, step.queue)
+            if progress is None or progress.incarnation != step.incarnation:
+                raise PlanStale(
+                    f"queue {step.queue} was deleted or created again since reset {reset_id}",
+                    reset=reset_id,
+                )
+            if step.from_offset is None:
+                records.append(Removed(reset.group, step.queue))
+                continue
+            text = f"reset {reset_id} undone by {operator or 'an operator'}: to {step.from_offset}"
+            decision = Decision(step.from_offset, StartReason.RESET, text)
+            epoch = self.counters.epoch + 1 + position
+            records.append(
+                self._moved(
+                    reset.group,
+                    group_incarnation,
+                    step.queue,
+                    step.incarnation,
+                    epoch,
+                    decision,
+                    now_ms,
+                )
+            )
+        return self._apply_all([*records, reset._replace(undone=True)])
+
+    def import_offset(
+        self,
+        group: str,
+        group_incarnation: int,
+        queue: Queue,
+        incarnation: int,
+        decision: Decision,
+        now_ms: int,
+    ) -> list[Record]:
+        """Store an offset that came from elsewhere, under a new epoch."""
+        epoch = self.counters.epoch + 1
+        return self._apply_all(
+            [self._moved(group, group_incarnation, queue, incarnation, epoch, decision, now_ms)]
+        )
+
+    def forget_group(self, group: str) -> list[Record]:
+        known = group in self._groups or group in self._members
+        known = known or any(reset.group == group for reset in self._resets.values())
+        known = known or any(name == group for name, _ in self._gone)
+        return self._apply_all([GroupGone(group)]) if known else []
+
+    def forget_topics(self, topics: Iterable[str]) -> list[Record]:
+        """Delete progress on topics. What stays is that there was some, by queue.
+
+        A reader of a topic that was deleted and created again must be treated alike whether this
+        service saw the deletion or was away: as a reader of another incarnation.
+        """
+        names = frozenset(topics)
+        gone: list[Record] = [
+            QueueGone(progress.group, queue, progress.incarnation)
+            for queues in self._groups.values()
+            for queue, progress in queues.items()
+            if queue.topic in names
+        ]
+        return self._apply_all(gone)
+
+    def compare_with_routes(
+        self, revision: int, topics: frozenset[str], groups: Mapping[str, int]
+    ) -> list[Record]:
+        """Drop what a snapshot of the routes no longer has, deletions missed included.
+
+        Args:
+            revision: etcd revision of the snapshot. Nothing is dropped for a snapshot older than
+                one seen before: a lagging nameserver, or an etcd restored from a backup, is no
+                reason to lose anybody's place.
+            topics: names of all topics.
+            groups: name → incarnation of all groups.
+        """
+        if revision < self.counters.route_revision:
+            return []
+        records: list[Record] = []
+        for group in {*self._groups, *self._members, *(name for name, _ in self._gone)}:
+            if group not in groups or any(
+                progress.group_incarnation != groups[group]
+                for progress in self.progress_of(group).values()
+            ):
+                records += self.forget_group(group)
+        missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
+        records += self.forget_topics(missing)
+        if records or revision > self.counters.route_revision:
+            records += self._apply_all([self.counters._replace(route_revision=revision)])
+        return records
+
+    def _moved(
+        self,
+        group: str,
+        group_incarnation: int,
+        queue: Queue,
+        incarnation: int,
+        epoch: int,
+        decision: Decision,
+        now_ms: int,
+    ) -> Put:
+        before = self.find(group, queue)
+        blank = Progress(
+            group=group,
+            queue=queue,
+            offset=decision.offset,
+            epoch=epoch,
+            incarnation=incarnation,
+            group_incarnation=group_incarnation,
+            owner="" if before is None else before.owner,
+            committer="" if before is None else before.committer,
+            stored_at_ms=now_ms,
+            metadata="",
+            start_offset=0,
+            start_reason=decision.reason,
+            start_explanation="",
+            started_at_ms=0,
+            gap_total=0 if before is None else before.gap_total,
+        )
+        return Put(_with_start(blank, decision, now_ms))
+
+    # Records.
+
+    def snapshot(self) -> Iterator[Record]:
+        """Records that make this ledger out of an empty one, from one moment.
+
+        The copy is taken when the method is called; going through it may happen later and in
+        another thread, as what it holds never changes.
+        """
+        progress = [queues.copy() for queues in self._groups.values()]
+        gone, resets = self._gone.copy(), self._resets.copy()
+        members, counters = self._members.copy(), self.counters
+
+        def records() -> Iterator[Record]:
+            for queues in progress:
+                for entry in queues.values():
+                    yield Put(entry)
+            for (group, queue), incarnation in gone.items():
+                yield QueueGone(group, queue, incarnation)
+            yield from resets.values()
+            yield from members.values()
+            yield counters
+
+        return records()
+
+    def apply(self, record: Record) -> None:
+        """Make a record's change; it was checked when it was made."""
+        match record:
+            case Committed(group, queue, offset, committer, stored_at_ms, metadata):
+                queues = self._groups[group]
+                queues[queue] = queues[queue]._replace(
+                    offset=offset, committer=committer, stored_at_ms=stored_at_ms, metadata=metadata
+                )
+            case Put(progress):
+                self._groups.setdefault(progress.group, {})[progress.queue] = progress
+                self._gone.pop((progress.group, progress.queue), None)
+                if progress.epoch > self.counters.epoch:
+                    self.counters = self.counters._replace(epoch=progress.epoch)
+            case Removed(group, queue):
+                self._remove(group, queue)
+            case QueueGone(group, queue, incarnation):
+                self._remove(group, queue)
+                self._gone[group, queue] = incarnation
+                while len(self._gone) > GONE_QUEUES_MAX:
+                    del self._gone[next(iter(self._gone))]
+            case GroupGone(group):
+                self._apply_group_gone(group)
+            case ResetApplied():
+                self._apply_reset_applied(record)
+            case MembersChanged(group, members):
+                if members:
+                    self._members[group] = record
+                else:
+                    self._members.pop(group, None)
+            case Counters():
+                self.counters = record
+
+    def _apply_all(self, records: list[Record]) -> list[Record]:
+        for record in records:
+            self.apply(record)
+        return records
+
+    def _remove(self, group: str, queue: Queue) -> None:
+        queues = self._groups.get(group, {})
+        queues.pop(queue, None)
+        if not queues:
+            self._groups.pop(group, None)
+
+    def _apply_group_gone(self, group: str) -> None:
+        self._groups.pop(group, None)
+        self._members.pop(group, None)
+        self._gone = {key: value for key, value in self._gone.items() if key[0] != group}
+        kept = {name: reset for name, reset in self._resets.items() if reset.group != group}
+        self._resets = kept
+        self._reset_steps = sum(len(reset.steps) for reset in kept.values())
+
+    def _apply_reset_applied(self, reset: ResetApplied) -> None:
+        before = self._resets.get(reset.reset_id)
+        self._resets[reset.reset_id] = reset
+        self._reset_steps += len(reset.steps) - (len(before.steps) if before else 0)
+        while len(self._resets) > 1 and (
+            len(self._resets) > RESETS_MAX or self._reset_steps > RESET_STEPS_MAX
+        ):
+            oldest = self._resets.pop(next(iter(self._resets)))
+            self._reset_steps -= len(oldest.steps)
+
+
+def _with_start(progress: Progress, decision: Decision, now_ms: int) -> Progress:
+    return progress._replace(
+        offset=decision.offset,
+        stored_at_ms=now_ms,
+        metadata="",
+        start_offset=decision.offset,
+        start_reason=decision.reason,
+        start_explanation=decision.explanation,
+        started_at_ms=now_ms,
+        gap_total=progress.gap_total + decision.gap,
+    )

@@ -1,0 +1,21 @@
+"""What the rest of the package calls a queue."""
+
+from typing import NamedTuple
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+
+
+class Queue(NamedTuple):
+    """A message queue of the cluster. Sorts by topic, broker name, queue id."""
+
+    topic: str
+    broker: str
+    # From 0 on each broker.
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}/{self.queue_id}"
+
+    @property
+    def is_retry(self) -> bool:
+        return self.topic.startswith(RETRY_TOPIC_PREFIX)

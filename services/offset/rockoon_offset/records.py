@@ -1,0 +1,207 @@
+"""What the journal holds: records, one JSON array each.
+
+A record says what *is* after it, never what to work out again, so replay needs no rule, no clock
+and no broker, and gives the state that was live. The first element names the kind; kinds and the
+order of their fields are stable, fields are only ever added at the end, with a default.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_offset.start_position import StartReason
+
+
+class Progress(NamedTuple):
+    """How far a group has read a queue."""
+
+    group: str
+    queue: Queue
+    # Next offset to consume.
+    offset: int
+    # Who may commit: only the bearer of this number. Drawn from one counter for all queues.
+    epoch: int
+    # Birth revision of the queue the offset belongs to.
+    incarnation: int
+    # Create revision of the group: a re-created group of the same name is another one.
+    group_incarnation: int
+    # Member that resolved last and holds the epoch; empty for a reader outside membership.
+    owner: str
+    # Member that committed last.
+    committer: str
+    stored_at_ms: int
+    metadata: str
+    # The last decision that was not simply COMMITTED.
+    start_offset: int
+    start_reason: StartReason
+    start_explanation: str
+    started_at_ms: int
+    # Messages that could not be read any more, over all decisions.
+    gap_total: int
+
+
+class Put(NamedTuple):
+    """Progress is now this."""
+
+    progress: Progress
+
+
+class Committed(NamedTuple):
+    """The holder of the epoch moved the offset."""
+
+    group: str
+    queue: Queue
+    offset: int
+    committer: str
+    stored_at_ms: int
+    metadata: str
+
+
+class Removed(NamedTuple):
+    """Progress is gone; a reader of the queue is a new one."""
+
+    group: str
+    queue: Queue
+
+
+class QueueGone(NamedTuple):
+    """The topic was deleted: progress is gone, the fact that there was some stays."""
+
+    group: str
+    queue: Queue
+    incarnation: int
+
+
+class GroupGone(NamedTuple):
+    """The group was deleted with everything it had."""
+
+    group: str
+
+
+class ResetStep(NamedTuple):
+    """One queue of a reset."""
+
+    queue: Queue
+    # None when nothing was stored.
+    from_offset: int | None
+    to_offset: int
+    min_offset: int
+    max_offset: int
+    clamped: bool
+    # Incarnation of the queue that the plan was made for.
+    incarnation: int
+    # Epoch that the plan saw, 0 for none.
+    epoch: int
+
+
+class ResetApplied(NamedTuple):
+    """An operator's reset, kept so that it can be undone. The progress itself is in Put records."""
+
+    reset_id: str
+    group: str
+    topic: str
+    operator: str
+    applied_at_ms: int
+    steps: tuple[ResetStep, ...]
+    undone: bool
+
+
+class Member(NamedTuple):
+    """A member of a group, as far as a restart of the service has to remember it."""
+
+    member_id: str
+    instance: str
+    mode: int
+    # (topic, expression), sorted by topic.
+    subscriptions: tuple[tuple[str, str], ...]
+    peer: str
+    joined_at_ms: int
+
+
+class MembersChanged(NamedTuple):
+    """The members of a group are now these."""
+
+    group: str
+    members: tuple[Member, ...]
+
+
+class Counters(NamedTuple):
+    """Numbers that only grow."""
+
+    # The last epoch given out.
+    epoch: int
+    # How often the service has started on this store.
+    starts: int
+    # The latest etcd revision that progress was compared with.
+    route_revision: int
+
+
+Record = (
+    Put | Committed | Removed | QueueGone | GroupGone | ResetApplied | MembersChanged | Counters
+)
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def encode(record: Record) -> bytes:
+    """A record as the journal stores it."""
+    match record:
+        case Committed():
+            fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
+        case Put(progress):
+            fields = ["put", progress.group, *progress.queue, *progress[2:]]
+        case Removed(group, queue):
+            fields = ["removed", group, *queue]
+        case QueueGone(group, queue, incarnation):
+            fields = ["queue-gone", group, *queue, incarnation]
+        case GroupGone(group):
+            fields = ["group-gone", group]
+        case ResetApplied():
+            fields = ["reset", *record]
+        case MembersChanged():
+            fields = ["members", *record]
+        case Counters():
+            fields = ["counters", *record]
+    return _to_json(fields).encode()
+
+
+def decode(data: bytes) -> Record:
+    """The record that `encode` wrote.
+
+    Raises:
+        ValueError: not a record of this version.
+    """
+    kind, *rest = json.loads(data)
+    match kind:
+        case "commit":
+            group, topic, broker, queue_id, *fields = rest
+            return Committed(group, Queue(topic, broker, queue_id), *fields)
+        case "put":
+            group, topic, broker, queue_id, *fields = rest
+            progress = Progress(group, Queue(topic, broker, queue_id), *fields)
+            return Put(progress._replace(start_reason=StartReason(progress.start_reason)))
+        case "removed":
+            return Removed(rest[0], Queue(*rest[1:]))
+        case "queue-gone":
+            return QueueGone(rest[0], Queue(*rest[1:4]), rest[4])
+        case "group-gone":
+            return GroupGone(*rest)
+        case "reset":
+            return reset_applied(*rest)
+        case "members":
+            group, members = rest
+            return MembersChanged(group, tuple(member(*fields) for fields in members))
+        case "counters":
+            return Counters(*rest)
+    raise ValueError(f"unknown kind of record {kind!r}")
+
+
+def reset_applied(*fields: Any) -> ResetApplied:
+    reset = ResetApplied(*fields)
+    steps: list[list[Any]] = list(fields[ResetApplied._fields.index("steps")])
+    return reset._replace(steps=tuple(ResetStep(Queue(*queue), *rest) for queue, *rest in steps))
+
+
+def member(member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any) -> Member:
+    pairs = tuple((topic, expression) for topic, expression in subscriptions)
+    return Member(member_id, instance, mode, pairs, *rest)

@@ -1,0 +1,98 @@
+"""What an operator's reset would do, queue by queue. Pure."""
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Progress, ResetStep
+from rockoon_offset.start_position import QueueState
+from rockoon_proto.errors import InvalidArgument
+
+
+class TargetKind(enum.Enum):
+    """Names of the fields of ResetTarget on the wire."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp_ms"
+    SHIFT = "shift"
+    DURATION = "duration_ms"
+    OFFSETS = "offsets"
+
+
+class Target(NamedTuple):
+    """Where to. `value` is an offset, a time, a duration or a shift, as the kind says."""
+
+    kind: TargetKind
+    value: int = 0
+    offsets: Mapping[Queue, int] = {}
+
+
+def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
+    """The store time whose offset `step` will need; durations count back from `as_of_ms`."""
+    if target.kind is TargetKind.TIMESTAMP:
+        return target.value
+    if target.kind is TargetKind.DURATION:
+        return max(0, as_of_ms - target.value)
+    return None
+
+
+def check(target: Target) -> None:
+    """Refuse a target that can mean nothing. Raises InvalidArgument."""
+    negative = target.value < 0 and target.kind is not TargetKind.SHIFT
+    if negative or any(offset < 0 for offset in target.offsets.values()):
+        raise InvalidArgument(reason="a reset's target must not be negative")
+    if target.kind is TargetKind.OFFSETS and not target.offsets:
+        raise InvalidArgument(reason="a reset to given offsets names no queue")
+
+
+def step(
+    queue: Queue,
+    target: Target,
+    stored: Progress | None,
+    incarnation: int,
+    state: QueueState,
+    offset_at_time: int | None,
+) -> ResetStep | None:
+    """One queue of a plan, or None when the target says nothing about the queue.
+
+    Args:
+        queue: which.
+        target: where to.
+        stored: progress now.
+        incarnation: birth revision of the queue now.
+        state: its ends.
+        offset_at_time: first offset at or after `search_timestamp_ms`, when that is not None.
+    """
+    here = stored is not None and stored.incarnation == incarnation
+    match target.kind:
+        case TargetKind.EARLIEST:
+            wanted = state.min_offset
+        case TargetKind.LATEST:
+            wanted = state.max_offset
+        case TargetKind.OFFSET:
+            wanted = target.value
+        case TargetKind.SHIFT:
+            if stored is None or not here:
+                return None
+            wanted = stored.offset + target.value
+        case TargetKind.OFFSETS:
+            if queue not in target.offsets:
+                return None
+            wanted = target.offsets[queue]
+        case TargetKind.TIMESTAMP | TargetKind.DURATION:
+            assert offset_at_time is not None, "the caller searches first"
+            wanted = offset_at_time
+    clamped = min(max(wanted, state.min_offset), state.max_offset)
+    return ResetStep(
+        queue=queue,
+        from_offset=None if stored is None else stored.offset,
+        to_offset=clamped,
+        min_offset=state.min_offset,
+        max_offset=state.max_offset,
+        clamped=clamped != wanted,
+        incarnation=incarnation,
+        epoch=0 if stored is None else stored.epoch,
+    )

@@ -1,0 +1,331 @@
+"""Where does a reader start on a queue, and why. Pure: facts in, a decision out.
+
+The decision takes the first line that applies:
+
+    stored progress of this very queue, within [min, max]      COMMITTED, where it is
+    stored progress that does not fit                          by the group's out-of-range policy
+    no progress, a retry topic                                 RETRY_TOPIC, at the oldest message
+    no progress, the queue is new to the group                 NEW_QUEUE, at the oldest message
+    no progress, the queue is older than the subscription      by the start policy
+
+"New to the group" has two rules. EXACT compares etcd revisions: the queue was born after the group
+subscribed to the topic. No clock takes part, and it stays true however late the group comes back.
+CLASSIC is what RocketMQ 4.x guesses in ConsumerManageProcessor#queryConsumerOffset: the queue still
+begins at 0 and its first message, if there is one, lies within 40 % of memory of the log's end.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from rockoon_offset.queues import Queue
+from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
+
+
+class StartReason(enum.IntEnum):
+    """Why a reader starts where it does; numbers as on the wire."""
+
+    COMMITTED = 1
+    NEW_QUEUE = 2
+    FIRST = 3
+    LAST = 4
+    TIMESTAMP = 5
+    TAIL = 6
+    DURATION = 7
+    RETRY_TOPIC = 8
+    BELOW_MIN = 9
+    ABOVE_MAX = 10
+    OTHER_INCARNATION = 11
+    RESET = 12
+    IMPORTED = 13
+
+
+class NewQueueRule(enum.IntEnum):
+    """How "this queue is new to the group" is decided; numbers as on the wire."""
+
+    UNSPECIFIED = 0
+    EXACT = 1
+    CLASSIC = 2
+
+
+class OutOfRange(enum.IntEnum):
+    """What to do with progress that no longer fits its queue; numbers as on the wire."""
+
+    UNSPECIFIED = 0
+    FIRST = 1
+    LAST = 2
+    FAIL = 3
+
+
+class ConsumeFrom(enum.IntEnum):
+    """Where reading begins on an older queue; numbers as on the wire."""
+
+    UNSPECIFIED = 0
+    LAST = 1
+    FIRST = 2
+    TIMESTAMP = 3
+    TAIL = 4
+    DURATION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """A start policy of a group or of one reader."""
+
+    consume_from: ConsumeFrom = ConsumeFrom.UNSPECIFIED
+    timestamp_ms: int = 0
+    tail_messages: int = 0
+    duration_ms: int = 0
+
+
+def effective_policy(group: StartPolicy, reader: StartPolicy) -> StartPolicy:
+    """The group's policy if it has one, else the reader's, else LAST."""
+    for policy in (group, reader):
+        if policy.consume_from is not ConsumeFrom.UNSPECIFIED:
+            return policy
+    return StartPolicy(ConsumeFrom.LAST)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """The settings of a group that decide where it starts."""
+
+    rule: NewQueueRule
+    policy: StartPolicy = field(default_factory=lambda: StartPolicy(ConsumeFrom.LAST))
+    below_min: OutOfRange = OutOfRange.UNSPECIFIED
+    above_max: OutOfRange = OutOfRange.UNSPECIFIED
+    other_incarnation: OutOfRange = OutOfRange.UNSPECIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What the broker says of a queue."""
+
+    # Oldest message kept and one past the newest; equal when the queue is empty.
+    min_offset: int
+    max_offset: int
+    # RocketMQ 4.x's estimate for the message at offset 0; None when there is none.
+    first_in_memory: bool | None = None
+    # The broker's clock when it said so: messages bear its times, so durations count back from it.
+    as_of_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Progress as far as the decision needs it.
+
+    `offset` is None when only the fact is left that the group had progress on a deleted queue of
+    this name.
+    """
+
+    offset: int | None
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything one decision is made on."""
+
+    queue: Queue
+    state: QueueState
+    # etcd revision at which the queue was born: its incarnation.
+    birth_revision: int
+    # etcd revision at which the group subscribed to the topic.
+    subscription_revision: int
+    rules: GroupRules
+    stored: Stored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where reading starts.
+
+    `gap` counts messages that the group had a right to and that are gone: they can no longer be
+    read whatever the policy says.
+    """
+
+    offset: int
+    reason: StartReason
+    explanation: str
+    gap: int = 0
+
+
+def is_new_queue(facts: Facts) -> bool:
+    """Whether the rule in force calls the queue new to the group."""
+    if facts.rules.rule is NewQueueRule.CLASSIC:
+        return facts.state.min_offset <= 0 and facts.state.first_in_memory is not False
+    return facts.birth_revision > facts.subscription_revision
+
+
+def search_timestamp_ms(facts: Facts) -> int | None:
+    """The store time whose offset `decide` will need, or None when it needs none."""
+    if facts.stored is not None or facts.queue.is_retry or is_new_queue(facts):
+        return None
+    policy = facts.rules.policy
+    if policy.consume_from is ConsumeFrom.TIMESTAMP:
+        return policy.timestamp_ms
+    if policy.consume_from is ConsumeFrom.DURATION:
+        return max(0, facts.state.as_of_ms - policy.duration_ms)
+    return None
+
+
+def decide(facts: Facts, offset_at_time: int | None = None) -> Decision:
+    """Where a reader starts.
+
+    Args:
+        facts: see there.
+        offset_at_time: first offset stored at or after `search_timestamp_ms(facts)`; needed when
+            that is not None.
+
+    Raises:
+        InvalidOffset, OffsetBeyondEnd: progress does not fit and the group's policy is FAIL.
+    """
+    stored, state = facts.stored, facts.state
+    if stored is not None:
+        if stored.offset is None or stored.incarnation != facts.birth_revision:
+            return other_incarnation(facts, stored)
+        if stored.offset < state.min_offset:
+            return below_min(facts, stored.offset)
+        if stored.offset > state.max_offset:
+            return above_max(facts, stored.offset)
+        return Decision(
+            stored.offset,
+            StartReason.COMMITTED,
+            f"goes on at the stored offset {stored.offset} of {span(state)}",
+        )
+    if facts.queue.is_retry:
+        return Decision(
+            state.min_offset,
+            StartReason.RETRY_TOPIC,
+            f"a retry topic is read from its oldest message, {state.min_offset}",
+        )
+    if is_new_queue(facts):
+        return new_queue(facts)
+    return by_policy(facts, offset_at_time)
+
+
+def span(state: QueueState) -> str:
+    if state.min_offset == state.max_offset:
+        return f"an empty queue at {state.max_offset}"
+    return f"a queue that holds {state.min_offset} to {state.max_offset - 1}"
+
+
+def new_queue(facts: Facts) -> Decision:
+    state = facts.state
+    offset = max(0, state.min_offset)
+    if facts.rules.rule is NewQueueRule.CLASSIC:
+        seen = "it is empty" if state.first_in_memory is None else "its first message is in memory"
+        why = f"the queue begins at {state.min_offset} and {seen} (rule CLASSIC)"
+    else:
+        why = (
+            f"the queue was born at revision {facts.birth_revision}, after the group subscribed "
+            f"at {facts.subscription_revision} (rule EXACT)"
+        )
+    lost = f"; {offset} messages expired before the group came" if offset else ""
+    return Decision(
+        offset, StartReason.NEW_QUEUE, f"starts at {offset}, nothing skipped: {why}{lost}", offset
+    )
+
+
+def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
+    state, policy = facts.state, facts.rules.policy
+    if facts.rules.rule is NewQueueRule.CLASSIC:
+        old = f"not taken for new (rule CLASSIC, oldest message {state.min_offset})"
+    else:
+        old = (
+            f"born at revision {facts.birth_revision}, before the group subscribed at "
+            f"{facts.subscription_revision}"
+        )
+
+    def decision(offset: int, reason: StartReason, how: str) -> Decision:
+        clamped = min(max(offset, state.min_offset), state.max_offset)
+        text = f"no progress on {span(state)}, {old}: starts {how}, at {clamped}"
+        return Decision(clamped, reason, text)
+
+    match policy.consume_from:
+        case ConsumeFrom.FIRST:
+            return decision(state.min_offset, StartReason.FIRST, "at the oldest message")
+        case ConsumeFrom.TAIL:
+            offset = state.max_offset - policy.tail_messages
+            how = f"{policy.tail_messages} messages before the end"
+            return decision(offset, StartReason.TAIL, how)
+        case ConsumeFrom.TIMESTAMP:
+            assert offset_at_time is not None, "the caller searches first"
+            how = f"at the first message stored at {policy.timestamp_ms} ms or later"
+            return decision(offset_at_time, StartReason.TIMESTAMP, how)
+        case ConsumeFrom.DURATION:
+            assert offset_at_time is not None, "the caller searches first"
+            how = f"at the first message not older than {policy.duration_ms} ms"
+            return decision(offset_at_time, StartReason.DURATION, how)
+        case _:
+            return decision(state.max_offset, StartReason.LAST, "behind the newest message")
+
+
+def below_min(facts: Facts, stored: int) -> Decision:
+    """Retention was faster than the reader. By default nothing that is kept is skipped."""
+    state = facts.state
+    gap = state.min_offset - stored
+    what = (
+        f"stored offset {stored} is below the oldest message {state.min_offset}: "
+        f"{gap} messages expired unread"
+    )
+    if facts.rules.below_min is OutOfRange.FAIL:
+        raise InvalidOffset(refusal(what), offset=stored, min_offset=state.min_offset)
+    to_end = facts.rules.below_min is OutOfRange.LAST
+    offset = state.max_offset if to_end else state.min_offset
+    return Decision(
+        offset, StartReason.BELOW_MIN, f"{what}; goes on at {where(to_end, offset)}", gap
+    )
+
+
+def above_max(facts: Facts, stored: int) -> Decision:
+    """The log lost its tail (a restored copy, an asynchronous flush and a power cut).
+
+    The default is the end, unlike in the two other cases. Progress says that everything below it
+    was read, so everything the queue still held when it lost its tail was: going to the oldest
+    message would replay all that is kept (which is what RocketMQ users suffered from) and win
+    nothing. What the end can miss is what was appended between the loss and this decision; a group
+    that would rather read everything twice says so with FIRST.
+    """
+    state = facts.state
+    gap = stored - state.max_offset
+    what = (
+        f"stored offset {stored} is above the queue's end {state.max_offset}: "
+        f"the log lost {gap} messages at its tail"
+    )
+    if facts.rules.above_max is OutOfRange.FAIL:
+        raise OffsetBeyondEnd(
+            refusal(what), offset=stored, end=state.max_offset, queue=str(facts.queue)
+        )
+    to_end = facts.rules.above_max is not OutOfRange.FIRST
+    offset = state.max_offset if to_end else state.min_offset
+    return Decision(
+        offset, StartReason.ABOVE_MAX, f"{what}; goes on at {where(to_end, offset)}", gap
+    )
+
+
+def other_incarnation(facts: Facts, stored: Stored) -> Decision:
+    """Progress belongs to a deleted queue of the same name: its number means nothing here."""
+    state = facts.state
+    at = "" if stored.offset is None else f" ({stored.offset})"
+    what = (
+        f"stored progress{at} belongs to a deleted queue of this name, born at revision "
+        f"{stored.incarnation}; this one was born at {facts.birth_revision}"
+    )
+    if facts.rules.other_incarnation is OutOfRange.FAIL:
+        raise InvalidOffset(refusal(what), offset=stored.offset, incarnation=stored.incarnation)
+    to_end = facts.rules.other_incarnation is OutOfRange.LAST
+    offset = state.max_offset if to_end else state.min_offset
+    return Decision(
+        offset,
+        StartReason.OTHER_INCARNATION,
+        f"{what}; goes on at {where(to_end, offset)}",
+        state.min_offset,
+    )
+
+
+def where(to_end: bool, offset: int) -> str:
+    return f"the end, {offset}" if to_end else f"the oldest message, {offset}"
+
+
+def refusal(what: str) -> str:
+    return f"{what}; the group's policy is to fail: reset the group's offset on this queue"

@@ -1,0 +1,203 @@
+"""The ledger on its disk: nothing is told to anybody before it is durable.
+
+    store directory/
+        lock              held by the one process that may write here
+        store_id          made once: by it a nameserver knows a restarted service
+        journal/          the truth, see journal.py
+        config/<broker>/consumerOffset.json    an export in RocketMQ's format, never read back
+
+The ledger is changed in memory first, in the event loop's thread, and its records are queued in
+the same step, so the order in the journal is the order of the changes. Every answer, also one that
+only looks, then waits until all that was queued before it is on disk: what one caller has seen can
+not be taken back by a crash.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rockoon_offset.disk import Disk, replace_file
+from rockoon_offset.journal import Journal
+from rockoon_offset.ledger import Ledger
+from rockoon_offset.records import Record, decode, encode
+from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
+
+log = logging.getLogger(__name__)
+
+_guard = threading.Lock()
+# Guarded by `_guard`. A POSIX lock does not exclude the process that holds it, and is lost when
+# that closes any descriptor of the file; so a process first looks whether it is in here itself.
+_held: set[Path] = set()
+
+
+class StoreLock:
+    """Holds a store directory from construction to `release`. Raises StoreLocked."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        with _guard:
+            if self._root in _held:
+                raise StoreLocked(path=root)
+            _held.add(self._root)
+        self._fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as failure:
+            self.release()
+            raise StoreLocked(path=root) from failure
+
+    def release(self) -> None:
+        os.close(self._fd)
+        with _guard:
+            _held.discard(self._root)
+
+
+class Store:
+    """A locked, recovered store. Use from one event loop; `close` it.
+
+    Args:
+        root: the directory; made when it does not exist.
+        on_failed: called in the loop's thread when the disk failed; the process must then end.
+        disk: the file system.
+        journal_bytes_max: see Journal.
+
+    Raises:
+        StoreLocked: another process has it.
+        StoreCorrupt: see Journal.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        on_failed: Callable[[StoreFailed], None],
+        *,
+        disk: Disk | None = None,
+        journal_bytes_max: int = 64 << 20,
+    ) -> None:
+        disk = disk or Disk()
+        self.root = root
+        self._loop = asyncio.get_running_loop()
+        self._on_failed = on_failed
+        # Loop thread only: who waits for which batch, in order.
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._synced = 0
+        self._failure: StoreFailed | None = None
+        self.ledger = Ledger()
+        directory = root / "journal"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = StoreLock(root)
+        try:
+            self.store_id = read_or_make_store_id(disk, root)
+            self._journal = Journal(
+                directory,
+                self._synced_from_thread,
+                self._failed_from_thread,
+                disk=disk,
+                bytes_max=journal_bytes_max,
+            )
+            self._replay(directory)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._journal.start()
+
+    def _replay(self, directory: Path) -> None:
+        records, self._journal.records = self._journal.records, []
+        if self._journal.torn_bytes:
+            log.warning(
+                "cut %d bytes of a write that never finished off the journal; nothing in it had "
+                "been acknowledged",
+                self._journal.torn_bytes,
+            )
+        for number, data in enumerate(records):
+            try:
+                self.ledger.apply(decode(data))
+            except (ValueError, TypeError, KeyError) as failure:
+                raise StoreCorrupt(
+                    path=directory, reason=f"record {number} makes no sense: {failure!r}"
+                ) from failure
+
+    def admit(self) -> None:
+        """To be called before the ledger is changed. Raises Busy, StoreFailed."""
+        self._journal.admit()
+
+    def write(self, records: list[Record]) -> None:
+        """Queue the records of a change that the ledger has made; `durable` waits for them."""
+        if not records:
+            return
+        self._journal.append([encode(record) for record in records])
+        if self._journal.wants_rotation:
+            snapshot = self.ledger.snapshot()
+            self._journal.rotate(encoded(snapshot))
+
+    async def durable(self) -> None:
+        """Wait until everything written so far is on disk.
+
+        Cancelling it is safe: the records stay queued.
+
+        Raises:
+            StoreFailed: it never will be.
+        """
+        if self._failure is not None:
+            raise self._failure
+        wanted = self._journal.appended_batches
+        if self._synced >= wanted:
+            return
+        future = self._loop.create_future()
+        self._waiters.append((wanted, future))
+        await future
+
+    def close(self) -> None:
+        """Write what waits, and let go of the directory. Raises StoreFailed."""
+        try:
+            self._journal.close()
+        finally:
+            self._lock.release()
+
+    # Called by the journal's threads.
+
+    def _synced_from_thread(self, batches: int) -> None:
+        self._loop.call_soon_threadsafe(self._wake, batches)
+
+    def _failed_from_thread(self, failure: StoreFailed) -> None:
+        self._loop.call_soon_threadsafe(self._fail, failure)
+
+    # The loop's thread again.
+
+    def _wake(self, batches: int) -> None:
+        self._synced = batches
+        while self._waiters and self._waiters[0][0] <= batches:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def _fail(self, failure: StoreFailed) -> None:
+        self._failure = failure
+        for _, future in self._waiters:
+            if not future.done():
+                future.set_exception(failure)
+        self._waiters.clear()
+        self._on_failed(failure)
+
+
+def encoded(records: Iterator[Record]) -> Iterator[bytes]:
+    return map(encode, records)
+
+
+def read_or_make_store_id(disk: Disk, root: Path) -> str:
+    """The identity of a store, made when it is first opened."""
+    path = root / "store_id"
+    if path.exists():
+        text = path.read_text().strip()
+        if len(text) != 32:
+            raise StoreCorrupt(path=path, reason="it does not hold 32 hexadecimal digits")
+        return text
+    text = uuid.uuid4().hex
+    replace_file(disk, path, f"{text}\n".encode())
+    return text

@@ -1,0 +1,420 @@
+"""The journal: what was acknowledged is there after any crash, or the start is refused."""
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rockoon_offset import frames, journal
+from rockoon_offset.disk import Disk
+from rockoon_offset.journal import Journal, read_contents
+from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
+
+
+class Outcomes:
+    """What the writer thread reported."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.synced = 0
+        self.failure: StoreFailed | None = None
+
+    def on_synced(self, batches: int) -> None:
+        with self.changed:
+            self.synced = batches
+            self.changed.notify_all()
+
+    def on_failed(self, failure: StoreFailed) -> None:
+        with self.changed:
+            self.failure = failure
+            self.changed.notify_all()
+
+    def wait_synced(self, batches: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.synced >= batches or self.failure, 10)
+            if self.failure is not None:
+                raise self.failure
+
+
+class FaultyDisk(Disk):
+    """Fails at the n-th call of a kind; a failing write leaves a part behind."""
+
+    def __init__(self, call: str, at: int) -> None:
+        self._call = call
+        self._left = at
+
+    def _maybe_fail(self, call: str) -> None:
+        if call == self._call:
+            self._left -= 1
+            if self._left <= 0:
+                raise OSError(5, "Input/output error")
+
+    def fdatasync(self, fd: int) -> None:
+        self._maybe_fail("fdatasync")
+        super().fdatasync(fd)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        try:
+            self._maybe_fail("pwrite")
+        except OSError:
+            super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
+            raise
+        return super().pwrite(fd, data, position)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._maybe_fail("rename")
+        super().rename(source, target)
+
+
+def opened(directory: Path, disk: Disk | None = None, **more: Any) -> tuple[Journal, Outcomes]:
+    outcomes = Outcomes()
+    book = Journal(directory, outcomes.on_synced, outcomes.on_failed, disk=disk, **more)
+    book.start()
+    return book, outcomes
+
+
+def write(directory: Path, batches: list[list[bytes]]) -> None:
+    """One frame per batch."""
+    book, outcomes = opened(directory)
+    for batch in batches:
+        outcomes.wait_synced(book.append(batch))
+    book.close()
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"record %d" % number for number in range(first, last)]
+
+
+def newest(directory: Path) -> Path:
+    return journal.journal_path(directory, journal.generations(directory, "journal")[-1])
+
+
+def test_records_come_back_in_order_after_a_restart(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 2), numbered(2, 3)])
+    write(tmp_path, [numbered(3, 7)])
+    assert read_contents(tmp_path).records == numbered(0, 7)
+
+
+def test_what_waits_when_the_journal_is_closed_is_written(tmp_path: Path) -> None:
+    book, _ = opened(tmp_path)
+    for number in range(50):
+        book.append(numbered(number, number + 1))
+    book.close()
+    assert read_contents(tmp_path).records == numbered(0, 50)
+
+
+def test_many_waiting_batches_share_one_sync(tmp_path: Path) -> None:
+    class SlowDisk(Disk):
+        syncs = 0
+        gate = threading.Event()
+
+        def fdatasync(self, fd: int) -> None:
+            self.syncs += 1
+            if self.syncs > 2:
+                assert self.gate.wait(10)
+            super().fdatasync(fd)
+
+    disk = SlowDisk()
+    outcomes = Outcomes()
+    book = Journal(tmp_path, outcomes.on_synced, outcomes.on_failed, disk=disk)
+    opening = disk.syncs
+    disk.syncs = 2
+    book.start()
+    for number in range(101):
+        book.append(numbered(number, number + 1))
+    disk.gate.set()
+    outcomes.wait_synced(101)
+    assert opening == 1
+    # The first may be written alone; all that came while it was synced share the second.
+    assert disk.syncs - 2 <= 3
+    book.close()
+    assert read_contents(tmp_path).records == numbered(0, 101)
+
+
+def test_a_write_torn_at_any_byte_costs_only_what_was_not_acknowledged(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3), numbered(3, 5)])
+    path = newest(tmp_path)
+    acknowledged = path.read_bytes()
+    torn = frames.frame(5, numbered(5, 8))
+    for cut in range(len(torn)):
+        path.write_bytes(acknowledged + torn[:cut])
+        contents = read_contents(tmp_path)
+        assert contents.records == numbered(0, 5), cut
+        assert contents.torn_bytes == cut
+    path.write_bytes(acknowledged + torn)
+    assert read_contents(tmp_path).records == numbered(0, 8)
+
+
+def test_any_byte_of_an_unfinished_write_may_be_wrong(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3)])
+    path = newest(tmp_path)
+    acknowledged = path.read_bytes()
+    torn = frames.frame(3, numbered(3, 6))
+    for position, bit in itertools.product(range(len(torn)), (0x01, 0x80)):
+        bad = bytearray(torn)
+        bad[position] ^= bit
+        path.write_bytes(acknowledged + bytes(bad))
+        assert read_contents(tmp_path).records == numbered(0, 3), position
+
+
+def test_the_torn_end_is_cut_before_anything_is_appended(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3)])
+    path = newest(tmp_path)
+    path.write_bytes(path.read_bytes() + frames.frame(3, numbered(3, 60))[:-1])
+    write(tmp_path, [numbered(3, 4)])
+    assert read_contents(tmp_path).records == numbered(0, 4)
+
+
+def test_damage_to_what_was_acknowledged_is_refused_and_names_the_place(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3), numbered(3, 5), numbered(5, 6)])
+    path = newest(tmp_path)
+    whole = path.read_bytes()
+    last_frame = len(frames.frame(5, numbered(5, 6)))
+    for position in range(len(whole) - last_frame):
+        bad = bytearray(whole)
+        bad[position] ^= 0x10
+        path.write_bytes(bytes(bad))
+        with pytest.raises(StoreCorrupt, match=path.name) as refused:
+            read_contents(tmp_path)
+        assert "header" in str(refused.value) or "at byte" in str(refused.value) or position < 28
+        assert path.read_bytes() == bytes(bad), "a refused store is not touched"
+
+
+def test_a_missing_frame_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3), numbered(3, 5), numbered(5, 6)])
+    path = newest(tmp_path)
+    whole = path.read_bytes()
+    first, second = frames.FILE_HEADER_BYTES, len(frames.frame(3, numbered(3, 5)))
+    behind_first = first + len(frames.frame(0, numbered(0, 3)))
+    path.write_bytes(whole[:behind_first] + whole[behind_first + second :])
+    with pytest.raises(StoreCorrupt, match="records 3 to 4 are missing"):
+        read_contents(tmp_path)
+
+
+def test_a_journal_whose_first_write_was_torn_holds_nothing(tmp_path: Path) -> None:
+    write(tmp_path, [])
+    path = newest(tmp_path)
+    header = path.read_bytes()
+    assert len(header) == frames.FILE_HEADER_BYTES
+    for cut in range(len(header)):
+        path.write_bytes(header[:cut])
+        assert read_contents(tmp_path).records == []
+    write(tmp_path, [numbered(0, 2)])
+    assert read_contents(tmp_path).records == numbered(0, 2)
+
+
+def rotated(directory: Path, rounds: int) -> list[bytes]:
+    """A directory that went through some generations; returns all records."""
+    book, outcomes = opened(directory, bytes_max=1)
+    records: list[bytes] = []
+    for number in range(rounds):
+        batch = numbered(number * 10, number * 10 + 3)
+        records += batch
+        outcomes.wait_synced(book.append(batch))
+        thread = book._snapshot_thread
+        if thread is not None:
+            thread.join()
+        assert book.wants_rotation
+        book.rotate(iter(list(records)))
+        outcomes.wait_synced(book.append([b"mark %d" % number]))
+        records.append(b"mark %d" % number)
+    book.close()
+    return records
+
+
+def test_a_journal_past_its_bound_begins_a_new_generation(tmp_path: Path) -> None:
+    records = rotated(tmp_path, 5)
+    assert journal.generations(tmp_path, "snapshot") == [5, 6]
+    assert journal.generations(tmp_path, "journal") == [5, 6]
+    assert read_contents(tmp_path).records == records
+
+
+def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = rotated(tmp_path, 3)
+    path = journal.snapshot_path(tmp_path, 4)
+    whole = path.read_bytes()
+    for position in range(0, len(whole), 7):
+        bad = bytearray(whole)
+        bad[position] ^= 0x01
+        path.write_bytes(bytes(bad))
+        assert read_contents(tmp_path).records == records
+    path.write_bytes(whole[:-1])
+    assert read_contents(tmp_path).records == records
+    assert "going back to the generation before" in caplog.text
+
+
+def test_a_damaged_first_snapshot_costs_nothing_either(tmp_path: Path) -> None:
+    records = rotated(tmp_path, 1)
+    journal.snapshot_path(tmp_path, 2).write_bytes(b"no snapshot at all")
+    assert read_contents(tmp_path).records == records
+
+
+def test_two_damaged_snapshots_are_refused(tmp_path: Path) -> None:
+    rotated(tmp_path, 3)
+    for generation in (3, 4):
+        journal.snapshot_path(tmp_path, generation).write_bytes(b"no snapshot at all")
+    with pytest.raises(StoreCorrupt, match="snapshot"):
+        read_contents(tmp_path)
+
+
+@pytest.mark.parametrize("generation", [3, 4])
+def test_a_missing_journal_is_refused(tmp_path: Path, generation: int) -> None:
+    rotated(tmp_path, 3)
+    journal.snapshot_path(tmp_path, 4).write_bytes(b"damaged, so that both are needed")
+    journal.journal_path(tmp_path, generation).unlink()
+    with pytest.raises(StoreCorrupt):
+        read_contents(tmp_path)
+
+
+def test_an_acknowledged_frame_cut_off_an_older_journal_is_refused(tmp_path: Path) -> None:
+    rotated(tmp_path, 3)
+    journal.snapshot_path(tmp_path, 4).unlink()
+    path = journal.journal_path(tmp_path, 3)
+    mark = len(frames.frame(0, [b"mark 1"]))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: frames.FILE_HEADER_BYTES + mark])
+    with pytest.raises(StoreCorrupt, match="expected"):
+        read_contents(tmp_path)
+
+
+def test_a_crash_while_the_snapshot_was_written_loses_nothing(tmp_path: Path) -> None:
+    book, outcomes = opened(tmp_path, bytes_max=1)
+    outcomes.wait_synced(book.append(numbered(0, 3)))
+    wait = threading.Event()
+
+    def snapshot() -> Iterator[bytes]:
+        yield from numbered(0, 3)
+        assert wait.wait(10)
+
+    book.rotate(snapshot())
+    outcomes.wait_synced(book.append(numbered(3, 5)))
+    # What a killed process would leave at this moment.
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in tmp_path.glob("0*"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "000000000002.snapshot.new").write_bytes(b"half a snap")
+    assert not book.wants_rotation
+    wait.set()
+    book.close()
+    assert read_contents(copy).records == numbered(0, 5)
+    write(copy, [numbered(5, 6)])
+    assert read_contents(copy).records == numbered(0, 6)
+    assert not list(copy.glob("*.new"))
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+def test_nothing_is_acknowledged_after_the_disk_failed_once(tmp_path: Path, call: str) -> None:
+    book, outcomes = opened(tmp_path, FaultyDisk(call, at=4))
+    for number in range(2):
+        outcomes.wait_synced(book.append(numbered(number, number + 1)))
+    refused = book.append(numbered(2, 3))
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        outcomes.wait_synced(refused)
+    with pytest.raises(StoreFailed):
+        book.admit()
+    book.append(numbered(99, 100))
+    with pytest.raises(StoreFailed):
+        book.close()
+    assert outcomes.synced == 2
+    assert read_contents(tmp_path).records[:2] == numbered(0, 2)
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite", "rename"])
+@pytest.mark.parametrize("at", range(1, 12))
+def test_a_disk_that_fails_at_any_call_loses_nothing_acknowledged(
+    tmp_path: Path, call: str, at: int
+) -> None:
+    outcomes, records, acknowledged = Outcomes(), list[bytes](), 0
+    book = None
+    try:
+        book = Journal(
+            tmp_path,
+            outcomes.on_synced,
+            outcomes.on_failed,
+            disk=FaultyDisk(call, at),
+            bytes_max=1,
+        )
+        book.start()
+        for number in range(6):
+            batch = numbered(number * 2, number * 2 + 2)
+            book.admit()
+            records += batch
+            outcomes.wait_synced(book.append(batch))
+            acknowledged = len(records)
+            if book.wants_rotation:
+                book.rotate(iter(list(records)))
+        book.close()
+    except (OSError, StoreFailed):
+        if book is not None:
+            with pytest.raises(StoreFailed):
+                book.close()
+    found = read_contents(tmp_path).records
+    assert found[:acknowledged] == records[:acknowledged]
+    assert found == records[: len(found)]
+
+
+def test_too_much_that_waits_for_the_disk_is_refused(tmp_path: Path) -> None:
+    outcomes = Outcomes()
+    book = Journal(tmp_path, outcomes.on_synced, outcomes.on_failed, waiting_bytes_max=100)
+    book.append([b"x" * 200])
+    with pytest.raises(Busy):
+        book.admit()
+    book.start()
+    outcomes.wait_synced(1)
+    book.admit()
+    book.close()
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    batches=st.lists(
+        st.lists(st.binary(max_size=40), min_size=1, max_size=4), min_size=1, max_size=6
+    ),
+    data=st.data(),
+)
+def test_whatever_happens_to_the_tail_the_acknowledged_prefix_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[bytes]],
+    data: st.DataObject,
+) -> None:
+    directory = tmp_path_factory.mktemp("journal")
+    write(directory, batches)
+    path = newest(directory)
+    whole = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        del whole[at:]
+    else:
+        whole[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(bytes(whole))
+    expected = [record for batch in batches for record in batch]
+    try:
+        found = read_contents(directory).records
+    except StoreCorrupt:
+        return
+    assert found == expected[: len(found)]
+    # Everything before the frame that was hit.
+    position, intact = frames.FILE_HEADER_BYTES, 0
+    for batch in batches:
+        position += len(frames.frame(0, batch))
+        if position <= at:
+            intact += len(batch)
+    assert len(found) >= intact
+
+
+def test_the_lock_and_temporary_files_of_others_are_no_generation(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 1)])
+    (tmp_path / "notes.txt").write_text("x")
+    assert journal.generations(tmp_path, "journal") == [1]
+    assert os.path.getsize(newest(tmp_path)) > frames.FILE_HEADER_BYTES

@@ -1,0 +1,215 @@
+"""Where a reader starts: every reason, both rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from rockoon_offset import start_position
+from rockoon_offset.queues import Queue
+from rockoon_offset.start_position import (
+    ConsumeFrom,
+    Facts,
+    GroupRules,
+    NewQueueRule,
+    OutOfRange,
+    QueueState,
+    StartPolicy,
+    StartReason,
+    Stored,
+    decide,
+    effective_policy,
+    search_timestamp_ms,
+)
+from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
+from rockoon_proto.v1 import nameserver_pb2, offset_pb2
+
+QUEUE = Queue("orders", "broker-a", 3)
+EXACT = GroupRules(NewQueueRule.EXACT)
+CLASSIC = GroupRules(NewQueueRule.CLASSIC)
+# The group subscribed at revision 20: born at 10 is older, born at 30 is newer.
+OLD = Facts(QUEUE, QueueState(5, 100), birth_revision=10, subscription_revision=20, rules=EXACT)
+NEW = replace(OLD, birth_revision=30)
+
+
+def with_policy(facts: Facts, policy: StartPolicy) -> Facts:
+    return replace(facts, rules=replace(facts.rules, policy=policy))
+
+
+def outcome(facts: Facts, at_time: int | None = None) -> tuple[StartReason, int, int]:
+    decision = decide(facts, at_time)
+    assert decision.explanation
+    return decision.reason, decision.offset, decision.gap
+
+
+@pytest.mark.parametrize("offset", [5, 50, 100])
+def test_stored_progress_that_fits_is_where_reading_goes_on(offset: int) -> None:
+    facts = replace(OLD, stored=Stored(offset, 10))
+    assert outcome(facts) == (StartReason.COMMITTED, offset, 0)
+
+
+def test_stored_progress_wins_over_the_policy_over_retry_topics_and_over_a_new_queue() -> None:
+    first = StartPolicy(ConsumeFrom.FIRST)
+    facts = with_policy(replace(NEW, stored=Stored(50, 30)), first)
+    assert outcome(facts) == (StartReason.COMMITTED, 50, 0)
+    retry = replace(facts, queue=Queue("%RETRY%g", "broker-a", 0))
+    assert outcome(retry) == (StartReason.COMMITTED, 50, 0)
+
+
+def test_a_queue_born_after_the_group_subscribed_is_read_from_its_first_message() -> None:
+    state = QueueState(0, 100, first_in_memory=False)
+    for consume_from in ConsumeFrom:
+        facts = with_policy(replace(NEW, state=state), StartPolicy(consume_from))
+        assert outcome(facts) == (StartReason.NEW_QUEUE, 0, 0)
+
+
+def test_what_a_new_queue_lost_to_retention_before_the_group_came_is_counted() -> None:
+    assert outcome(NEW) == (StartReason.NEW_QUEUE, 5, 5)
+    assert "5 messages expired" in decide(NEW).explanation
+
+
+def test_a_queue_that_is_as_old_as_the_subscription_is_not_new() -> None:
+    assert outcome(replace(OLD, birth_revision=20))[0] is StartReason.LAST
+
+
+@pytest.mark.parametrize(
+    ("policy", "at_time", "expected"),
+    [
+        (StartPolicy(ConsumeFrom.LAST), None, (StartReason.LAST, 100, 0)),
+        (StartPolicy(), None, (StartReason.LAST, 100, 0)),
+        (StartPolicy(ConsumeFrom.FIRST), None, (StartReason.FIRST, 5, 0)),
+        (StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=7), 42, (StartReason.TIMESTAMP, 42, 0)),
+        (StartPolicy(ConsumeFrom.DURATION, duration_ms=7), 42, (StartReason.DURATION, 42, 0)),
+        (StartPolicy(ConsumeFrom.TAIL, tail_messages=10), None, (StartReason.TAIL, 90, 0)),
+        (StartPolicy(ConsumeFrom.TAIL, tail_messages=0), None, (StartReason.TAIL, 100, 0)),
+        (StartPolicy(ConsumeFrom.TAIL, tail_messages=1000), None, (StartReason.TAIL, 5, 0)),
+        # A search that answers outside the queue, as for an empty one, is brought back into it.
+        (StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=7), 0, (StartReason.TIMESTAMP, 5, 0)),
+    ],
+)
+def test_an_older_queue_without_progress_is_read_by_the_policy(
+    policy: StartPolicy, at_time: int | None, expected: tuple[StartReason, int, int]
+) -> None:
+    assert outcome(with_policy(OLD, policy), at_time) == expected
+
+
+def test_the_log_s_temperature_does_not_matter_to_the_exact_rule() -> None:
+    # RocketMQ replays the whole history here although LAST was asked for.
+    warm = replace(OLD, state=QueueState(0, 100, first_in_memory=True))
+    assert outcome(warm) == (StartReason.LAST, 100, 0)
+    # And skips everything here although the queue is new.
+    cold = replace(NEW, state=QueueState(0, 100, first_in_memory=False))
+    assert outcome(cold) == (StartReason.NEW_QUEUE, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        # Empty: 4.x answers 0, so nothing sent meanwhile is skipped.
+        (QueueState(0, 0, None), (StartReason.NEW_QUEUE, 0, 0)),
+        (QueueState(0, 100, True), (StartReason.NEW_QUEUE, 0, 0)),
+        (QueueState(0, 100, False), (StartReason.LAST, 100, 0)),
+        (QueueState(5, 100, None), (StartReason.LAST, 100, 0)),
+        # Emptied by retention: it began once, and not at 0 any more.
+        (QueueState(100, 100, None), (StartReason.LAST, 100, 0)),
+    ],
+)
+@pytest.mark.parametrize("birth_revision", [10, 30])
+def test_the_classic_rule_guesses_as_rocketmq_4_does_whatever_the_revisions_say(
+    state: QueueState, expected: tuple[StartReason, int, int], birth_revision: int
+) -> None:
+    facts = replace(OLD, rules=CLASSIC, state=state, birth_revision=birth_revision)
+    assert outcome(facts) == expected
+
+
+@pytest.mark.parametrize("rules", [EXACT, CLASSIC])
+def test_a_retry_topic_is_read_from_its_oldest_message_whatever_the_policy(
+    rules: GroupRules,
+) -> None:
+    facts = replace(OLD, queue=Queue("%RETRY%g", "broker-a", 0), rules=rules)
+    assert outcome(facts) == (StartReason.RETRY_TOPIC, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset"),
+    [(OutOfRange.UNSPECIFIED, 5), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
+)
+def test_retention_passed_the_reader(policy: OutOfRange, offset: int) -> None:
+    facts = replace(OLD, stored=Stored(2, 10), rules=replace(EXACT, below_min=policy))
+    assert outcome(facts) == (StartReason.BELOW_MIN, offset, 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset"),
+    [(OutOfRange.UNSPECIFIED, 100), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
+)
+def test_the_log_lost_its_tail(policy: OutOfRange, offset: int) -> None:
+    facts = replace(OLD, stored=Stored(130, 10), rules=replace(EXACT, above_max=policy))
+    assert outcome(facts) == (StartReason.ABOVE_MAX, offset, 30)
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset"),
+    [(OutOfRange.UNSPECIFIED, 5), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
+)
+@pytest.mark.parametrize("stored", [Stored(50, 8), Stored(None, 8), Stored(1000, 8)])
+def test_the_topic_was_deleted_and_created_again(
+    policy: OutOfRange, offset: int, stored: Stored
+) -> None:
+    rules = replace(EXACT, other_incarnation=policy)
+    facts = replace(OLD, stored=stored, rules=rules)
+    assert outcome(facts) == (StartReason.OTHER_INCARNATION, offset, 5)
+
+
+def test_a_group_may_refuse_to_go_on_when_progress_does_not_fit() -> None:
+    rules = GroupRules(
+        NewQueueRule.EXACT,
+        below_min=OutOfRange.FAIL,
+        above_max=OutOfRange.FAIL,
+        other_incarnation=OutOfRange.FAIL,
+    )
+    for stored in (Stored(2, 10), Stored(50, 8)):
+        with pytest.raises(InvalidOffset, match="reset the group's offset"):
+            decide(replace(OLD, rules=rules, stored=stored))
+    with pytest.raises(OffsetBeyondEnd, match="reset the group's offset"):
+        decide(replace(OLD, rules=rules, stored=Stored(130, 10)))
+
+
+def test_a_time_is_searched_for_only_when_the_decision_needs_it() -> None:
+    at = with_policy(OLD, StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=77))
+    assert search_timestamp_ms(at) == 77
+    assert search_timestamp_ms(replace(at, birth_revision=30)) is None
+    assert search_timestamp_ms(replace(at, stored=Stored(5, 10))) is None
+    ago = with_policy(
+        replace(OLD, state=QueueState(5, 100, as_of_ms=1000)),
+        StartPolicy(ConsumeFrom.DURATION, duration_ms=300),
+    )
+    assert search_timestamp_ms(ago) == 700
+    assert search_timestamp_ms(OLD) is None
+
+
+def test_the_group_s_policy_wins_over_the_reader_s_and_last_is_the_default() -> None:
+    first, tail = StartPolicy(ConsumeFrom.FIRST), StartPolicy(ConsumeFrom.TAIL, tail_messages=3)
+    assert effective_policy(first, tail) == first
+    assert effective_policy(StartPolicy(), tail) == tail
+    assert effective_policy(StartPolicy(), StartPolicy()).consume_from is ConsumeFrom.LAST
+
+
+def test_an_explanation_names_the_figures_it_rests_on() -> None:
+    text = decide(replace(OLD, stored=Stored(2, 10))).explanation
+    assert all(figure in text for figure in ("2", "5", "3 messages expired unread"))
+    assert "revision 30" in decide(NEW).explanation
+    assert "20" in decide(NEW).explanation
+
+
+def test_numbers_are_those_of_the_wire() -> None:
+    for reason in StartReason:
+        assert offset_pb2.StartReason.Name(reason) == reason.name  # type: ignore[arg-type]
+    for rule in NewQueueRule:
+        wire = nameserver_pb2.NewQueueRule.Value
+        assert wire(rule.name if rule else "NEW_QUEUE_RULE_UNSPECIFIED") == rule
+    for policy in OutOfRange:
+        assert nameserver_pb2.OutOfRangePolicy.Value(f"OUT_OF_RANGE_{policy.name}") == policy
+    for origin in ConsumeFrom:
+        assert nameserver_pb2.ConsumeFrom.Value(f"CONSUME_FROM_{origin.name}") == origin
+    assert len(offset_pb2.StartReason.keys()) == len(StartReason) + 1
+    assert start_position.OutOfRange.FAIL == nameserver_pb2.OUT_OF_RANGE_FAIL
