@@ -2,28 +2,37 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.log_scan import Chunk
 from rockoon_format.consume_queue import EntryArray, encode_entries
+from rockoon_format.names import topic_fault
 
 
-def entry_runs(
-    chunk: Chunk, marks: Mapping[str, int]
-) -> Iterator[tuple[QueueKey, int, EntryArray]]:
-    """Cut a chunk into runs of consecutive entries of one queue, in log order within each queue.
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Consecutive entries of one queue, in the order of the log."""
+
+    key: QueueKey
+    first_offset: int
+    """Queue offset of the first entry."""
+    entries: EntryArray
+
+
+def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
+    """Cut a chunk's records into runs, in log order within each queue.
 
     Args:
         chunk: records as scanned.
-        marks: topics whose records below an offset do not exist.
-
-    Yields the queue, the queue offset of the run's first entry, and the entries.
+        marks: topics whose records below a physical offset do not exist.
     """
     records = chunk.records
     physical = records.offsets + chunk.base
-    topics = [topic.decode() for topic in records.topics]
+    # A damaged name must not stop the walk; no topic has the replacement character in it.
+    topics = [topic.decode(errors="replace") for topic in records.topics]
     floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
     listed = np.flatnonzero(records.has_queue_entry & (physical >= floors[records.topic_numbers]))
     if len(listed) == 0:
@@ -38,10 +47,50 @@ def entry_runs(
     firsts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
     for first, end in itertools.pairwise(firsts):
         key = (topics[int(numbers[first])], int(queue_ids[first]))
-        yield key, int(offsets[first]), entries[first:end]
+        yield EntryRun(key, int(offsets[first]), entries[first:end])
 
 
-def dispatch(chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int]) -> None:
-    """Write a chunk's entries into their queues."""
-    for (topic, queue_id), first_offset, entries in entry_runs(chunk, marks):
-        queues.write(queues.find_or_create(topic, queue_id), first_offset, entries)
+def first_break(
+    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], newest_ms: int
+) -> int | None:
+    """Where records stop being a continuation of the store, though each looks whole by itself.
+
+    CRCs cover bodies only. What this store appended behind its own recovery point goes on exactly
+    where the log and each queue were, so a record that does not is damaged.
+
+    Args:
+        chunk: records that follow what `queues` already hold.
+        queues: as they are before the chunk is dispatched.
+        marks: topics whose records below a physical offset do not exist.
+        newest_ms: store time of the record before the chunk.
+
+    Returns:
+        Physical offset of the first record that cannot be right, None if all can.
+    """
+    records = chunk.records
+    physical = records.offsets + chunk.base
+    times_ms = records.store_timestamps_ms
+    before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
+    wrong = physical[(records.physical_offsets != physical) | (times_ms < before_ms)].tolist()
+    expected: dict[QueueKey, int] = {}
+    for run in entry_runs(chunk, marks):
+        if run.key not in expected:
+            queue = queues.find(*run.key)
+            expected[run.key] = 0 if queue is None else queue.max_offset
+        nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
+        if nameless or run.first_offset != expected[run.key]:
+            wrong.append(int(run.entries["offset"][0]))
+        expected[run.key] = run.first_offset + len(run.entries)
+    return min(wrong, default=None)
+
+
+def dispatch(
+    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], end: int | None = None
+) -> None:
+    """Write the entries of a chunk's records, or of those below `end`, into their queues."""
+    for run in entry_runs(chunk, marks):
+        entries = run.entries
+        if end is not None:
+            entries = entries[: int(np.searchsorted(entries["offset"].astype(np.int64), end))]
+        if len(entries):
+            queues.write(queues.find_or_create(*run.key), run.first_offset, entries)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from rockoon_broker.store.consume_queue import ConsumeQueues
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dispatch import dispatch
+from rockoon_broker.store.dispatch import dispatch, first_break
 from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.log_directory import list_files
 from rockoon_broker.store.log_scan import LogScan
@@ -128,16 +128,34 @@ class Recoverer:
             self._queues.load(boundary)
         self._drop_marked()
 
-        walk = LogScan(self._log, self._file_bytes, starts, self._disk)
-        marks = self._dropped.marks
-        for chunk in walk.chunks(boundary):
-            dispatch(chunk, self._queues, marks)
+        known_ms = 0 if reason or point is None else point.store_timestamp_ms
+        walk = self._walk(starts, boundary, known_ms, ours=not reason)
         starts, cleared = self._cut(starts, walk.end, boundary)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
-        known_ms = 0 if reason or point is None else point.store_timestamp_ms
         newest = max(walk.store_timestamp_ms, known_ms)
         why = reason or ("clean stop" if abort is None else "recovery point")
         return self._result(walk, starts, boundary, newest, lineage, abort, why, cleared)
+
+    def _walk(self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool) -> LogScan:
+        """Read the log from the boundary to its end and dispatch what is there.
+
+        Args:
+            newest_ms: store time of the record before the boundary.
+            ours: whether this store wrote everything behind the boundary. What another broker
+                wrote is taken as that broker takes it.
+        """
+        walk = LogScan(self._log, self._file_bytes, starts, self._disk)
+        marks = self._dropped.marks
+        for chunk in walk.chunks(boundary):
+            end = None
+            if ours:
+                end = first_break(chunk, self._queues, marks, newest_ms)
+            dispatch(chunk, self._queues, marks, end)
+            if end is not None:
+                walk.end = end
+                break
+            newest_ms = int(chunk.records.store_timestamps_ms[-1])
+        return walk
 
     def _why_not(self, point: RecoveryPoint | None, abort: bytes | None, starts: list[int]) -> str:
         """Why the recovery point cannot be used; empty if it can, as far as is known."""

@@ -417,6 +417,11 @@ class Store:
         return self._syncer.synced_end
 
     @property
+    def point_pending(self) -> bool:
+        """Whether a recovery point is being written."""
+        return self._syncer.point_pending
+
+    @property
     def failure(self) -> OSError | None:
         """The error that ended the store, if one did."""
         return self._syncer.failure
@@ -427,6 +432,15 @@ class Store:
         return not (
             self._closed or self._syncer.failure or self._not_writable or self._dispatch_error
         )
+
+    @property
+    def not_writable_reason(self) -> str:
+        """Why appends are refused, in one sentence; empty while they are not."""
+        if self._dispatch_error is not None:
+            return f"ConsumeQueues cannot be written: {self._dispatch_error}"
+        if self._syncer.failure is not None:
+            return f"a sync failed: {self._syncer.failure}"
+        return self._not_writable
 
     def queues(self) -> list[QueueKey]:
         """Every queue with a message, as (topic, queue id)."""

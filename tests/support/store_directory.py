@@ -1,0 +1,207 @@
+"""A store engine in a test's hands: an owner that syncs when told, a clock, disks that fail."""
+
+import errno
+import os
+import queue
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.store.verify import verify_store
+from rockoon_format.batch import decode_columns, encode_batch
+from rockoon_format.record import encode_host
+from support import golden_store
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+NOW_MS = 1_700_000_000_000
+BORN_HOST = encode_host("127.0.0.1", 54321)
+# A sync that takes longer than this has hung.
+PATIENCE_SECONDS = 30
+
+
+class FixedClock:
+    """Time stands still until a test moves it."""
+
+    def __init__(self, now_ms: int = NOW_MS, hour: int = 12) -> None:
+        self.time_ms = now_ms
+        self.hour = hour
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def local_hour(self, at_ms: int) -> int:
+        return self.hour
+
+
+class FailingDisk(Disk):
+    """The real file system, with calls that fail when a test says so.
+
+    Each `fail_*` is asked before the call, with its path or position, and returns an errno or 0.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[int, Path] = {}
+        self.fail_sync: Callable[[Path], int] = lambda path: 0
+        self.fail_write: Callable[[Path, int], int] = lambda path, position: 0
+        self.fail_allocate: Callable[[Path], int] = lambda path: 0
+        self.write_bytes_max: int | None = None
+        self.usage_percent: int | None = None
+        self.syncs: list[Path] = []
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        fd = super().open(path, create=create)
+        self.paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        _raise(self.fail_write(self.paths[fd], position))
+        view = memoryview(data).cast("B")
+        if self.write_bytes_max is not None:
+            view = view[: self.write_bytes_max]
+        return super().pwrite(fd, view, position)
+
+    def fdatasync(self, fd: int) -> None:
+        _raise(self.fail_sync(self.paths[fd]))
+        self.syncs.append(self.paths[fd])
+        super().fdatasync(fd)
+
+    def allocate(self, fd: int, count: int) -> None:
+        _raise(self.fail_allocate(self.paths[fd]))
+        super().allocate(fd, count)
+
+    def usage(self, path: Path) -> DiskUsage:
+        if self.usage_percent is None:
+            return super().usage(path)
+        return DiskUsage(self.usage_percent, 100 - self.usage_percent)
+
+
+def _raise(number: int) -> None:
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+def in_log(path: Path) -> bool:
+    return path.parent.name == "commitlog"
+
+
+def in_queues(path: Path) -> bool:
+    return "consumequeue" in path.parts
+
+
+def no_space_in(where: Callable[[Path], bool]) -> Callable[[Path, int], int]:
+    return lambda path, position: errno.ENOSPC if where(path) else 0
+
+
+def settings(root: Path, **changes: Any) -> StoreSettings:
+    """Small files, so that tests meet every boundary."""
+    values: dict[str, Any] = {
+        "root": root,
+        "commit_log_file_bytes": 4096,
+        "consume_queue_file_entries": 10,
+        "flush": Flush.ASYNC,
+        "memory_bytes": 1 << 30,
+        **changes,
+    }
+    return StoreSettings(**values)
+
+
+class Owner:
+    """Owns a store as a broker's loop would, but only moves when told."""
+
+    def __init__(self, configured: StoreSettings, disk: Disk | None = None, **clock: int) -> None:
+        self.synced: queue.Queue[int] = queue.Queue()
+        self.failed: queue.Queue[OSError] = queue.Queue()
+        self.clock = FixedClock(**clock)
+        self.store = Store.open(
+            configured,
+            disk=disk,
+            clock=self.clock,
+            on_synced=self.synced.put,
+            on_failed=self.failed.put,
+        )
+
+    def append(
+        self,
+        topic: str = "T",
+        queue_id: int = 0,
+        bodies: Sequence[bytes] = (b"body",),
+        tags: str | Sequence[str] = "TagA",
+    ) -> Appended:
+        each = [tags] * len(bodies) if isinstance(tags, str) else tags
+        frames, lengths = encode_batch(
+            topic.encode(),
+            queue_id,
+            list(bodies),
+            [f"TAGS\x01{tag}\x02".encode() if tag else b"" for tag in each],
+            NOW_MS - 1000,
+            BORN_HOST,
+        )
+        return self.store.append(topic, queue_id, frames, lengths, self.clock.time_ms)
+
+    def confirm(self, end_offset: int) -> list[tuple[str, int]]:
+        """Wait until the log is durable up to an offset and confirm it."""
+        advanced: list[tuple[str, int]] = []
+        reached = 0
+        while reached < end_offset:
+            reached = self.synced.get(timeout=PATIENCE_SECONDS)
+            advanced += self.store.confirm(reached)
+        return advanced
+
+    def append_durably(self, *args: Any, **kwargs: Any) -> Appended:
+        appended = self.append(*args, **kwargs)
+        self.confirm(appended.end_offset)
+        return appended
+
+    def write_point(self) -> None:
+        """Let a recovery point be written now."""
+        self.clock.time_ms += 10_000
+        self.store.tick(self.clock.time_ms)
+        while self.store.point_pending:
+            pass
+
+    def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        """Every body of a queue, read from its start."""
+        found: list[bytes] = []
+        offset = self.store.min_offset(topic, queue_id)
+        while offset < self.store.max_offset(topic, queue_id):
+            result = self.store.get(topic, queue_id, offset)
+            if result.count:
+                found += decode_columns(result.frames, result.lengths).bodies
+            assert result.next_offset > offset
+            offset = result.next_offset
+        return found
+
+
+def crashed_copy(root: Path, target: Path) -> Path:
+    """What a kill would leave: a copy of a directory in use, all that was written included."""
+    shutil.copytree(root, target)
+    return target
+
+
+def recovered(configured: StoreSettings, root: Path | None = None) -> Owner:
+    """Open a directory, check it against its own log, and return its owner, open."""
+    if root is not None:
+        configured = replace(configured, root=root)
+    owner = Owner(configured)
+    problems = verify_store(configured.root)
+    if problems:
+        owner.store.close()
+    assert problems == [], problems
+    return owner
+
+
+def unpack_golden(root: Path) -> StoreSettings:
+    """Lay out the store that Apache RocketMQ wrote; returns the settings that fit it."""
+    for path, content in golden_store.files().items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    return settings(root)
