@@ -1,0 +1,17 @@
+"""The broker process: `rockoon-broker`, `python -m rockoon_broker`."""
+
+import sys
+
+from rockoon_broker.server import serve
+from rockoon_broker.settings import BrokerSettings
+from rockoon_runtime.process import run
+
+
+def main() -> int:
+    return run(
+        "broker", "A broker of a Rockoon cluster: it stores messages.", BrokerSettings, serve
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Batches on their way into the log: placed in the order they come, answered when they are durable.
+
+Invariants:
+1. Placing a batch and noting who waits for it happen without a pause in between, so `_pending` is
+   in the order of the log and one sync answers a prefix of it.
+2. Nobody is answered by a sync that failed, nor afterwards.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.store import errors as store_errors
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.store import Appended, Store
+from rockoon_format.batch import BatchError, BatchFault
+from rockoon_proto.errors import (
+    BodyTooLarge,
+    InvalidTopicName,
+    MalformedBatch,
+    NotReady,
+    PropertiesTooLarge,
+    RockoonError,
+    StoreFailed,
+    StoreNotWritable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLimits:
+    """What a batch must not exceed."""
+
+    batch_bytes_max: int
+    batch_messages_max: int
+    body_bytes_max: int
+    properties_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A batch in the log."""
+
+    appended: Appended
+    durable: "asyncio.Future[RockoonError | None] | None"
+    """Done when the batch is as durable as was promised; None when it is already. The result is
+    None, or why it never will be."""
+
+
+class Appends:
+    """The way into a store. Used by the event loop's thread alone.
+
+    Args:
+        store: open.
+        limits: of one batch.
+        clock: store timestamps.
+        waits_for_sync: whether an answer has to wait for a sync (flush = sync).
+        arrived: called for each queue that has new messages for its readers.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: AppendLimits,
+        clock: Clock,
+        *,
+        waits_for_sync: bool,
+        arrived: Callable[[QueueKey], None],
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._waits_for_sync = waits_for_sync
+        self._arrived = arrived
+        # End of each batch that waits for a sync, and who waits.
+        self._pending: deque[tuple[int, asyncio.Future[RockoonError | None]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        # Set whenever a sync has made room; whoever waits for room clears it first.
+        self._room = asyncio.Event()
+        self._failure: RockoonError | None = None
+        self.messages = 0
+        self.bytes = 0
+
+    async def place(self, topic: str, queue_id: int, frames: bytes, lengths: bytes) -> Placed:
+        """Put a batch into the log; waits only while too much is unsynced.
+
+        Cancelling it while it waits is safe: nothing was appended then.
+
+        Args:
+            topic: one that may be written.
+            queue_id: one of its queues.
+            frames: records back to back.
+            lengths: their sizes, packed little-endian u32.
+
+        Raises:
+            RockoonError: the batch is refused, or the store takes none; nothing was appended.
+        """
+        sizes = self._check(frames, lengths)
+        while True:
+            try:
+                return self._place(topic, queue_id, frames, sizes)
+            except store_errors.StoreBusy:
+                self._room.clear()
+                await self._room.wait()
+
+    def confirmed(self, end: int) -> None:
+        """The log is durable up to `end`: let readers see it, answer who waits."""
+        if self._failure is not None:
+            return
+        try:
+            advanced = self._store.confirm(end)
+        except (store_errors.StoreFailed, store_errors.StoreClosed):
+            # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
+            return
+        pending = self._pending
+        while pending and pending[0][0] <= end:
+            durable = pending.popleft()[1]
+            if not durable.done():
+                durable.set_result(None)
+        for queue in advanced:
+            self._arrived(queue)
+        self._room.set()
+
+    def failed(self, reason: str) -> None:
+        """A sync failed: whoever waits is told, and so is everybody who comes."""
+        self._failure = StoreFailed(reason=reason)
+        while self._pending:
+            durable = self._pending.popleft()[1]
+            if not durable.done():
+                durable.set_result(self._failure)
+        self._room.set()
+
+    def _check(self, frames: bytes, lengths: bytes) -> NDArray[np.uint32]:
+        if not lengths or len(lengths) % 4:
+            raise MalformedBatch(index=0, reason=f"{len(lengths)} bytes of record lengths")
+        count = len(lengths) // 4
+        if count > self._limits.batch_messages_max:
+            most = self._limits.batch_messages_max
+            raise MalformedBatch(index=0, reason=f"{count} messages, more than {most}")
+        if len(frames) > self._limits.batch_bytes_max:
+            most = self._limits.batch_bytes_max
+            raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
+        return np.frombuffer(lengths, "<u4")
+
+    def _place(self, topic: str, queue_id: int, frames: bytes, sizes: NDArray[np.uint32]) -> Placed:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            appended = self._store.append(topic, queue_id, frames, sizes, self._clock.now_ms())
+        except BatchError as failure:
+            raise self._refusal(failure) from failure
+        except store_errors.BatchTooLarge as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        except store_errors.UnstorableTopic as failure:
+            raise InvalidTopicName(topic=topic, reason=str(failure)) from failure
+        except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
+            raise StoreNotWritable(reason=str(failure)) from failure
+        except store_errors.StoreFailed as failure:
+            raise StoreFailed(reason=str(failure)) from failure
+        except store_errors.StoreClosed as failure:
+            raise NotReady(service="the broker", reason="it is stopping") from failure
+        self.messages += appended.count
+        self.bytes += len(frames)
+        if not self._waits_for_sync:
+            self._arrived((topic, queue_id))
+            return Placed(appended, None)
+        durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
+        self._pending.append((appended.end_offset, durable))
+        return Placed(appended, durable)
+
+    def _refusal(self, failure: BatchError) -> RockoonError:
+        if failure.reason is BatchFault.BODY_TOO_LARGE:
+            return BodyTooLarge(index=failure.index, limit=self._limits.body_bytes_max)
+        if failure.reason is BatchFault.PROPERTIES_TOO_LARGE:
+            return PropertiesTooLarge(index=failure.index, limit=self._limits.properties_bytes_max)
+        return MalformedBatch(index=failure.index, reason=str(failure).partition(": ")[2])

@@ -1,0 +1,258 @@
+"""A broker: its store, the topics it serves, and the doors to both.
+
+    routes → topics ─┐
+    Append → appends ┼→ store → Syncer's thread → confirmed → waiting pulls, waiting appends
+    Pull   → pulls ──┘
+
+Everything here runs on the event loop's thread, which owns the store. Only opening it, and writing
+the topics down, happen in another thread; the store is not used meanwhile, or not touched by it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rockoon_broker.appends import AppendLimits, Appends, Placed
+from rockoon_broker.clock import Clock
+from rockoon_broker.long_poll import WaitingPulls
+from rockoon_broker.nameservers import Nameservers
+from rockoon_broker.pulls import Pulled, Pulls, PullWish
+from rockoon_broker.routes import RouteFollower
+from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.store import Store
+from rockoon_broker.topic_file import TopicFile
+from rockoon_broker.topics import RouteChange, ServedTopic, plan
+from rockoon_proto.errors import (
+    QueueNotFound,
+    TopicNotFound,
+    TopicNotReadable,
+    TopicNotWritable,
+)
+
+log = logging.getLogger(__name__)
+
+CATCH_UP_SECONDS_MAX = 2.0
+CATCH_UP_KNOWN_SECONDS_MAX = 0.25
+TICK_SECONDS_MAX = 0.1
+RETRY_SECONDS = 1.0
+CONFIG_DIRECTORY = "config"
+
+
+class Broker:
+    """An open broker. Make one with `Broker.open`.
+
+    Attributes:
+        store: the log.
+        table: the topics served now; replaced as a whole, by `apply` alone.
+        routes: who keeps the table in step.
+        recovery_seconds: how long opening the store took.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: Store,
+        topic_file: TopicFile,
+        nameservers: Nameservers,
+        clock: Clock,
+        disk: Disk,
+        recovery_seconds: float,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.table = topic_file.read()
+        self.routes = RouteFollower(nameservers, settings.name, self.apply)
+        self.recovery_seconds = recovery_seconds
+        self._topic_file = topic_file
+        self._clock = clock
+        self._disk = disk
+        self._waiting = WaitingPulls(settings.waiting_pulls_max)
+        self.appends = Appends(
+            store,
+            AppendLimits(
+                batch_bytes_max=settings.batch_bytes_max,
+                batch_messages_max=settings.batch_messages_max,
+                body_bytes_max=settings.body_bytes_max,
+                properties_bytes_max=settings.properties_bytes_max,
+            ),
+            clock,
+            waits_for_sync=settings.flush == "sync",
+            arrived=self._waiting.arrived,
+        )
+        self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
+        # Revisions up to here were waited for in vain; known queues do not wait for them again.
+        self._given_up_revision = 0
+
+    @classmethod
+    async def open(
+        cls,
+        settings: BrokerSettings,
+        store_host: tuple[str, int],
+        nameservers: Nameservers,
+        *,
+        clock: Clock,
+        disk: Disk,
+        on_failed: Callable[[str], None],
+    ) -> "Broker":
+        """Open the store and read which topics it serves.
+
+        Args:
+            settings: as loaded.
+            store_host: IPv4 address and port to write into records.
+            nameservers: whose routes to follow.
+            clock: every time the broker needs.
+            disk: the store's file layer.
+            on_failed: called on the loop's thread, once, when a sync has failed; from then on
+                nothing is acknowledged, and the process must end.
+
+        Raises:
+            SettingsError: the store refuses a setting.
+            StoreError, OSError: the store cannot be opened.
+        """
+        loop = asyncio.get_running_loop()
+        opened: list[Broker] = []
+
+        # Both are called on the Syncer's thread, which makes no sync before the first append.
+        def synced(end: int) -> None:
+            loop.call_soon_threadsafe(opened[0].appends.confirmed, end)
+
+        def failed(failure: OSError) -> None:
+            loop.call_soon_threadsafe(opened[0]._failed, failure, on_failed)
+
+        store_settings = settings.for_store(store_host)
+        topic_file = TopicFile(settings.store_path / CONFIG_DIRECTORY, disk)
+        began = clock.monotonic_seconds()
+        store = await asyncio.to_thread(
+            Store.open,
+            store_settings,
+            disk=disk,
+            clock=clock,
+            on_synced=synced,
+            on_failed=failed,
+        )
+        recovery_seconds = clock.monotonic_seconds() - began
+        try:
+            broker = cls(settings, store, topic_file, nameservers, clock, disk, recovery_seconds)
+        except BaseException:
+            store.close()
+            raise
+        opened.append(broker)
+        return broker
+
+    # What a topic is good for.
+
+    async def append(
+        self, topic: str, queue_id: int, frames: bytes, lengths: bytes, route_revision: int
+    ) -> Placed:
+        """Put a batch into the log; see `Appends.place`."""
+        await self.catch_up([(topic, queue_id)], route_revision)
+        if not self.served(topic, queue_id).writable:
+            raise TopicNotWritable(topic=topic)
+        return await self.appends.place(topic, queue_id, frames, lengths)
+
+    async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
+        """Messages of a queue; see `Pulls.pull`."""
+        await self.catch_up([(wish.topic, wish.queue_id)], route_revision)
+        return await self.pulls.pull(wish, lambda: self.check_readable(wish.topic, wish.queue_id))
+
+    def served(self, topic: str, queue_id: int) -> ServedTopic:
+        """The topic of a queue that is served here.
+
+        Raises:
+            TopicNotFound, QueueNotFound: none such.
+        """
+        found = self.table.topics.get(topic)
+        if found is None:
+            raise TopicNotFound(topic=topic)
+        if not 0 <= queue_id < found.queues:
+            raise QueueNotFound(topic=topic, queue=queue_id, broker=self.settings.name)
+        return found
+
+    def check_readable(self, topic: str, queue_id: int) -> None:
+        """Raise if a queue may not be read."""
+        if not self.served(topic, queue_id).readable:
+            raise TopicNotReadable(topic=topic)
+
+    async def catch_up(self, queues: list[tuple[str, int]], route_revision: int) -> None:
+        """Wait, at most 2 s, for routes that a caller has seen and this broker has not.
+
+        A queue that is known is waited for as well: its topic may be another one by now, and what
+        is appended to the old one goes with it. But only for a moment, because mostly it is the
+        same, and not while no nameserver could tell.
+        """
+        if route_revision <= self.table.revision:
+            return
+        known = all(self._knows(topic, queue_id) for topic, queue_id in queues)
+        hopeless = not self.routes.following or route_revision <= self._given_up_revision
+        if known and hopeless:
+            return
+        seconds = CATCH_UP_KNOWN_SECONDS_MAX if known else CATCH_UP_SECONDS_MAX
+        if not await self.routes.wait_revision(route_revision, seconds):
+            self._given_up_revision = max(self._given_up_revision, route_revision)
+
+    def _knows(self, topic: str, queue_id: int) -> bool:
+        found = self.table.topics.get(topic)
+        return found is not None and 0 <= queue_id < found.queues
+
+    # What changes.
+
+    async def apply(self, change: RouteChange) -> None:
+        """Put a change of the routes into force, durably.
+
+        Tried again until the disk takes it: serving a topic whose incarnation is not written down
+        would, after a crash, drop what was stored for it.
+        """
+        planned = plan(self.table, change)
+        if planned.went_back:
+            log.error(
+                "routes of revision %d are older than %d, seen before: etcd was replaced or lost "
+                "data; every topic's messages are kept",
+                change.revision,
+                self.table.revision,
+            )
+        self.table = self.table.without(planned.drop)
+        for topic in planned.drop:
+            self._waiting.topic_gone(topic)
+        while True:
+            try:
+                for topic in planned.drop:
+                    log.info("topic %s was deleted: dropping its messages", topic)
+                    self.store.drop_topic(topic, self._clock.now_ms())
+                if planned.changed:
+                    await asyncio.to_thread(
+                        self._topic_file.write, planned.table, self._clock.now_ms()
+                    )
+                break
+            except (OSError, StoreError) as failure:
+                log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
+                await asyncio.sleep(RETRY_SECONDS)
+        self.table = planned.table
+
+    async def run_ticks(self) -> None:
+        """Let the store do what is due, until cancelled or the store has failed."""
+        pause_seconds = min(TICK_SECONDS_MAX, self.settings.flush_interval_ms / 1000)
+        while self.store.failure is None:
+            for queue in self.store.tick(self._clock.now_ms()):
+                self._waiting.arrived(queue)
+            await asyncio.sleep(pause_seconds)
+
+    def release_waiting(self) -> None:
+        """Answer every waiting pull now, and let none wait any more."""
+        self._waiting.release()
+
+    @property
+    def waiting_pulls(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def disk_used_ratio(self) -> float:
+        """Share of the store's partition in use, 0 to 1."""
+        usage = self._disk.usage(self.settings.store_path)
+        return usage.used_bytes / max(usage.used_bytes + usage.usable_bytes, 1)
+
+    def _failed(self, failure: OSError, on_failed: Callable[[str], None]) -> None:
+        reason = f"a sync of {self.settings.store_path} failed: {failure}"
+        self.appends.failed(reason)
+        on_failed(reason)

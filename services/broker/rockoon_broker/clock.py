@@ -1,0 +1,21 @@
+"""Where the broker's time comes from."""
+
+import time
+from typing import Protocol
+
+from rockoon_broker.store.clock import Clock as WallClock
+from rockoon_broker.store.clock import SystemClock as SystemWallClock
+
+
+class Clock(WallClock, Protocol):
+    """Wall-clock time for what is stored, monotonic time for how long things take."""
+
+    def monotonic_seconds(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+
+class SystemClock(SystemWallClock):
+    """The machine's clocks."""
+
+    def monotonic_seconds(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,185 @@
+"""A broker's life, from its settings to its end."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Coroutine
+from importlib.metadata import version
+
+from grpc import aio
+
+from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
+from rockoon_broker.clock import Clock, SystemClock
+from rockoon_broker.nameservers import Nameservers
+from rockoon_broker.registration import Registration, read_or_make_store_id
+from rockoon_broker.service import SERVICE_NAME, BrokerService
+from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreError
+from rockoon_proto.v1 import broker_pb2_grpc, nameserver_pb2
+from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
+from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.wire import GrpcServer
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    settings: BrokerSettings,
+    stop: Stop,
+    *,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+) -> None:
+    """Run a broker until `stop` is requested and everything is put away.
+
+    It ends from the outside in: not ready, out of the routes, waiting readers answered, calls
+    finished, loops ended, store closed.
+
+    Args:
+        settings: as loaded.
+        stop: the wish to stop; set here too, when a sync fails or the broker's name is taken.
+        clock: every time the broker needs; the machine's by default.
+        disk: the store's file layer; the real one by default.
+
+    Raises:
+        Fatal: the store was refused.
+        SettingsError, ListenError: a setting cannot be used.
+    """
+    clock, disk = clock or SystemClock(), disk or Disk()
+    nameservers = Nameservers(settings.nameservers, settings.cluster)
+    broker: Broker | None = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            service = BrokerService(tasks, clock)
+            server = make_server(settings, service)
+            await server.set_serving(False)
+            async with server:
+                address = settings.advertise or server.address
+                broker = await open_broker(settings, address, nameservers, stop, clock, disk)
+                node = node_of(broker, address, disk, clock.now_ms())
+                registration = Registration(nameservers, node)
+                loops = [
+                    tasks.create_task(broker.run_ticks(), name="store-ticks"),
+                    tasks.create_task(broker.routes.run(), name="route-follower"),
+                ]
+                await at_most(settings.first_routes_seconds_max, broker.routes.wait_settled())
+                service.serve(broker)
+                await server.set_serving(True)
+                loops.append(tasks.create_task(keep_registered(registration, stop)))
+                await at_most(settings.first_routes_seconds_max, registration.wait_settled())
+                announce("broker", settings.name, address)
+                log.info("stopping: %s", await stop.wait())
+
+                await server.set_serving(False)
+                service.refuse("it is stopping")
+                await registration.leave()
+                broker.release_waiting()
+            for task in loops:
+                task.cancel()
+    finally:
+        await nameservers.close()
+        if broker is not None:
+            close_store(broker, stop)
+
+
+def make_server(settings: BrokerSettings, service: BrokerService) -> GrpcServer:
+    def register(server: aio.Server) -> None:
+        broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
+
+    return GrpcServer(
+        "broker",
+        settings.cluster,
+        settings.listen,
+        register,
+        [SERVICE_NAME],
+        drain_seconds_max=settings.drain_seconds_max,
+    )
+
+
+async def open_broker(
+    settings: BrokerSettings,
+    address: str,
+    nameservers: Nameservers,
+    stop: Stop,
+    clock: Clock,
+    disk: Disk,
+) -> Broker:
+    """Open the broker; Fatal if its store is refused."""
+    store_host = await resolve_store_host(settings.store_host or address)
+
+    def failed(reason: str) -> None:
+        stop.fail(Fatal(ExitStatus.DISK_FAILED, reason))
+
+    try:
+        broker = await Broker.open(
+            settings, store_host, nameservers, clock=clock, disk=disk, on_failed=failed
+        )
+    except (StoreError, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
+    recovery = broker.store.recovery
+    log.info(
+        "store %s open after %.2f s: %d records read behind offset %d (%s), %d topics",
+        settings.store_path,
+        broker.recovery_seconds,
+        recovery.records_scanned,
+        recovery.boundary,
+        recovery.reason or "stopped cleanly",
+        len(broker.table.served),
+    )
+    return broker
+
+
+async def resolve_store_host(address: str) -> tuple[str, int]:
+    """IPv4 address and port for "host:port".
+
+    Raises:
+        SettingsError: the host has no IPv4 address, which records need.
+    """
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, int(port), family=socket.AF_INET)
+        return str(ipaddress.IPv4Address(found[0][4][0])), int(port)
+    except (OSError, ValueError) as failure:
+        raise SettingsError(
+            f"{address} has no IPv4 address to write into records: set store_host"
+        ) from failure
+
+
+def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nameserver_pb2.Node:
+    """The broker's entry in the routes."""
+    settings = broker.settings
+    return nameserver_pb2.Node(
+        kind=nameserver_pb2.BROKER,
+        name=settings.name,
+        address=address,
+        store_id=read_or_make_store_id(settings.store_path / CONFIG_DIRECTORY, disk),
+        started_at_ms=started_at_ms,
+        version=version("rockoon-broker"),
+    )
+
+
+async def at_most(seconds: float, wish: Coroutine[object, object, None]) -> None:
+    """Wait for something that is good to have, but not for ever."""
+    try:
+        async with asyncio.timeout(seconds):
+            await wish
+    except TimeoutError:
+        log.warning("no nameserver has answered in %.1f s: going on without", seconds)
+
+
+async def keep_registered(registration: Registration, stop: Stop) -> None:
+    """The root of the registration's task: a refusal ends the broker, in an orderly way."""
+    try:
+        await registration.run()
+    except Fatal as refusal:
+        stop.fail(refusal)
+
+
+def close_store(broker: Broker, stop: Stop) -> None:
+    try:
+        broker.store.close()
+    except StoreError as failure:
+        stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))

@@ -1,0 +1,284 @@
+"""The Broker service of the wire: translates, calls one method, translates back."""
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from rockoon_broker.append_stream import AppendStream, reply_to
+from rockoon_broker.appends import Placed
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.pulls import BYTES_MAX, PullWish
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_format.message_id import decode_offset_id
+from rockoon_format.record import decode_record, encode_host
+from rockoon_proto.errors import (
+    InvalidArgument,
+    InvalidOffset,
+    MessageNotFound,
+    NotReady,
+    RockoonError,
+)
+from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
+
+SERVICE_NAME = "rockoon.v1.Broker"
+
+OFFSET_MAX = 1 << 62
+QUEUES_MAX = 4096
+TAG_HASHES_MAX = 4096
+READ_MESSAGES_MAX = 1024
+
+STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
+    status: getattr(broker_pb2, status.name) for status in GetStatus
+}
+BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
+
+
+class BrokerService(broker_pb2_grpc.BrokerServicer):
+    """The servicer. Refuses everything until `serve` gives it a broker, and after `refuse`.
+
+    Args:
+        tasks: owns the tasks that read AppendStreams.
+        clock: for `as_of_ms`.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._broker: Broker | None = None
+        self._refusal = "it is recovering its store"
+        self._store_host = b""
+        self._streams: set[AppendStream] = set()
+
+    def serve(self, broker: Broker) -> None:
+        """Answer calls from now on."""
+        self._broker = broker
+        self._store_host = encode_host(*broker.store.settings.store_host)
+
+    def refuse(self, reason: str) -> None:
+        """Take no new calls; streams end when what they placed is answered."""
+        self._refusal = reason
+        self._broker = None
+        for stream in self._streams:
+            stream.end()
+
+    def _open(self) -> Broker:
+        if self._broker is None:
+            raise NotReady(service="the broker", reason=self._refusal)
+        return self._broker
+
+    async def Append(
+        self, request: broker_pb2.AppendRequest, context: object
+    ) -> broker_pb2.AppendReply:
+        placed = await self._place(request)
+        if placed.durable is not None:
+            refusal = await placed.durable
+            if refusal is not None:
+                raise refusal
+        return reply_to(request.request_id, placed, self._store_host)
+
+    async def AppendStream(
+        self, request_iterator: Any, context: object
+    ) -> AsyncIterator[broker_pb2.AppendReply]:
+        self._open()
+        stream = AppendStream(self._place, self._store_host)
+        self._streams.add(stream)
+        reader = self._tasks.create_task(
+            stream.read(aiter(request_iterator)), name="append-stream-reader"
+        )
+        try:
+            async for reply in stream.answers():
+                yield reply
+        finally:
+            self._streams.discard(stream)
+            reader.cancel()
+
+    async def _place(self, request: broker_pb2.AppendRequest) -> Placed:
+        return await self._open().append(
+            request.topic,
+            request.queue_id,
+            request.frames,
+            request.record_lengths,
+            request.route_revision,
+        )
+
+    async def Pull(self, request: broker_pb2.PullRequest, context: object) -> broker_pb2.PullReply:
+        check_offset(request.offset)
+        for name in ("max_messages", "max_bytes", "wait_ms"):
+            if getattr(request, name) < 0:
+                raise InvalidArgument(reason=f"{name} is {getattr(request, name)}")
+        if len(request.tag_hashes) > TAG_HASHES_MAX:
+            raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
+        wish = PullWish(
+            topic=request.topic,
+            queue_id=request.queue_id,
+            offset=request.offset,
+            messages_max=request.max_messages,
+            bytes_max=request.max_bytes,
+            wait_ms=request.wait_ms,
+            tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
+        )
+        pulled = await self._open().pull(wish, request.route_revision)
+        found = pulled.found
+        return broker_pb2.PullReply(
+            status=STATUSES[pulled.status],
+            next_offset=pulled.next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+            frames=found.frames,
+            record_lengths=packed(found),
+        )
+
+    async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
+        broker = self._open()
+        if request.WhichOneof("what") == "range":
+            return read_range(broker, request.range)
+        return read_message(broker, request.message_id)
+
+    async def QueueStatus(
+        self, request: broker_pb2.QueueStatusRequest, context: object
+    ) -> broker_pb2.QueueStatusReply:
+        broker = self._open()
+        check_queues(len(request.queues))
+        await broker.catch_up(
+            [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
+        )
+        return broker_pb2.QueueStatusReply(
+            queues=[queue_state(broker, queue) for queue in request.queues],
+            as_of_ms=self._clock.now_ms(),
+        )
+
+    async def SearchOffset(
+        self, request: broker_pb2.SearchOffsetRequest, context: object
+    ) -> broker_pb2.SearchOffsetReply:
+        broker = self._open()
+        check_queues(len(request.queues))
+        if request.boundary not in BOUNDARIES:
+            raise InvalidArgument(reason=f"no boundary is {request.boundary}")
+        boundary = BOUNDARIES[request.boundary]
+        await broker.catch_up(
+            [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
+        )
+        reply = broker_pb2.SearchOffsetReply()
+        for queue in request.queues:
+            found = reply.offsets.add(queue=queue)
+            try:
+                broker.served(queue.topic, queue.queue_id)
+            except RockoonError as refusal:
+                found.error.CopyFrom(refusal.to_wire())
+                continue
+            found.offset = broker.store.search_offset(
+                queue.topic, queue.queue_id, request.timestamp_ms, boundary
+            )
+        return reply
+
+    async def DescribeBroker(
+        self, request: broker_pb2.DescribeBrokerRequest, context: object
+    ) -> broker_pb2.DescribeBrokerReply:
+        return describe(self._open())
+
+
+def check_offset(offset: int) -> None:
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidOffset(offset=offset)
+
+
+def check_queues(count: int) -> None:
+    if count > QUEUES_MAX:
+        raise InvalidArgument(reason=f"{count} queues, more than {QUEUES_MAX}")
+
+
+def packed(found: GetResult) -> bytes:
+    """Record lengths as the wire has them."""
+    return found.lengths.astype("<u4", copy=False).tobytes()
+
+
+def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.ReadReply:
+    check_offset(wanted.offset)
+    if not 0 <= wanted.messages <= READ_MESSAGES_MAX:
+        raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
+    broker.check_readable(wanted.topic, wanted.queue_id)
+    messages = wanted.messages or 1
+    found = broker.store.get(
+        wanted.topic,
+        wanted.queue_id,
+        wanted.offset,
+        messages_max=messages,
+        bytes_max=BYTES_MAX,
+        entries_max=messages,
+    )
+    if found.status is not GetStatus.FOUND:
+        position = f"offset {wanted.offset} of queue {wanted.queue_id} of {wanted.topic!r}"
+        raise MessageNotFound(position=position)
+    return broker_pb2.ReadReply(frames=found.frames, record_lengths=packed(found))
+
+
+def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
+    """One message by its offsetMsgId.
+
+    The host in the id is compared with the one in the record, not with this broker's: the broker's
+    address may have changed since.
+    """
+    try:
+        where = decode_offset_id(message_id)
+    except ValueError as failure:
+        raise InvalidArgument(reason=str(failure)) from failure
+    not_here = MessageNotFound(position=message_id)
+    try:
+        frame = broker.store.read_at(where.physical_offset)
+    except UnknownOffset as failure:
+        raise not_here from failure
+    record = decode_record(frame)
+    topic = record.topic.decode()
+    if record.store_host != where.store_host or topic not in broker.table.topics:
+        raise not_here
+    broker.check_readable(topic, record.queue_id)
+    return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
+
+
+def queue_state(broker: Broker, queue: broker_pb2.BrokerQueue) -> broker_pb2.QueueState:
+    try:
+        broker.served(queue.topic, queue.queue_id)
+    except RockoonError as refusal:
+        return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
+    status: QueueStatus = broker.store.queue_status(queue.topic, queue.queue_id)
+    # Fields that are None stay absent.
+    return broker_pb2.QueueState(
+        queue=queue,
+        min_offset=status.min_offset,
+        max_offset=status.max_offset,
+        first_store_timestamp_ms=status.first_store_timestamp_ms,
+        last_store_timestamp_ms=status.last_store_timestamp_ms,
+        first_in_memory_by_distance=status.first_entry_in_memory_by_distance,
+        first_pages_resident=status.first_entry_pages_resident,
+    )
+
+
+def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
+    store, served = broker.store, broker.table.served
+    return broker_pb2.DescribeBrokerReply(
+        name=broker.settings.name,
+        cluster=broker.settings.cluster,
+        log_min_offset=store.log_min_offset,
+        log_max_offset=store.log_end_offset,
+        log_synced_offset=store.durable_end,
+        flush=broker.settings.flush,
+        writable=store.writable,
+        not_writable_reason=store.not_writable_reason,
+        disk_used_ratio=broker.disk_used_ratio,
+        topics=len(served),
+        queues=sum(topic.queues for topic in served),
+        recovery_records_scanned=store.recovery.records_scanned,
+        recovery_bytes_scanned=store.recovery.bytes_scanned,
+        recovery_seconds=broker.recovery_seconds,
+        recovery_was_clean=store.recovery.was_clean,
+        route_revision=broker.table.revision,
+        messages_appended=broker.appends.messages,
+        messages_pulled=broker.pulls.messages,
+        bytes_appended=broker.appends.bytes,
+        bytes_pulled=broker.pulls.bytes,
+    )

@@ -1,0 +1,126 @@
+"""Every setting of a broker, and what the store makes of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_runtime.settings import SettingsError, setting
+
+STORE_PATH = Path("store")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
+
+    cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
+    name: str = setting("broker-a", "name of this broker, unique among the cluster's live brokers")
+    listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 takes a free one")
+    advertise: str | None = setting(
+        None, "host:port that others are told; by default where it listens"
+    )
+    nameservers: tuple[str, ...] = setting(
+        ("127.0.0.1:9876",), "host:port of every nameserver, separated by commas"
+    )
+    store_path: Path = setting(  # noqa: RUF009 - a field, made once
+        STORE_PATH, "directory of commitlog/, consumequeue/ and config/; made when missing"
+    )
+    store_host: str | None = setting(
+        None,
+        "IPv4 host:port written into every record and message id; by default the advertised one",
+    )
+
+    flush: str = setting(
+        "sync",
+        "sync: acknowledge a message when it is on disk; async: when the system has it",
+        choices=("sync", "async"),
+    )
+    flush_interval_ms: int = setting(
+        500, "how often the log is synced with flush = async, milliseconds", minimum=1
+    )
+    commit_log_file_bytes: int = setting(
+        1 << 30, "size of a CommitLog file; must not change once there are any", minimum=1024
+    )
+    consume_queue_file_entries: int = setting(
+        300_000, "entries in a ConsumeQueue file; must not change once there are any", minimum=1
+    )
+    unsynced_bytes_max: int = setting(
+        256 << 20, "bytes that may wait for a sync before appends wait as well", minimum=4096
+    )
+
+    reserved_hours: float = setting(72.0, "age after which a CommitLog file is deleted", minimum=0)
+    delete_when: str = setting("04", "local hours in which expired files are deleted: 04;16")
+    disk_used_percent_max: int = setting(
+        75, "above this share of the disk expired files go at any hour", minimum=10, maximum=95
+    )
+    disk_forced_percent: int = setting(
+        85, "above this share the oldest files go unexpired", minimum=30, maximum=100
+    )
+    disk_full_percent: int = setting(
+        90, "above this share no messages are taken", minimum=35, maximum=100
+    )
+    disk_check_interval_ms: int = setting(
+        10_000, "how often the disk is looked at and old files deleted, milliseconds", minimum=1
+    )
+    disk_check_delay_ms: int = setting(
+        60_000, "how long after the start this begins, milliseconds", minimum=0
+    )
+
+    body_bytes_max: int = setting(4 << 20, "largest message body", minimum=1, maximum=1 << 26)
+    properties_bytes_max: int = setting(
+        32_767, "largest properties of a message", minimum=0, maximum=32_767
+    )
+    batch_bytes_max: int = setting(
+        16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20
+    )
+    batch_messages_max: int = setting(
+        65_536, "most messages in one batch", minimum=1, maximum=1 << 20
+    )
+    memory_bytes: int | None = setting(
+        None, "RAM assumed by the rule `first message still in memory`; by default the machine's"
+    )
+
+    waiting_pulls_max: int = setting(
+        10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
+    )
+    wait_ms_max: int = setting(
+        30_000, "longest time a pull may wait for messages", minimum=0, maximum=30_000
+    )
+    first_routes_seconds_max: float = setting(
+        3.0, "how long a start waits for the nameservers before it serves without", minimum=0
+    )
+    drain_seconds_max: float = setting(
+        5.0, "how long calls in flight may take when the broker stops", minimum=0
+    )
+
+    def for_store(self, store_host: tuple[str, int]) -> StoreSettings:
+        """The store's part.
+
+        Args:
+            store_host: IPv4 address and port to write into records.
+
+        Raises:
+            SettingsError: a value that only the store can judge is wrong.
+        """
+        try:
+            return StoreSettings(
+                root=self.store_path,
+                store_host=store_host,
+                commit_log_file_bytes=self.commit_log_file_bytes,
+                consume_queue_file_entries=self.consume_queue_file_entries,
+                flush=Flush(self.flush),
+                flush_interval_ms=self.flush_interval_ms,
+                reserved_hours=self.reserved_hours,
+                delete_when=self.delete_when,
+                disk_used_percent_max=self.disk_used_percent_max,
+                disk_forced_percent=self.disk_forced_percent,
+                disk_full_percent=self.disk_full_percent,
+                clean_interval_ms=self.disk_check_interval_ms,
+                clean_delay_ms=self.disk_check_delay_ms,
+                body_bytes_max=self.body_bytes_max,
+                properties_bytes_max=self.properties_bytes_max,
+                unsynced_bytes_max=self.unsynced_bytes_max,
+                memory_bytes=self.memory_bytes,
+            )
+        except ValueError as failure:
+            raise SettingsError(str(failure)) from failure
