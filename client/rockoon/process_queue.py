@@ -92,7 +92,7 @@ class ProcessQueue(Generic[Batch]):
     """The messages of one queue between the pull that brought them and the commit."""
 
     next_offset: int
-    """Where the next pull starts. Written by `put` only."""
+    """Where the next pull starts. Written by `put` and `put_nothing`."""
     limits: FlowLimits = field(default_factory=FlowLimits)
     dropped: bool = False
     unfinished: int = 0
@@ -112,7 +112,7 @@ class ProcessQueue(Generic[Batch]):
 
         Args:
             batch: the messages, kept as they are.
-            offsets: their queue offsets, ascending; empty when nothing matched the filter.
+            offsets: their queue offsets, ascending, one at least.
             next_offset: where the next pull starts, beyond all of `offsets`.
             size_bytes: what holding the batch costs.
 
@@ -122,22 +122,24 @@ class ProcessQueue(Generic[Batch]):
         if self.dropped:
             return
         count = len(offsets)
-        if next_offset < self.next_offset or (
-            count and not self.next_offset <= offsets[0] <= offsets[-1] < next_offset
-        ):
+        if not (count and self.next_offset <= offsets[0] <= offsets[-1] < next_offset):
             raise ValueError(
                 f"a pull from {self.next_offset} brought {count} messages and goes on at "
                 f"{next_offset}: it overlaps"
             )
-        if count:
-            if offsets[-1] - offsets[0] == count - 1:
-                offsets = range(offsets[0], offsets[0] + count)
-            held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
-            self._held.append(held)
-            self._firsts.append(offsets[0])
-            self.unfinished += count
-            self.bytes_held += size_bytes
+        if offsets[-1] - offsets[0] == count - 1:
+            offsets = range(offsets[0], offsets[0] + count)
+        held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
+        self._held.append(held)
+        self._firsts.append(offsets[0])
+        self.unfinished += count
+        self.bytes_held += size_bytes
         self.next_offset = next_offset
+
+    def put_nothing(self, next_offset: int) -> None:
+        """Take in that a pull brought no message up to `next_offset`."""
+        if not self.dropped:
+            self.next_offset = max(self.next_offset, next_offset)
 
     def take(self, messages_max: int) -> list[Run[Batch]]:
         """Hand out the next messages, at most `messages_max`; they stay held until done."""

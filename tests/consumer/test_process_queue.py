@@ -43,7 +43,7 @@ def test_messages_finished_out_of_order_wait_for_the_smallest_unfinished_one() -
 def test_messages_left_out_by_a_filter_count_as_finished() -> None:
     queue = queue_of([10, 17], start=5)
     assert queue.commit_offset == 10
-    queue.put("none matched", [], next_offset=900, size_bytes=0)
+    queue.put_nothing(900)
     queue.done(taken(queue, 5))
     assert queue.commit_offset == 900
 
@@ -136,7 +136,10 @@ class AgainstModel(RuleBasedStateMachine):
             offsets.append(at + gap)
             at += gap + 1
         self.end = at + behind
-        self.queue.put(0, offsets, next_offset=self.end, size_bytes=10 * len(offsets))
+        if offsets:
+            self.queue.put(0, offsets, next_offset=self.end, size_bytes=10 * len(offsets))
+        else:
+            self.queue.put_nothing(self.end)
         self.waiting += offsets
 
     @rule(count=st.integers(1, 8))

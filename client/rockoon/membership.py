@@ -1,0 +1,220 @@
+"""Being a member of a consumer group: heartbeats, and what the offset service tells its members."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from grpc import RpcError
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.connection import Cluster
+from rockoon.errors import (
+    GroupNotFound,
+    OffsetServiceUnavailable,
+    RockoonError,
+    from_rpc_error,
+)
+from rockoon.message import MessageQueue
+from rockoon.offset_store import from_ref
+from rockoon.subscription import Subscription
+from rockoon_proto.v1.offset_pb2 import (
+    CLUSTERING,
+    ConsumeMode,
+    GroupEvent,
+    HeartbeatRequest,
+    LeaveRequest,
+    Member,
+    TopicSubscription,
+    WatchGroupRequest,
+)
+
+log = logging.getLogger(__name__)
+
+_LEAVE_SECONDS_MAX = 2.0
+
+
+class Membership:
+    """One member, as long as its tasks run.
+
+    Args:
+        cluster: where to find the offset service.
+        group: the group to be in.
+        member_id: unique in the group.
+        subscriptions: what it reads.
+        changes: noted when something changed that allocation depends on.
+        on_reset: called with queues whose progress was reset.
+        mode: members of another mode share nothing with this one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        member_id: str,
+        subscriptions: Sequence[Subscription],
+        *,
+        changes: Changes,
+        on_reset: Callable[[Collection[MessageQueue]], None],
+        mode: ConsumeMode = CLUSTERING,
+    ) -> None:
+        self.topics_of: Mapping[str, frozenset[str]] = {}
+        """Member id to the topics it reads, of every live member; empty before the first answer."""
+        self.lapses = 0
+        """How often the membership may have run out because no heartbeat came through."""
+        self.heartbeats_failed = 0
+        self._cluster = cluster
+        self._group = group
+        self._member_id = member_id
+        # A process that took over this one's id after a restart is another instance.
+        self._instance = secrets.token_hex(8)
+        self._subscriptions = subscriptions
+        self._changes = changes
+        self._on_reset = on_reset
+        self._mode = mode
+        self._version = -1
+        self._heartbeat_seconds = 1.0
+        self._lease_seconds = float("inf")
+        self._heard_at = 0.0
+        self._now_please = asyncio.Event()
+
+    async def beat(self) -> None:
+        """Send one heartbeat: join the group, or stay in it.
+
+        Raises:
+            MemberIdTaken: a live process has the id.
+            GroupNotFound: the group was deleted.
+            OffsetServiceUnavailable: the service does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        reply = await self._cluster.call(
+            self._cluster.offset_service().Heartbeat,
+            HeartbeatRequest(
+                group=self._group,
+                member_id=self._member_id,
+                instance=self._instance,
+                mode=self._mode,
+                subscriptions=[
+                    TopicSubscription(topic=s.topic, expression=s.expression)
+                    for s in self._subscriptions
+                ],
+            ),
+            unavailable=OffsetServiceUnavailable,
+            timeout_seconds=max(self._heartbeat_seconds, 1.0),
+        )
+        if self._heard_at and sent_at - self._heard_at > self._lease_seconds:
+            self.lapses += 1
+            self._changes.note()
+            log.warning(
+                "no heartbeat of %s reached the offset service for %.1f s, longer than the lease "
+                "of %.1f s: all queues are resolved again",
+                self._member_id,
+                sent_at - self._heard_at,
+                self._lease_seconds,
+            )
+        self._heard_at = sent_at
+        self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
+        self._lease_seconds = reply.lease_seconds or self._lease_seconds
+        self._take_in(reply.membership_version, reply.members)
+
+    def beat_now(self) -> None:
+        """Let the next heartbeat not wait for its time: the service does not know this member."""
+        self._now_please.set()
+
+    async def stay(self) -> None:
+        """Send heartbeats for ever.
+
+        Raises:
+            MemberIdTaken, GroupNotFound, ...: what no retry can mend.
+        """
+        backoff = Backoff(first_seconds=0.2)
+        while True:
+            try:
+                async with asyncio.timeout(self._heartbeat_seconds):
+                    await self._now_please.wait()
+            except TimeoutError:
+                pass
+            self._now_please.clear()
+            while True:
+                try:
+                    await self.beat()
+                    backoff.reset()
+                    break
+                except RockoonError as error:
+                    if not error.retriable:
+                        raise
+                    if not self.heartbeats_failed:
+                        log.warning("heartbeats fail: %s", error)
+                    self.heartbeats_failed += 1
+                    # A service that was restarted counts members and versions anew.
+                    self._version = -1
+                await asyncio.sleep(min(backoff.next_seconds(), self._heartbeat_seconds))
+
+    async def watch(self) -> None:
+        """Follow the group's events for ever.
+
+        Raises:
+            GroupNotFound: the group was deleted.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                stub = self._cluster.offset_service()
+                call = stub.WatchGroup(
+                    WatchGroupRequest(group=self._group, member_id=self._member_id),
+                    metadata=self._cluster.metadata,
+                )
+                try:
+                    async for event in call:
+                        backoff.reset()
+                        self._on_event(event)
+                finally:
+                    call.cancel()
+            except RpcError as failure:
+                error = from_rpc_error(failure, OffsetServiceUnavailable)
+                if not error.retriable:
+                    raise error from None
+                log.debug("the watch on group %s ended: %s", self._group, error)
+            except OffsetServiceUnavailable:
+                pass
+            self._version = -1
+            await asyncio.sleep(backoff.next_seconds())
+            # Whatever happened in between was missed; allocation looks at everything again.
+            self._changes.note()
+
+    async def leave(self) -> None:
+        """Say goodbye, so that others need not wait for the lease; failing to is no harm."""
+        try:
+            await self._cluster.call(
+                self._cluster.offset_service().Leave,
+                LeaveRequest(group=self._group, member_id=self._member_id, instance=self._instance),
+                unavailable=OffsetServiceUnavailable,
+                timeout_seconds=_LEAVE_SECONDS_MAX,
+            )
+        except RockoonError as error:
+            log.info("%s leaves group %s unheard: %s", self._member_id, self._group, error)
+
+    def _on_event(self, event: GroupEvent) -> None:
+        if event.deleted:
+            raise GroupNotFound(group=self._group)
+        if event.reset_queues:
+            self._on_reset([from_ref(ref) for ref in event.reset_queues])
+        self._take_in(event.membership_version, event.members)
+        if event.routes_changed:
+            self._changes.note()
+
+    def _take_in(self, version: int, members: Collection[Member]) -> None:
+        # An answer and an event can overtake each other on the way.
+        if version < self._version:
+            return
+        self._version = version
+        topics_of = {
+            member.member_id: frozenset(s.topic for s in member.subscriptions)
+            for member in members
+            if member.mode == self._mode
+        }
+        if topics_of != self.topics_of:
+            self.topics_of = topics_of
+            self._changes.note()
