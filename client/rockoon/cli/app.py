@@ -1,0 +1,203 @@
+"""The command line: its commands, and what happens when one fails."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rockoon.cli import groups, offsets, topics
+from rockoon.cli.failures import FAILED, report
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+
+if TYPE_CHECKING:
+    from rockoon.admin import ClusterStatus
+    from rockoon.cli.produce import Tally
+    from rockoon.connection import Cluster
+
+app = typer.Typer(
+    name="rockoon",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Rockoon: a message-queue cluster. `rockoon up` starts one here.",
+)
+app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
+app.add_typer(offsets.app, name="offsets")
+
+
+def run_command_line() -> int:
+    """Run the command of `sys.argv` and return its exit status."""
+    try:
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
+    except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
+        return report(failure)
+    return 0
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rockoon {metadata.version('rockoon')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    nameservers: Annotated[
+        int | None, typer.Option(min=1, max=9, help="How many (default: as before, else 1).")
+    ] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=26, help="How many (default: as before, else 1).")
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
+    ] = Path(".rockoon"),
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Of the first nameserver; others follow.")
+    ] = 9876,
+    new_queue_rule: Annotated[
+        str | None,
+        typer.Option(metavar="exact|classic", help="How a queue counts as new to a group."),
+    ] = None,
+    flush: Annotated[
+        str | None,
+        typer.Option(metavar="sync|async", help="When a message is acknowledged: on disk or not."),
+    ] = None,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C."""
+    for option, value, choices in (
+        ("--new-queue-rule", new_queue_rule, ("exact", "classic")),
+        ("--flush", flush, ("sync", "async")),
+    ):
+        if value is not None and value not in choices:
+            raise typer.BadParameter(
+                f"{value!r} is none of {', '.join(choices)}", param_hint=option
+            )
+    from rockoon.cli.up import run_up
+
+    raise typer.Exit(
+        run_up(
+            directory,
+            nameservers=nameservers,
+            brokers=brokers,
+            port=port,
+            new_queue_rule=new_queue_rule,
+            flush=flush,
+        )
+    )
+
+
+@app.command()
+def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Show every node of the cluster; exit status 1 when one is not well."""
+    from rockoon.cli.output import print_json
+    from rockoon.cli.status import show_status, status_json
+
+    async def work(cluster: "Cluster") -> "ClusterStatus":
+        return await cluster.admin.status()
+
+    found = with_cluster(nameservers, work)
+    if as_json:
+        print_json(status_json(found))
+    else:
+        show_status(found)
+    raise typer.Exit(0 if found.healthy else FAILED)
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to; it must exist.")],
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Instead of standard input; also .gz."),
+    ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Lines are JSON; this field is the message's key."),
+    ] = None,
+    tag_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Lines are JSON; this field is the message's tag."),
+    ] = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Send every line as a message."""
+    from rockoon.cli.output import print_json
+    from rockoon.cli.produce import LineReader
+    from rockoon.cli.produce import produce as send_lines
+
+    async def work(cluster: "Cluster") -> "Tally":
+        reader = LineReader(key_field, tag_field)
+        return await send_lines(cluster, topic, file, reader, quiet=as_json)
+
+    tally = with_cluster(nameservers, work)
+    if as_json:
+        print_json(tally.to_json())
+    else:
+        print(tally)
+    if tally.failed:
+        print(f"rockoon: {tally.failed} were not: {tally.first_failure}", file=sys.stderr)
+    raise typer.Exit(tally.exit_status)
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Share the queues with this group; progress is kept."),
+    ] = None,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="first|last|OFFSET|TIME|DURATION",
+            help="Where to start (default: first). With a group: where it has no progress.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on waiting for messages, until Ctrl-C.")
+    ] = False,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after N messages.")
+    ] = None,
+    tags: Annotated[
+        str, typer.Option(metavar="EXPRESSION", help="Only these tags: 'new || paid'.")
+    ] = "*",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Print messages, one a line: those there are now, or with --follow all that come."""
+    from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
+
+    start = Place(place or "first")
+    screen = Screen(as_json=as_json, messages_max=max_messages)
+    if group is not None and start.offset is not None:
+        raise typer.BadParameter(
+            "a group starts at its own progress: `rockoon offsets reset` moves it",
+            param_hint="--from",
+        )
+
+    async def work(cluster: "Cluster") -> None:
+        if group is None:
+            await consume_alone(cluster, topic, start, tags, screen, follow=follow)
+        else:
+            await consume_in_group(cluster, topic, group, start, tags, screen, follow=follow)
+
+    with_cluster(nameservers, work)

@@ -1,0 +1,68 @@
+"""Times, durations and pairs as people type them."""
+
+import datetime
+import re
+from collections.abc import Iterable
+
+import typer
+
+DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_time(text: str) -> int:
+    """Epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00" or "1769860800000".
+
+    A time without a zone is meant in the local one.
+
+    Raises:
+        typer.BadParameter: it is no time.
+    """
+    if re.fullmatch(r"\d{11,14}", text):
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time: write 2026-01-31T12:00:00, with +01:00 or Z if you mean "
+            "another zone than this machine's, or epoch milliseconds"
+        ) from None
+    return int(moment.timestamp() * 1000)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
+
+    Raises:
+        typer.BadParameter: it is no duration.
+    """
+    parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise typer.BadParameter(f"{text!r} is no duration: write 30s, 15m, 2h, 1h30m or 7d")
+    return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
+
+
+def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+    """A mapping from "name=value" texts.
+
+    Raises:
+        typer.BadParameter: one has no equals sign, or a name stands twice.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{text!r} is not of the form {what}")
+        if name in pairs:
+            raise typer.BadParameter(f"{name!r} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
+    """As `parse_pairs`, with whole numbers above zero as values."""
+    counts: dict[str, int] = {}
+    for name, value in parse_pairs(texts, what).items():
+        if not value.isdecimal() or int(value) == 0:
+            raise typer.BadParameter(f"{name}={value}: the value must be a number above 0")
+        counts[name] = int(value)
+    return counts

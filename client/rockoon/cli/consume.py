@@ -1,0 +1,221 @@
+"""`rockoon consume`: messages on the screen, one a line."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from rockoon.connection import Cluster
+    from rockoon.message import Message, MessageQueue
+    from rockoon.pull_consumer import PullConsumer
+    from rockoon.start import ConsumeFrom
+
+# Without --follow, reading ends where the queues ended when it began.
+POLL_SECONDS = 0.25
+COMMIT_SECONDS = 1.0
+MESSAGES_PER_POLL = 1024
+
+
+class Place:
+    """Where to start, from the text after `--from`.
+
+    Args:
+        text: "first", "last", a time, a duration before now, or an offset.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.offset: int | None = None
+        self.milliseconds_ago: int | None = None
+        self.timestamp_ms: int | None = None
+        self.name: str | None = None
+        if text in ("first", "last"):
+            self.name = text
+        elif text.isdecimal() and len(text) < 11:
+            self.offset = int(text)
+        else:
+            try:
+                self.milliseconds_ago = parse_duration(text)
+            except typer.BadParameter:
+                self.timestamp_ms = self._moment(text)
+
+    @staticmethod
+    def _moment(text: str) -> int:
+        try:
+            return parse_time(text)
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"{text!r} is none of: first, last, an offset (42), a time (2026-01-31T12:00), "
+                "a duration before now (2h)",
+                param_hint="--from",
+            ) from None
+
+    @property
+    def policy(self) -> "ConsumeFrom":
+        """As a start policy; an offset starts FIRST and seeks."""
+        from rockoon.start import ConsumeFrom
+
+        if self.timestamp_ms is not None:
+            return ConsumeFrom.timestamp(self.timestamp_ms)
+        if self.milliseconds_ago is not None:
+            return ConsumeFrom.ago(self.milliseconds_ago)
+        return ConsumeFrom.of(self.name or "first")
+
+
+class Screen:
+    """Prints messages, and knows when enough are printed."""
+
+    def __init__(self, *, as_json: bool, messages_max: int | None) -> None:
+        self.printed = 0
+        self._as_json = as_json
+        self._max = messages_max
+
+    @property
+    def full(self) -> bool:
+        return self._max is not None and self.printed >= self._max
+
+    @property
+    def room(self) -> int:
+        """How many more may be printed, at most a poll's worth."""
+        if self._max is None:
+            return MESSAGES_PER_POLL
+        return min(MESSAGES_PER_POLL, self._max - self.printed)
+
+    def show(self, messages: "Iterable[Message]") -> None:
+        out = sys.stdout.buffer
+        for message in messages:
+            line = encode(message) if self._as_json else message.body
+            out.write(line + b"\n")
+            self.printed += 1
+        out.flush()
+
+
+def encode(message: "Message") -> bytes:
+    """A message with everything known of it, as one line of JSON."""
+    said: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.queue.broker,
+        "queue_id": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+    }
+    try:
+        said["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        said["body_hex"] = message.body.hex()
+    return json.dumps(said, ensure_ascii=False).encode()
+
+
+async def consume_alone(
+    cluster: "Cluster", topic: str, place: Place, expression: str, screen: Screen, *, follow: bool
+) -> None:
+    """Read all queues of a topic without a group, to the end they have now or on and on."""
+    await cluster.route(topic)
+    with Interrupt() as interrupt:
+        async with cluster.pull_consumer(
+            consume_from=place.policy, on_out_of_range="earliest"
+        ) as consumer:
+            ends = {} if follow else await ends_of(cluster, topic)
+            if follow:
+                await consumer.assign_all(topic, expression)
+            else:
+                await consumer.assign(ends, expression)
+            if place.offset is not None:
+                await seek(cluster, consumer, topic, place.offset)
+            await interrupt.unless(print_all(consumer, screen, ends, follow=follow))
+
+
+async def seek(cluster: "Cluster", consumer: "PullConsumer", topic: str, offset: int) -> None:
+    """Go to an offset on every queue that has it, to the nearest one it has on others."""
+    for ends in (await cluster.admin.describe_topic(topic)).queues:
+        if ends.state is not None and ends.queue in consumer.assignment:
+            within = max(ends.state.min_offset, min(offset, ends.state.max_offset))
+            await consumer.seek(ends.queue, within)
+
+
+async def ends_of(cluster: "Cluster", topic: str) -> "dict[MessageQueue, int]":
+    """Where each queue ends now.
+
+    Raises:
+        RockoonError: a broker does not say; to leave its queues out would be to hide messages.
+    """
+    ends: dict[MessageQueue, int] = {}
+    for each in (await cluster.admin.describe_topic(topic)).queues:
+        if each.error is not None:
+            raise each.error
+        assert each.state is not None
+        if each.state.HasField("error"):
+            from rockoon.errors import from_wire
+
+            raise from_wire(each.state.error)
+        ends[each.queue] = each.state.max_offset
+    return ends
+
+
+async def print_all(
+    consumer: "PullConsumer", screen: Screen, ends: "dict[MessageQueue, int]", *, follow: bool
+) -> None:
+    while not screen.full:
+        if not follow and all(consumer.position(queue) >= end for queue, end in ends.items()):
+            return
+        messages = await consumer.poll(max_messages=screen.room, timeout=POLL_SECONDS)
+        screen.show(
+            message for message in messages if follow or message.queue_offset < ends[message.queue]
+        )
+
+
+async def consume_in_group(
+    cluster: "Cluster",
+    topic: str,
+    group: str,
+    place: Place | None,
+    expression: str,
+    screen: Screen,
+    *,
+    follow: bool,
+) -> None:
+    """Read as a member of a group; what was printed is committed."""
+    ...
+
+
+class Interrupt:
+    """Turns Ctrl-C into the orderly end of what is awaited."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def unless(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, or as much of it as is done when Ctrl-C comes."""
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(work, name="consume")
+            waiting = tasks.create_task(self._event.wait(), name="interrupt")
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            waiting.cancel()
+
+    def __enter__(self) -> "Interrupt":
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._event.set)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

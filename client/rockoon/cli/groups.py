@@ -1,0 +1,276 @@
+"""`rockoon group`: create, list, describe, delete."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.output import duration, local_time, print_json, print_table
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
+
+if TYPE_CHECKING:
+    from rockoon.admin import GroupDescription, GroupSummary
+    from rockoon.connection import Cluster
+    from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, StartPolicy
+    from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
+
+app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consumer groups.")
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
+
+RULES = {"exact": "EXACT", "classic": "CLASSIC"}
+
+
+@app.command()
+def create(
+    name: Name,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="first|last|TIME|DURATION",
+            help="Where it starts on queues older than its subscription; wins over the reader's.",
+        ),
+    ] = None,
+    new_queue_rule: Annotated[
+        str | None,
+        typer.Option(metavar="exact|classic", help="How a queue counts as new to the group."),
+    ] = None,
+    if_absent: Annotated[bool, typer.Option(help="Leave a group that exists as it is.")] = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Create a consumer group. (A group that subscribes to a topic is also created by that.)"""
+    config = group_config(name, start, new_queue_rule)
+
+    async def work(cluster: "Cluster") -> "Group":
+        return await cluster.admin.create_group(config, if_absent=if_absent)
+
+    group = with_cluster(nameservers, work)
+    if as_json:
+        print_json(config_json(group))
+    else:
+        print(f"group {name} starts from {policy_text(group.config)}")
+
+
+@app.command("list")
+def list_groups(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """List consumer groups and the topics they read."""
+
+    async def work(cluster: "Cluster") -> "list[GroupSummary]":
+        return await cluster.admin.list_groups()
+
+    groups = with_cluster(nameservers, work)
+    if as_json:
+        print_json([config_json(each.group) | {"topics": dict(each.topics)} for each in groups])
+        return
+    print_table(
+        ("GROUP", "TOPICS", "STARTS FROM", "NEW-QUEUE RULE"),
+        (
+            (
+                each.group.config.name,
+                ", ".join(sorted(each.topics)) or None,
+                policy_text(each.group.config),
+                rule_text(each.group.config),
+            )
+            for each in groups
+        ),
+        empty="There are no consumer groups. One appears when a consumer subscribes.",
+    )
+
+
+@app.command()
+def describe(
+    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Show a group's topics, live members, and how far behind it is."""
+
+    async def work(cluster: "Cluster") -> "GroupDescription":
+        return await cluster.admin.describe_group(name)
+
+    said = with_cluster(nameservers, work)
+    if as_json:
+        print_json(
+            config_json(said.group)
+            | {
+                "topics": dict(said.topics),
+                "members": [
+                    {
+                        "member_id": member.member_id,
+                        "peer": member.peer,
+                        "joined_at_ms": member.joined_at_ms,
+                        "heard_at_ms": member.heard_at_ms,
+                        "subscriptions": {s.topic: s.expression for s in member.subscriptions},
+                    }
+                    for member in said.members
+                ],
+            }
+            | lag_json(said.lag)
+        )
+        return
+    config = said.group.config
+    print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
+    print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
+    print_table(
+        ("MEMBER", "FROM", "JOINED", "LAST HEARD"),
+        (
+            (each.member_id, each.peer, local_time(each.joined_at_ms), local_time(each.heard_at_ms))
+            for each in said.members
+        ),
+        empty="Nobody is reading with it now.",
+    )
+    print()
+    show_lag(said.lag)
+
+
+@app.command()
+def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Delete a group with its subscriptions and progress."""
+    confirm(f"Delete group {name} and all its progress?", yes=yes)
+
+    async def work(cluster: "Cluster") -> None:
+        await cluster.admin.delete_group(name)
+
+    with_cluster(nameservers, work)
+    print(f"group {name} is deleted")
+
+
+def group_config(name: str, start: str | None, new_queue_rule: str | None) -> "GroupConfig":
+    from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+
+    if new_queue_rule is not None and new_queue_rule not in RULES:
+        raise typer.BadParameter(
+            f"{new_queue_rule!r} is neither exact nor classic", param_hint="--new-queue-rule"
+        )
+    return GroupConfig(
+        name=name,
+        start_policy=start_policy(start) if start is not None else None,
+        new_queue_rule=RULES[new_queue_rule] if new_queue_rule is not None else None,
+    )
+
+
+def start_policy(text: str) -> "StartPolicy":
+    """A policy from "first", "last", a time, or a duration before now."""
+    from rockoon_proto.v1 import nameserver_pb2 as pb
+
+    if text == "first":
+        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_FIRST)
+    if text == "last":
+        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_LAST)
+    try:
+        milliseconds = parse_duration(text)
+    except typer.BadParameter:
+        try:
+            moment = parse_time(text)
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"{text!r} is none of: first, last, a time (2026-01-31T12:00), a duration (2h)",
+                param_hint="--from",
+            ) from None
+        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_TIMESTAMP, timestamp_ms=moment)
+    return pb.StartPolicy(consume_from=pb.CONSUME_FROM_DURATION, duration_ms=milliseconds)
+
+
+def policy_text(config: "GroupConfig") -> str:
+    from rockoon_proto.v1 import nameserver_pb2 as pb
+
+    policy = config.start_policy
+    texts = {
+        pb.CONSUME_FROM_UNSPECIFIED: "where its readers say",
+        pb.CONSUME_FROM_LAST: "last",
+        pb.CONSUME_FROM_FIRST: "first",
+        pb.CONSUME_FROM_TIMESTAMP: local_time(policy.timestamp_ms) or "time 0",
+        pb.CONSUME_FROM_TAIL: f"the last {policy.tail_messages} messages of each queue",
+        pb.CONSUME_FROM_DURATION: f"{duration(policy.duration_ms)} ago",
+    }
+    return texts.get(policy.consume_from, str(policy.consume_from))
+
+
+def rule_text(config: "GroupConfig") -> str:
+    names = {rule: name for name, rule in RULES.items()}
+    return names.get(rule_name(config), "the cluster's")
+
+
+def rule_name(config: "GroupConfig") -> str:
+    from rockoon_proto.v1.nameserver_pb2 import NewQueueRule
+
+    return str(NewQueueRule.Name(config.new_queue_rule))
+
+
+def config_json(group: "Group") -> dict[str, Any]:
+    from rockoon_proto.v1.nameserver_pb2 import ConsumeFrom
+
+    config = group.config
+    policy = config.start_policy
+    return {
+        "group": config.name,
+        "incarnation": group.incarnation,
+        "start_policy": {
+            "consume_from": ConsumeFrom.Name(policy.consume_from),
+            "timestamp_ms": policy.timestamp_ms,
+            "tail_messages": policy.tail_messages,
+            "duration_ms": policy.duration_ms,
+        },
+        "new_queue_rule": rule_name(config),
+        "consume_disabled": config.consume_disabled,
+        "attributes": dict(config.attributes),
+    }
+
+
+def lag_json(reply: "LagReply") -> dict[str, Any]:
+    return {
+        "total_lag": reply.total_lag,
+        "complete": reply.complete,
+        "as_of_ms": reply.as_of_ms,
+        "queues": [queue_lag_json(each) for each in reply.queues],
+    }
+
+
+def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "topic": lag.queue.topic,
+        "broker": lag.queue.broker,
+        "queue_id": lag.queue.queue_id,
+    }
+    if not lag.known:
+        return said | {"unknown_because": lag.unknown_because}
+    return said | {
+        "min_offset": lag.min_offset,
+        "max_offset": lag.max_offset,
+        "committed_offset": lag.committed_offset if lag.HasField("committed_offset") else None,
+        "lag": lag.lag if lag.HasField("lag") else None,
+        "lag_ms": lag.lag_ms if lag.HasField("lag_ms") else None,
+        "owner": lag.owner,
+    }
+
+
+def show_lag(reply: "LagReply") -> None:
+    def row(lag: "QueueLag") -> tuple[Any, ...]:
+        queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
+        if not lag.known:
+            return (*queue, None, None, None, None, lag.unknown_because)
+        return (
+            *queue,
+            lag.committed_offset if lag.HasField("committed_offset") else None,
+            lag.max_offset,
+            lag.lag if lag.HasField("lag") else None,
+            duration(lag.lag_ms) if lag.HasField("lag_ms") else None,
+            lag.owner or None,
+        )
+
+    print_table(
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND BY", "OWNER"),
+        map(row, reply.queues),
+        numbers=("QUEUE", "COMMITTED", "END", "LAG"),
+        empty="It reads no queues yet.",
+    )
+    if reply.queues:
+        whole = "" if reply.complete else " (some queues are unknown)"
+        print(f"total lag: {reply.total_lag} messages{whole}")

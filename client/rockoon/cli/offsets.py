@@ -1,0 +1,325 @@
+"""`rockoon offsets`: show, why, reset, undo, export, import."""
+
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.failures import CommandError
+from rockoon.cli.groups import lag_json, show_lag
+from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.reset_target import read_target
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
+from rockoon.cli.why import show_stories, story_json
+
+if TYPE_CHECKING:
+    from rockoon.admin import QueueStory
+    from rockoon.connection import Cluster
+    from rockoon_proto.v1.offset_pb2 import (
+        ExportFormat,
+        ExportReply,
+        ImportReply,
+        LagReply,
+        ResetPlan,
+        ResetStep,
+    )
+
+app = typer.Typer(
+    no_args_is_help=True, help="Where groups are in their queues, why, and how to move them."
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
+MaybeTopic = Annotated[
+    str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="jsonl|rocketmq",
+        help="jsonl: everything; rocketmq: a broker's consumerOffset.json.",
+    ),
+]
+Broker = Annotated[str, typer.Option(metavar="NAME", help="Whose queues, with --format rocketmq.")]
+Operator = Annotated[
+    str, typer.Option(metavar="TEXT", help="Who and why, for the record (default: your login).")
+]
+
+FORMATS = {"jsonl": "JSON_LINES", "rocketmq": "ROCKETMQ"}
+
+
+@app.command()
+def show(
+    group: Group,
+    topic: MaybeTopic = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Show what a group has committed on each queue, and how far behind it is."""
+
+    async def work(cluster: "Cluster") -> "LagReply":
+        return await cluster.admin.lag(group, topic)
+
+    reply = with_cluster(nameservers, work)
+    if as_json:
+        print_json({"group": group} | lag_json(reply))
+    else:
+        show_lag(reply)
+
+
+@app.command()
+def why(
+    group: Group,
+    topic: MaybeTopic = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Explain where a group started on each queue, and where it is now."""
+
+    async def work(cluster: "Cluster") -> "list[QueueStory]":
+        return await cluster.admin.why(group, topic)
+
+    stories = with_cluster(nameservers, work)
+    if as_json:
+        print_json({"group": group, "queues": [story_json(story) for story in stories]})
+    else:
+        show_stories(group, stories)
+
+
+@app.command()
+def reset(
+    group: Group,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest message.")] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Behind the newest message.")
+    ] = False,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="OFFSET", help="This offset on every queue.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
+    ] = None,
+    shift: Annotated[
+        int | None, typer.Option(metavar="N", help="N messages on; a negative N: back.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="First message stored so long ago: 2h.")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An offset per queue: lines of `offsets export`."),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BROKER:ID", help="Only this queue. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
+    operator: Operator = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Move a group's progress on a topic. Shows what would happen, then asks."""
+    target = read_target(
+        topic,
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_offset=to_offset,
+        to_time=to_time,
+        shift=shift,
+        by_duration=by_duration,
+        from_file=from_file,
+    )
+
+    async def plan_it(cluster: "Cluster") -> "ResetPlan":
+        from rockoon.message import MessageQueue
+
+        queues = [MessageQueue.parse(f"{topic}@{each}") for each in queue or ()]
+        return await cluster.admin.plan_reset(group, topic, target, queues)
+
+    plan = with_cluster(nameservers, plan_it)
+    if not as_json:
+        show_plan(plan)
+    if not dry_run and plan.steps:
+        confirm(f"Move {group} on {len(plan.steps)} queues of {topic}?", yes=yes)
+
+        async def apply_it(cluster: "Cluster") -> "ResetPlan":
+            return await cluster.admin.apply_reset(plan.reset_id, operator or login())
+
+        plan = with_cluster(nameservers, apply_it)
+    if as_json:
+        print_json(plan_json(plan))
+    elif plan.applied:
+        print(f"done; `rockoon offsets undo {plan.reset_id}` puts it back")
+
+
+@app.command()
+def undo(
+    reset_id: Annotated[str, typer.Argument(metavar="RESET_ID", help="As `reset` printed it.")],
+    operator: Operator = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Put back what a reset replaced."""
+
+    async def work(cluster: "Cluster") -> "ResetPlan":
+        return await cluster.admin.undo_reset(reset_id, operator or login())
+
+    plan = with_cluster(nameservers, work)
+    if as_json:
+        print_json(plan_json(plan))
+        return
+    show_plan(plan)
+    print("undone: progress is what it was before the reset")
+
+
+@app.command("export")
+def export_offsets(
+    group: Annotated[
+        str, typer.Argument(metavar="[GROUP]", show_default=False, help="Only this group.")
+    ] = "",
+    form: Format = "jsonl",
+    broker: Broker = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Instead of the screen.")
+    ] = None,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Write progress to a file or the screen."""
+    wanted = export_format(form, broker)
+
+    async def work(cluster: "Cluster") -> "ExportReply":
+        return await cluster.admin.export_offsets(wanted, group=group, broker=broker)
+
+    reply = with_cluster(nameservers, work)
+    if output is None:
+        sys.stdout.buffer.write(reply.content)
+        return
+    output.write_bytes(reply.content)
+    print(f"{reply.entries} offsets written to {output}")
+
+
+@app.command("import")
+def import_offsets(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What an export wrote, or -.")],
+    form: Format = "jsonl",
+    broker: Broker = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, do nothing.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Also replace progress that is stored already.")
+    ] = False,
+    operator: Operator = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Take over progress from a file, for example from a RocketMQ broker."""
+    wanted = export_format(form, broker)
+    content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+
+    async def work(cluster: "Cluster") -> "ImportReply":
+        return await cluster.admin.import_offsets(
+            wanted,
+            content,
+            broker=broker,
+            dry_run=dry_run,
+            overwrite=overwrite,
+            operator=operator or login(),
+        )
+
+    reply = with_cluster(nameservers, work)
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "imported": [step_json(step) for step in reply.imported],
+                "skipped": list(reply.skipped),
+            }
+        )
+        return
+    show_steps(reply.imported, empty="No offset was taken.")
+    for sentence in reply.skipped:
+        print(f"skipped: {sentence}")
+    done = "would be imported" if dry_run else "imported"
+    print(f"{len(reply.imported)} offsets {done}, {len(reply.skipped)} skipped")
+
+
+def export_format(form: str, broker: str) -> "ExportFormat":
+    from rockoon_proto.v1 import offset_pb2 as pb
+
+    if form not in FORMATS:
+        raise typer.BadParameter(f"{form!r} is neither jsonl nor rocketmq", param_hint="--format")
+    if form == "rocketmq" and not broker:
+        raise typer.BadParameter("--format rocketmq needs --broker: the file is one broker's")
+    return pb.ROCKETMQ if form == "rocketmq" else pb.JSON_LINES
+
+
+def login() -> str:
+    """Who is at the keyboard, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        raise CommandError("this user has no name: say who you are with --operator") from None
+
+
+def show_plan(plan: "ResetPlan") -> None:
+    print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}\n")
+    show_steps(plan.steps, empty="There is nothing to move.")
+    again = -sum(step.messages for step in plan.steps if step.messages < 0)
+    skipped = sum(step.messages for step in plan.steps if step.messages > 0)
+    print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
+    print(f"{plan.live_members} live members will be told")
+
+
+def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
+    def row(step: "ResetStep") -> tuple[Any, ...]:
+        ref = step.queue
+        before = step.from_offset if step.HasField("from_offset") else None
+        remark = "moved to the queue's nearest end" if step.clamped else ""
+        ends = f"{step.min_offset}..{step.max_offset}"
+        messages = f"{step.messages:+d}" if before is not None else None
+        return (ref.topic, ref.broker, ref.queue_id, before, step.to_offset, messages, ends, remark)
+
+    print_table(
+        ("TOPIC", "BROKER", "QUEUE", "FROM", "TO", "MESSAGES", "QUEUE HOLDS", ""),
+        map(row, steps),
+        numbers=("QUEUE", "FROM", "TO", "MESSAGES"),
+        empty=empty,
+    )
+
+
+def plan_json(plan: "ResetPlan") -> dict[str, Any]:
+    return {
+        "reset_id": plan.reset_id,
+        "group": plan.group,
+        "topic": plan.topic,
+        "applied": plan.applied,
+        "undone": plan.undone,
+        "live_members": plan.live_members,
+        "as_of_ms": plan.as_of_ms,
+        "as_of": local_time(plan.as_of_ms),
+        "steps": [step_json(step) for step in plan.steps],
+    }
+
+
+def step_json(step: "ResetStep") -> dict[str, Any]:
+    return {
+        "topic": step.queue.topic,
+        "broker": step.queue.broker,
+        "queue_id": step.queue.queue_id,
+        "from_offset": step.from_offset if step.HasField("from_offset") else None,
+        "to_offset": step.to_offset,
+        "min_offset": step.min_offset,
+        "max_offset": step.max_offset,
+        "messages": step.messages,
+        "clamped": step.clamped,
+    }

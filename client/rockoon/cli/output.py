@@ -1,0 +1,103 @@
+"""Tables for people, JSON for programs."""
+
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Where there is no terminal to fit into, nothing is cut or wrapped.
+PIPE_COLUMNS = 4096
+
+
+def console() -> "Console":
+    """A console on standard output."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    return Console(width=width, highlight=False, soft_wrap=width is not None)
+
+
+def print_json(value: object) -> None:
+    """One JSON document."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: object) -> None:
+    """One JSON document on one line, for streams of them."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    empty: str,
+    numbers: Iterable[str] = (),
+) -> None:
+    """A table, or one sentence when there is nothing to show.
+
+    Args:
+        columns: headings.
+        rows: cells; None shows as "-".
+        empty: the sentence.
+        numbers: headings of the columns to align right.
+    """
+    lines = [[cell(value) for value in row] for row in rows]
+    if not lines:
+        print(empty)
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    right = set(numbers)
+    for heading in columns:
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True)
+    for line in lines:
+        # Text, not markup: a topic may be called anything.
+        table.add_row(*map(Text, line))
+    console().print(table)
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def local_time(epoch_ms: int | None) -> str | None:
+    """A time for people, in their own time zone; None for none."""
+    if not epoch_ms:
+        return None
+    moment = datetime.datetime.fromtimestamp(epoch_ms / 1000).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def for_humans(byte_count: int) -> str:
+    """A size with a binary unit."""
+    size = float(byte_count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def duration(milliseconds: int | None) -> str | None:
+    """A duration in its largest fitting unit; None for none."""
+    if milliseconds is None:
+        return None
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.1f}".removesuffix(".0") + " s"

@@ -1,0 +1,224 @@
+"""`rockoon produce`: a message for every line."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
+from rockoon.cli.line_source import read_lines
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from rockoon.connection import Cluster
+    from rockoon.producer import Producer
+    from rockoon.receipt import Receipt
+
+# Between two looks at what was acknowledged. The producer's own buffer bounds what is on its way.
+LINES_PER_TURN = 1_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the lines."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    first_failure: str = ""
+    interrupted: bool = False
+    seconds: float = 0.0
+    waiting: "deque[Receipt]" = field(default_factory=deque)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sent": self.sent,
+            "acknowledged": self.acknowledged,
+            "failed": self.failed,
+            "first_failure": self.first_failure or None,
+            "interrupted": self.interrupted,
+            "seconds": round(self.seconds, 3),
+            "messages_per_second": round(self.acknowledged / self.seconds) if self.seconds else 0,
+        }
+
+    def __str__(self) -> str:
+        rate = self.acknowledged / self.seconds if self.seconds else 0.0
+        text = f"{self.acknowledged} of {self.sent} messages acknowledged in {self.seconds:.2f} s"
+        return f"{text} ({rate:.0f} per second)"
+
+    @property
+    def exit_status(self) -> int:
+        if self.failed:
+            return FAILED
+        return INTERRUPTED if self.interrupted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """Takes the key and the tag of a message out of its line.
+
+    Args:
+        key_field: field of the JSON object on each line; None for no key.
+        tag_field: likewise for the tag.
+    """
+
+    key_field: str | None
+    tag_field: str | None
+
+    def options(self, line: bytes, number: int) -> dict[str, str]:
+        """Arguments for `send`.
+
+        Raises:
+            CommandError: a field was asked for and the line is not a JSON object.
+        """
+        if self.key_field is None and self.tag_field is None:
+            return {}
+        try:
+            record = json.loads(line)
+        except ValueError as failure:
+            raise CommandError(f"line {number} is not JSON: {failure}") from None
+        if not isinstance(record, dict):
+            raise CommandError(f"line {number} is not a JSON object, so it has no fields")
+        options: dict[str, str] = {}
+        if self.key_field is not None and record.get(self.key_field) is not None:
+            # The same key goes to the same queue, and can be looked up.
+            options["key"] = as_text(record[self.key_field])
+            options["keys"] = options["key"].replace(" ", "_")
+        if self.tag_field is not None and record.get(self.tag_field) is not None:
+            options["tags"] = as_text(record[self.tag_field])
+        return options
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+async def produce(
+    cluster: "Cluster", topic: str, file: Path | None, reader: LineReader, *, quiet: bool
+) -> Tally:
+    """Send every line; Ctrl-C stops reading and waits for what was sent.
+
+    Args:
+        cluster: an open connection.
+        topic: where to; it must exist.
+        file: None means standard input.
+        reader: finds keys and tags.
+        quiet: no progress bar.
+    """
+    await cluster.route(topic)
+    tally = Tally()
+    began = time.perf_counter()
+    with progress_bar(file, quiet=quiet) as progress:
+        async with cluster.producer() as producer:
+            try:
+                await send_until_interrupted(producer, topic, file, reader, tally, progress)
+            finally:
+                await settle(tally)
+                tally.seconds = time.perf_counter() - began
+    return tally
+
+
+async def send_until_interrupted(
+    producer: "Producer",
+    topic: str,
+    file: Path | None,
+    reader: LineReader,
+    tally: Tally,
+    progress: "Bar",
+) -> None:
+    loop = asyncio.get_running_loop()
+    sending = asyncio.current_task()
+    assert sending is not None
+
+    def interrupt() -> None:
+        tally.interrupted = True
+        sending.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        async for lines, position in read_lines(file):
+            for first in range(0, len(lines), LINES_PER_TURN):
+                await send_some(
+                    producer, topic, lines[first : first + LINES_PER_TURN], reader, tally
+                )
+                progress.show(tally, position)
+    except asyncio.CancelledError:
+        if not tally.interrupted:
+            raise
+        sending.uncancel()
+    finally:
+        # A second Ctrl-C ends the command at once.
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+async def send_some(
+    producer: "Producer", topic: str, lines: list[bytes], reader: LineReader, tally: Tally
+) -> None:
+    for line in lines:
+        if line:
+            options = reader.options(line, tally.sent + 1)
+            tally.waiting.append(producer.send(topic, line, **options))
+            tally.sent += 1
+    await producer.drain()
+    while tally.waiting and tally.waiting[0].done:
+        await note(tally)
+
+
+async def settle(tally: Tally) -> None:
+    while tally.waiting:
+        await note(tally)
+
+
+async def note(tally: Tally) -> None:
+    """Wait for the oldest message that is on its way and write down what became of it."""
+    from rockoon.errors import RockoonError
+
+    receipt = tally.waiting.popleft()
+    try:
+        await receipt
+    except RockoonError as error:
+        tally.failed += 1
+        tally.first_failure = tally.first_failure or str(error)
+    else:
+        tally.acknowledged += 1
+
+
+class Bar:
+    """Progress on standard error, when a person is looking."""
+
+    def __init__(self, progress: "Progress | None", total_bytes: int | None) -> None:
+        self._progress = progress
+        self._total = total_bytes
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> "Bar":
+        if self._progress is not None:
+            self._progress.start()
+            self._task = self._progress.add_task("sending", total=self._total, rate="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def show(self, tally: Tally, position: int) -> None:
+        if self._progress is not None and self._task is not None:
+            sent = f"{tally.acknowledged} acknowledged"
+            self._progress.update(self._task, completed=position, rate=sent)
+
+
+def progress_bar(file: Path | None, *, quiet: bool) -> Bar:
+    total = file.stat().st_size if file is not None else None
+    if quiet or not sys.stderr.isatty() or (file is None and sys.stdin.isatty()):
+        return Bar(None, total)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn())
+    return Bar(Progress(*columns, console=Console(stderr=True), transient=True), total)

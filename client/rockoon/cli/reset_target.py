@@ -1,0 +1,89 @@
+"""Which of the reset options were given, as the one target they mean."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.offset_pb2 import QueueOffset, ResetTarget
+
+OPTIONS = (
+    "--to-earliest, --to-latest, --to-offset, --to-time, --shift, --by-duration or --from-file"
+)
+
+
+def read_target(
+    topic: str,
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: str | None,
+    shift: int | None,
+    by_duration: str | None,
+    from_file: Path | None,
+) -> "ResetTarget":
+    """The target, of which exactly one must be given.
+
+    Raises:
+        typer.BadParameter: none or several are given, or one cannot be understood.
+        CommandError: the file cannot be understood.
+    """
+    from rockoon_proto.v1.offset_pb2 import QueueOffsets, ResetTarget
+
+    # False and None are what an option that was not given has; 0 is an offset.
+    values = (to_offset, to_time, shift, by_duration, from_file)
+    if to_earliest + to_latest + sum(value is not None for value in values) != 1:
+        raise typer.BadParameter(f"say where to with one of {OPTIONS}")
+    if to_earliest:
+        return ResetTarget(earliest=True)
+    if to_latest:
+        return ResetTarget(latest=True)
+    if to_offset is not None:
+        if to_offset < 0:
+            raise typer.BadParameter("an offset is 0 or more", param_hint="--to-offset")
+        return ResetTarget(offset=to_offset)
+    if to_time is not None:
+        return ResetTarget(timestamp_ms=parse_time(to_time))
+    if shift is not None:
+        return ResetTarget(shift=shift)
+    if by_duration is not None:
+        return ResetTarget(duration_ms=parse_duration(by_duration))
+    assert from_file is not None
+    return ResetTarget(offsets=QueueOffsets(offsets=read_offsets(from_file, topic)))
+
+
+def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
+    """Offsets per queue from JSON Lines, as `offsets export` writes them; other topics are left.
+
+    Raises:
+        CommandError: a line cannot be understood, or none is about the topic.
+    """
+    from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueRef
+
+    found: list[QueueOffset] = []
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            place = entry.get("queue", entry)
+            queue = QueueRef(
+                topic=place["topic"], broker=place["broker"], queue_id=int(place["queue_id"])
+            )
+            offset = int(entry["offset"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise CommandError(
+                f'{file}, line {number}: not of the form {{"topic": "{topic}", '
+                '"broker": "broker-a", "queue_id": 0, "offset": 42}'
+            ) from None
+        if queue.topic == topic:
+            found.append(QueueOffset(queue=queue, offset=offset))
+    if not found:
+        raise CommandError(f"{file} has no offset on topic {topic}")
+    return found

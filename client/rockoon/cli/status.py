@@ -1,0 +1,115 @@
+"""`rockoon status`: every node of the cluster and how it is."""
+
+from typing import TYPE_CHECKING, Any
+
+from rockoon.cli.output import for_humans, local_time, print_table
+
+if TYPE_CHECKING:
+    from rockoon.admin import ClusterStatus, NodeStatus
+    from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
+
+
+def show_status(status: "ClusterStatus") -> None:
+    etcd = "in reach" if status.etcd_reachable else "OUT OF REACH: nothing can be changed now"
+    print(f"cluster {status.cluster}: {'healthy' if status.healthy else 'NOT HEALTHY'}")
+    print(f"etcd: {etcd}\n")
+    rows: list[tuple[Any, ...]] = [
+        ("nameserver", each.name or None, each.address, *nameserver_cells(each))
+        for each in status.nameservers
+    ]
+    rows += [
+        ("broker", each.name, each.address, *broker_cells(each), started(each))
+        for each in status.brokers
+    ]
+    rows += [
+        ("offset service", each.name, each.address, *offset_cells(each), started(each))
+        for each in status.offset_services
+    ]
+    print_table(("NODE", "NAME", "ADDRESS", "STATE", "FIGURES", "SINCE"), rows, empty="")
+    if not status.brokers:
+        print("There is no broker: nothing can be sent.")
+    if not status.offset_services:
+        print("There is no offset service: consumers cannot start.")
+
+
+def nameserver_cells(status: "NodeStatus") -> tuple[Any, ...]:
+    if status.cluster is None:
+        return (f"DOWN: {status.error}", None, None)
+    answer = status.cluster
+    figures = f"{answer.topics} topics, {answer.groups} groups, revision {answer.revision}"
+    if answer.etcd_reachable:
+        return ("up", figures, None)
+    return (f"up, etcd away for {answer.etcd_away_seconds:.0f} s", figures, None)
+
+
+def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
+    if status.broker is None:
+        return (f"DOWN: {status.error}", None)
+    answer = status.broker
+    held = for_humans(answer.log_max_offset - answer.log_min_offset)
+    figures = f"{answer.messages_appended} messages in, {answer.messages_pulled} out, {held} of log"
+    return ("up", figures)
+
+
+def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
+    if status.error is not None:
+        return (f"DOWN: {status.error}", None)
+    return ("up", f"{status.members} members")
+
+
+def started(status: "NodeStatus") -> str | None:
+    return local_time(status.node.started_at_ms) if status.node is not None else None
+
+
+def status_json(status: "ClusterStatus") -> dict[str, Any]:
+    return {
+        "cluster": status.cluster,
+        "healthy": status.healthy,
+        "etcd_reachable": status.etcd_reachable,
+        "nameservers": [
+            node_json(each)
+            | (
+                {
+                    "etcd_reachable": each.cluster.etcd_reachable,
+                    "etcd_away_seconds": each.cluster.etcd_away_seconds,
+                    "topics": each.cluster.topics,
+                    "groups": each.cluster.groups,
+                    "revision": each.cluster.revision,
+                }
+                if each.cluster is not None
+                else {}
+            )
+            for each in status.nameservers
+        ],
+        "brokers": [
+            node_json(each) | (broker_json(each.broker) if each.broker is not None else {})
+            for each in status.brokers
+        ],
+        "offset_services": [
+            node_json(each) | {"members": each.members} for each in status.offset_services
+        ],
+    }
+
+
+def node_json(status: "NodeStatus") -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "name": status.name,
+        "address": status.address,
+        "up": status.error is None,
+        "error": str(status.error) if status.error is not None else None,
+    }
+    if status.node is not None:
+        said |= {
+            "store_id": status.node.store_id,
+            "started_at_ms": status.node.started_at_ms,
+            "version": status.node.version,
+        }
+    return said
+
+
+def broker_json(answer: "DescribeBrokerReply") -> dict[str, Any]:
+    return {
+        field.name: getattr(answer, field.name)
+        for field in answer.DESCRIPTOR.fields
+        if isinstance(getattr(answer, field.name), int | float | str | bool)
+    }

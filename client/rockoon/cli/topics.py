@@ -1,0 +1,236 @@
+"""`rockoon topic`: create, list, describe, expand, delete."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.arguments import parse_counts, parse_pairs
+from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
+
+if TYPE_CHECKING:
+    from rockoon.admin import QueueEnds, TopicDescription
+    from rockoon.connection import Cluster
+    from rockoon.routes import TopicRoute
+
+app = typer.Typer(no_args_is_help=True, help="Create, inspect, grow and delete topics.")
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Placements = Annotated[
+    list[str] | None,
+    typer.Option("--add", metavar="BROKER=QUEUES", help="Queues on this broker. Repeatable."),
+]
+
+PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
+PERMISSION_NAMES = {value: name for name, value in PERMISSIONS.items()}
+
+
+@app.command()
+def create(
+    name: Name,
+    queues: Annotated[
+        int, typer.Option(min=1, max=4096, help="Queues on each broker that is alive.")
+    ] = 4,
+    on: Placements = None,
+    permissions: Annotated[str, typer.Option(metavar="rw|r|w", help="What is allowed.")] = "rw",
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Kept with the topic. Repeatable."),
+    ] = None,
+    if_absent: Annotated[bool, typer.Option(help="Leave a topic that exists as it is.")] = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Create a topic."""
+    if permissions not in PERMISSIONS:
+        raise typer.BadParameter(f"{permissions!r} is none of rw, r, w", param_hint="--permissions")
+    placements = parse_counts(on or (), "BROKER=QUEUES")
+    attributes = parse_pairs(attribute or (), "NAME=VALUE")
+
+    async def work(cluster: "Cluster") -> "TopicRoute":
+        return await cluster.admin.create_topic(
+            name,
+            queues_per_broker=queues,
+            placements=placements,
+            permissions=PERMISSIONS[permissions],
+            attributes=attributes,
+            if_absent=if_absent,
+        )
+
+    show_route(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command("list")
+def list_topics(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also %RETRY%... and %DLQ%... topics.")
+    ] = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """List topics."""
+
+    async def work(cluster: "Cluster") -> "list[TopicRoute]":
+        return await cluster.admin.list_topics(include_system=everything)
+
+    routes = with_cluster(nameservers, work)
+    if as_json:
+        print_json([route_json(route) for route in routes])
+        return
+    print_table(
+        ("TOPIC", "QUEUES", "BROKERS", "PERMISSIONS"),
+        (
+            (
+                route.name,
+                len(route.queues),
+                ", ".join(sorted({queue.broker for queue in route.queues})) or None,
+                PERMISSION_NAMES.get(route.permissions, route.permissions),
+            )
+            for route in routes
+        ),
+        numbers=("QUEUES",),
+        empty="There are no topics. `rockoon topic create NAME` makes one.",
+    )
+
+
+@app.command()
+def describe(
+    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Show a topic's queues, what is in them, and who reads them."""
+
+    async def work(cluster: "Cluster") -> "TopicDescription":
+        return await cluster.admin.describe_topic(name)
+
+    description = with_cluster(nameservers, work)
+    if as_json:
+        queues = [queue_json(ends) for ends in description.queues]
+        print_json(
+            route_json(description.route) | {"queues": queues, "groups": list(description.groups)}
+        )
+        return
+    route = description.route
+    print(f"topic {route.name}: {len(route.queues)} queues", end="")
+    print(f", permissions {PERMISSION_NAMES.get(route.permissions, route.permissions)}")
+    for key, value in route.attributes.items():
+        print(f"  {key} = {value}")
+    print(f"read by: {', '.join(description.groups) or 'no group'}\n")
+    print_table(
+        ("BROKER", "QUEUE", "OLDEST", "END", "MESSAGES", "LAST MESSAGE STORED"),
+        (queue_row(ends) for ends in description.queues),
+        numbers=("QUEUE", "OLDEST", "END", "MESSAGES"),
+        empty="It has no queues.",
+    )
+
+
+@app.command()
+def expand(
+    name: Name,
+    queues: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Queues to add on every broker that is alive."),
+    ] = None,
+    on: Placements = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Add queues to a topic, on brokers that have it and on others."""
+    placements = parse_counts(on or (), "BROKER=QUEUES")
+    if (queues is None) == (not placements):
+        raise typer.BadParameter("say either how many --queues per broker, or --add BROKER=QUEUES")
+
+    async def work(cluster: "Cluster") -> "TopicRoute":
+        from rockoon_proto.v1.nameserver_pb2 import BROKER
+
+        brokers = [node.name for node in cluster.routes.nodes if node.kind == BROKER]
+        add = placements or dict.fromkeys(brokers, queues or 0)
+        return await cluster.admin.update_topic(name, add=add)
+
+    show_route(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Delete a topic: its queues, its messages, and every group's progress on it."""
+    confirm(f"Delete topic {name} with its messages and everybody's progress on it?", yes=yes)
+
+    async def work(cluster: "Cluster") -> None:
+        await cluster.admin.delete_topic(name)
+
+    with_cluster(nameservers, work)
+    print(f"topic {name} is deleted")
+
+
+def show_route(route: "TopicRoute", *, as_json: bool) -> None:
+    if as_json:
+        print_json(route_json(route))
+        return
+    count: dict[str, int] = {}
+    for queue in route.queues:
+        count[queue.broker] = count.get(queue.broker, 0) + 1
+    placed = ", ".join(f"{number} on {broker}" for broker, number in count.items())
+    print(f"topic {route.name} has {len(route.queues)} queues: {placed or 'none yet'}")
+
+
+def route_json(route: "TopicRoute") -> dict[str, Any]:
+    return {
+        "topic": route.name,
+        "permissions": PERMISSION_NAMES.get(route.permissions, str(route.permissions)),
+        "attributes": dict(route.attributes),
+        "incarnation": route.incarnation,
+        "modified_revision": route.modified_revision,
+        "queues": [
+            {
+                "broker": queue.broker,
+                "queue_id": queue.queue_id,
+                "birth_revision": route.births[queue],
+            }
+            for queue in route.queues
+        ],
+    }
+
+
+def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
+    said: dict[str, Any] = {
+        "broker": ends.queue.broker,
+        "queue_id": ends.queue.queue_id,
+        "birth_revision": ends.birth_revision,
+    }
+    sentence = why_unknown(ends)
+    if ends.state is None or sentence:
+        return said | {"error": sentence}
+    state = ends.state
+    return said | {
+        "min_offset": state.min_offset,
+        "max_offset": state.max_offset,
+        "first_store_timestamp_ms": (
+            state.first_store_timestamp_ms if state.HasField("first_store_timestamp_ms") else None
+        ),
+        "last_store_timestamp_ms": (
+            state.last_store_timestamp_ms if state.HasField("last_store_timestamp_ms") else None
+        ),
+    }
+
+
+def queue_row(ends: "QueueEnds") -> tuple[Any, ...]:
+    broker, queue_id, state = ends.queue.broker, ends.queue.queue_id, ends.state
+    sentence = why_unknown(ends)
+    if state is None or sentence:
+        return (broker, queue_id, None, None, None, sentence)
+    messages = state.max_offset - state.min_offset
+    last = local_time(state.last_store_timestamp_ms)
+    return (broker, queue_id, state.min_offset, state.max_offset, messages, last)
+
+
+def why_unknown(ends: "QueueEnds") -> str:
+    if ends.state is None:
+        return str(ends.error)
+    return str(ends.state.error.message) if ends.state.HasField("error") else ""

@@ -1,0 +1,117 @@
+"""`rockoon offsets why`: for each queue, where a group began, why, and where it is now.
+
+orders@broker-a:0
+  began   at 0 (NEW_QUEUE) on 2026-01-31 12:00:00
+          the queue was created at revision 57, after the group subscribed at revision 41
+  now     1234 committed by host@77@ab on 2026-01-31 12:05:00, epoch 3
+  left    66 messages to read before the end, 1300; the oldest has waited 2.1 s
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rockoon.cli.groups import queue_lag_json
+from rockoon.cli.output import console, duration, local_time
+
+if TYPE_CHECKING:
+    from rockoon.admin import QueueStory
+    from rockoon_proto.v1.offset_pb2 import Progress, QueueLag
+
+
+def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    if not stories:
+        print(f"Group {group} reads no queues yet: it starts when a consumer of it does.")
+        return
+    out = console()
+    for story in stories:
+        out.print(Text(str(story.queue), style="bold"))
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        lines.add_column(width=6, no_wrap=True)
+        lines.add_column()
+        for heading, sentence in told(story):
+            lines.add_row(Text(heading, style="dim"), Text(sentence))
+        out.print(Padding(lines, (0, 0, 1, 2)))
+
+
+def told(story: "QueueStory") -> Iterator[tuple[str, str]]:
+    """Headings and sentences of one queue's story."""
+    if story.progress is None:
+        yield "began", "not yet: nobody of the group has started on this queue"
+    else:
+        yield from told_of_progress(story.progress)
+    if story.lag is None:
+        yield "left", "unknown: the queue is not part of the topic any more"
+    else:
+        yield "left", what_is_left(story.lag)
+
+
+def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
+    when = local_time(progress.started_at_ms)
+    began = f"at {progress.start_offset} ({reason_name(progress)})"
+    yield "began", f"{began} on {when}" if when else began
+    if progress.start_explanation:
+        yield "", progress.start_explanation
+    now = f"{progress.offset} committed"
+    if progress.committer:
+        now += f" by {progress.committer}"
+    stored = local_time(progress.stored_at_ms)
+    if stored:
+        now += f" on {stored}"
+    yield "now", f"{now}, epoch {progress.epoch}"
+    if progress.owner and progress.owner != progress.committer:
+        yield "", f"read by {progress.owner}"
+    if progress.metadata:
+        yield "", f"metadata: {progress.metadata}"
+    if progress.gap_total:
+        yield "lost", f"{progress.gap_total} messages were gone before they could be read"
+
+
+def what_is_left(lag: "QueueLag") -> str:
+    if not lag.known:
+        return f"unknown: {lag.unknown_because}"
+    if not lag.HasField("lag"):
+        return f"the queue holds {lag.min_offset}..{lag.max_offset}"
+    if lag.lag == 0:
+        return f"nothing: it has read up to the end, {lag.max_offset}"
+    noun = "message" if lag.lag == 1 else "messages"
+    left = f"{lag.lag} {noun} to read before the end, {lag.max_offset}"
+    if lag.HasField("lag_ms") and lag.lag_ms:
+        left += f"; the oldest has waited {duration(lag.lag_ms)}"
+    return left
+
+
+def reason_name(progress: "Progress") -> str:
+    from rockoon_proto.v1.offset_pb2 import StartReason
+
+    return str(StartReason.Name(progress.start_reason))
+
+
+def story_json(story: "QueueStory") -> dict[str, Any]:
+    queue, progress = story.queue, story.progress
+    said: dict[str, Any] = {
+        "topic": queue.topic,
+        "broker": queue.broker,
+        "queue_id": queue.queue_id,
+        "progress": None,
+        "lag": queue_lag_json(story.lag) if story.lag is not None else None,
+    }
+    if progress is not None:
+        said["progress"] = {
+            "start_offset": progress.start_offset,
+            "start_reason": reason_name(progress),
+            "start_explanation": progress.start_explanation,
+            "started_at_ms": progress.started_at_ms,
+            "committed_offset": progress.offset,
+            "committer": progress.committer,
+            "committed_at_ms": progress.stored_at_ms,
+            "owner": progress.owner,
+            "epoch": progress.epoch,
+            "incarnation": progress.incarnation,
+            "metadata": progress.metadata,
+            "gap_total": progress.gap_total,
+        }
+    return said
