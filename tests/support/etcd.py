@@ -126,6 +126,11 @@ class EtcdServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def control(self, *arguments: str) -> str:
+        """Run etcdctl against it and return what it printed."""
+        command = [etcd_binary("etcdctl"), f"--endpoints={self.endpoint}", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
     def erase(self) -> None:
         """Forget all data (while it does not run), as a fresh etcd in the place of a lost one."""
         assert self._process is None, "stop it first"

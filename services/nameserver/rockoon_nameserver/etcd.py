@@ -12,22 +12,32 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from aetcd import rpc
 from grpc import aio
 
+from rockoon_nameserver.etcd_data import (
+    TRANSACTION_OPERATIONS_MAX,
+    Committed,
+    Compare,
+    Delete,
+    Event,
+    Found,
+    Header,
+    KeyValue,
+    Put,
+    Span,
+    WatchBatch,
+)
 from rockoon_proto.errors import EtcdUnavailable
 
 Result = TypeVar("Result")
 
 # Keys per answer when a whole prefix is read.
 PAGE_KEYS_MAX = 2_000
-# etcd refuses a transaction with more operations (its --max-txn-ops).
-TRANSACTION_OPERATIONS_MAX = 128
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
@@ -49,119 +59,6 @@ class Compacted(Exception):
 
 class LeaseGone(Exception):
     """The lease has expired or was revoked."""
-
-
-class Span(NamedTuple):
-    """Keys from `first` (included) to `end` (excluded); only `first` when `end` is empty."""
-
-    first: bytes
-    end: bytes = b""
-
-
-def only(key: str) -> Span:
-    return Span(key.encode())
-
-
-def under(prefix: str) -> Span:
-    """All keys that start with `prefix`, which ends in "/"."""
-    first = prefix.encode()
-    return Span(first, first[:-1] + bytes([first[-1] + 1]))
-
-
-class KeyValue(NamedTuple):
-    key: str
-    value: bytes
-    create_revision: int
-    mod_revision: int
-    # 0 when the key is under no lease.
-    lease_id: int
-
-
-class Event(NamedTuple):
-    """A key was put, or (`value` None) deleted."""
-
-    key: str
-    value: bytes | None
-    create_revision: int
-    # For a deletion, the revision that deleted it.
-    mod_revision: int
-
-
-class Header(NamedTuple):
-    """Where an answer comes from."""
-
-    revision: int
-    # Another one means that this is not the etcd it was: its data was lost or replaced.
-    cluster_id: int
-
-
-class Found(NamedTuple):
-    """What a read found; all of it is true at `header.revision`."""
-
-    header: Header
-    items: list[KeyValue]
-
-
-class WatchBatch(NamedTuple):
-    """Whole revisions of events, or (`events` empty) the news that there are none up to here."""
-
-    revision: int
-    events: list[Event]
-
-
-class Compare(NamedTuple):
-    """A condition that must hold for every key of `span` (and, if it is empty, for zero)."""
-
-    span: Span
-    # "create" or "mod".
-    revision_of: str
-    # "=", "<" or ">".
-    relation: str
-    revision: int
-
-
-def absent(span: Span) -> Compare:
-    """No key of the span exists."""
-    return Compare(span, "create", "=", 0)
-
-
-def exists(key: str) -> Compare:
-    return Compare(only(key), "create", ">", 0)
-
-
-def unchanged(key: str, mod_revision: int) -> Compare:
-    """The key's last change is this one; 0 means that it does not exist."""
-    return Compare(only(key), "mod", "=", mod_revision)
-
-
-def quiet_since(span: Span, revision: int) -> Compare:
-    """No key of the span was put after a revision. (Deletions leave no trace.)"""
-    return Compare(span, "mod", "<", revision + 1)
-
-
-class Put(NamedTuple):
-    key: str
-    value: bytes
-    lease_id: int = 0
-
-
-class Delete(NamedTuple):
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The outcome of a transaction.
-
-    Attributes:
-        succeeded: the conditions held and the operations were done.
-        revision: the revision of the change (when it succeeded).
-        found: when it did not succeed, the keys of each span in `otherwise`.
-    """
-
-    succeeded: bool
-    revision: int
-    found: list[list[KeyValue]]
 
 
 class Endpoint:

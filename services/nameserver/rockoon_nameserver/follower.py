@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from rockoon_nameserver.etcd import Compacted, Etcd, Header, WatchBatch
+from rockoon_nameserver.etcd import Compacted, Etcd
+from rockoon_nameserver.etcd_data import Header, WatchBatch
 from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached

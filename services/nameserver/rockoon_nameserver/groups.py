@@ -1,9 +1,9 @@
 """Creating, changing and deleting consumer groups, and recording what they read."""
 
-from rockoon_nameserver.etcd import (
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
     Delete,
-    Etcd,
     KeyValue,
     Put,
     absent,

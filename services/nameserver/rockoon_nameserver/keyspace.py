@@ -19,7 +19,7 @@ from typing import TypeVar
 import google.protobuf.message
 from google.protobuf import json_format
 
-from rockoon_nameserver.etcd import Span, only, under
+from rockoon_nameserver.etcd_data import Span, only, under
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,

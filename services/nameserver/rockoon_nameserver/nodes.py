@@ -3,16 +3,8 @@
 import logging
 import re
 
-from rockoon_nameserver.etcd import (
-    Delete,
-    Etcd,
-    KeyValue,
-    LeaseGone,
-    Put,
-    Span,
-    absent,
-    unchanged,
-)
+from rockoon_nameserver.etcd import Etcd, LeaseGone
+from rockoon_nameserver.etcd_data import Delete, KeyValue, Put, Span, absent, unchanged
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     Keyspace,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 
-from rockoon_nameserver.etcd import Event, KeyValue
+from rockoon_nameserver.etcd_data import Event, KeyValue
 from rockoon_nameserver.keyspace import (
     BlockKey,
     GroupKey,

@@ -6,9 +6,9 @@ concurrent changes are decided by.
 
 from collections.abc import Sequence
 
-from rockoon_nameserver.etcd import (
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import (
     Delete,
-    Etcd,
     KeyValue,
     Put,
     absent,

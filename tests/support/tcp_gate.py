@@ -1,0 +1,74 @@
+"""A TCP proxy that a test opens, cuts and freezes: a network that fails by real means."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+
+
+class TcpGate:
+    """Passes bytes to and from `target` ("host:port"); an async context manager.
+
+    `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
+    nothing; `open` ends both.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flowing = asyncio.Event()
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def open(self) -> None:
+        self._flowing.set()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def freeze(self) -> None:
+        self._flowing.clear()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target.rpartition(":")
+        with contextlib.suppress(OSError):
+            there, onward = await asyncio.open_connection(host, int(port))
+            self._writers |= {writer, onward}
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._pass_on(reader, onward))
+                    tasks.create_task(self._pass_on(there, writer))
+            finally:
+                self._writers -= {writer, onward}
+        writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+    async def __aenter__(self) -> "TcpGate":
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._flowing.set()
+        await self.cut()
