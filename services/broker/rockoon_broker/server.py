@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 
 from grpc import aio
@@ -31,6 +31,7 @@ async def serve(
     *,
     clock: Clock | None = None,
     disk: Disk | None = None,
+    announce: Callable[[str, str, str], None] = announce,
 ) -> None:
     """Run a broker until `stop` is requested and everything is put away.
 
@@ -42,6 +43,7 @@ async def serve(
         stop: the wish to stop; set here too, when a sync fails or the broker's name is taken.
         clock: every time the broker needs; the machine's by default.
         disk: the store's file layer; the real one by default.
+        announce: called with "broker", its name and its address when it serves.
 
     Raises:
         Fatal: the store was refused.

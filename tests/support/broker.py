@@ -1,0 +1,156 @@
+"""A broker in this process, on a free port, and its calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from rockoon_broker.server import serve
+from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.disk import Disk
+from rockoon_format.batch import decode_columns, encode_batch
+from rockoon_format.record import encode_host
+from rockoon_proto.errors import BrokerUnavailable, from_rpc_error
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_runtime.process import Stop
+
+CALL_SECONDS = 20.0
+BORN_HOST = encode_host("127.0.0.1", 54321)
+NOW_MS = 1_700_000_000_000
+
+SMALL: dict[str, Any] = {
+    "name": "broker-a",
+    "listen": "127.0.0.1:0",
+    "commit_log_file_bytes": 4 << 20,
+    "consume_queue_file_entries": 1000,
+    "first_routes_seconds_max": 20.0,
+    "drain_seconds_max": 5.0,
+    # Disks of test machines are as full as they are.
+    "disk_full_percent": 100,
+    "disk_forced_percent": 100,
+}
+
+
+def settings_of(root: Path, nameservers: Sequence[str], **changes: Any) -> BrokerSettings:
+    values = {**SMALL, "store_path": root, "nameservers": tuple(nameservers), **changes}
+    return BrokerSettings(**values)
+
+
+class RunningBroker:
+    """A broker's calls, with the error table's exceptions.
+
+    Attributes:
+        address: "host:port".
+        stop: ask it to stop with `stop.request(...)`; `stop.fatal` says why it stopped by itself.
+    """
+
+    def __init__(self, address: str, channel: aio.Channel, stop: Stop) -> None:
+        self.address = address
+        self.channel = channel
+        self.stub: Any = BrokerStub(channel)
+        self.stop = stop
+
+    async def call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
+        """Make a unary call; an error of the table is raised as its class."""
+        try:
+            return await getattr(self.stub, method)(request, timeout=seconds)
+        except grpc.RpcError as failure:
+            raise from_rpc_error(failure, BrokerUnavailable, broker=self.address) from failure
+
+    async def append(self, topic: str, queue_id: int = 0, *bodies: bytes, **more: Any) -> Any:
+        reply = await self.call("Append", batch(topic, queue_id, *bodies, **more))
+        return reply.appended
+
+    async def pull(self, topic: str, queue_id: int = 0, offset: int = 0, **more: Any) -> Any:
+        return await self.call(
+            "Pull", pb.PullRequest(topic=topic, queue_id=queue_id, offset=offset, **more)
+        )
+
+    async def bodies(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
+        """Every body of a queue from an offset on."""
+        found: list[bytes] = []
+        while True:
+            reply = await self.pull(topic, queue_id, offset)
+            if reply.status != pb.FOUND:
+                return found
+            found += bodies_of(reply)
+            offset = reply.next_offset
+
+
+@asynccontextmanager
+async def running_broker(
+    root: Path, nameservers: Sequence[str], *, disk: Disk | None = None, **changes: Any
+) -> AsyncIterator[RunningBroker]:
+    """Run a broker until the block ends; what `serve` raises is raised here."""
+    stop = Stop()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def life() -> None:
+        try:
+            await serve(
+                settings_of(root, nameservers, **changes),
+                stop,
+                disk=disk,
+                announce=lambda service, name, where: address.set_result(where),
+            )
+        finally:
+            if not address.done():
+                address.cancel()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(life(), name="broker")
+        where = await address
+        async with aio.insecure_channel(where, options=CHANNEL_OPTIONS) as channel:
+            try:
+                yield RunningBroker(where, channel, stop)
+            finally:
+                stop.request("the test is over")
+
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def batch(
+    topic: str,
+    queue_id: int = 0,
+    *bodies: bytes,
+    tags: str | Sequence[str] = "TagA",
+    request_id: int = 0,
+    route_revision: int = 0,
+) -> pb.AppendRequest:
+    """A request with one record for each body."""
+    each = [tags] * len(bodies) if isinstance(tags, str) else tags
+    frames, lengths = encode_batch(
+        topic.encode(),
+        queue_id,
+        list(bodies),
+        [f"TAGS\x01{tag}\x02".encode() if tag else b"" for tag in each],
+        NOW_MS,
+        BORN_HOST,
+    )
+    return pb.AppendRequest(
+        topic=topic,
+        queue_id=queue_id,
+        frames=frames,
+        record_lengths=lengths.astype("<u4").tobytes(),
+        request_id=request_id,
+        route_revision=route_revision,
+    )
+
+
+def bodies_of(reply: Any) -> list[bytes]:
+    """The bodies of a PullReply or ReadReply."""
+    lengths = [
+        int.from_bytes(reply.record_lengths[at : at + 4], "little")
+        for at in range(0, len(reply.record_lengths), 4)
+    ]
+    return list(decode_columns(reply.frames, lengths).bodies) if lengths else []
