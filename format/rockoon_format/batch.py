@@ -49,6 +49,7 @@ from rockoon_format.record import (
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_V6,
     TOPIC_V1_BYTES_MAX,
+    TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
     encode_topic,
 )
@@ -358,7 +359,7 @@ def _layout_of_few(
             return None
         if magic == MAGIC_V1 and len(topic) <= TOPIC_V1_BYTES_MAX:
             topic_part = len(topic).to_bytes() + topic
-        elif magic == MAGIC_V2:
+        elif magic == MAGIC_V2 and len(topic) <= TOPIC_V2_BYTES_MAX:
             topic_part = len(topic).to_bytes(2) + topic
         else:
             return None

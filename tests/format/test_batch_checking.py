@@ -157,6 +157,24 @@ def test_a_topic_that_only_begins_alike_is_refused() -> None:
         assert case(topic=topic).refusal(record=500) == (BatchFault.TOPIC, 1)
 
 
+def test_a_v1_topic_length_that_java_reads_as_negative_is_refused() -> None:
+    topic = 200 * b"t"
+    head = bytearray(encode_record(Record(topic=b""))[:88])
+    head[0:4] = (91 + 200).to_bytes(4)
+    frame = bytes(head) + b"\xc8" + topic + b"\0\0"
+    for times in (1, FEW_RECORDS_MAX + 1):
+        with pytest.raises(BatchError):
+            check_batch(
+                frame * times,
+                [len(frame)] * times,
+                topic=topic,
+                queue_id=0,
+                body_bytes_max=9,
+                record_bytes_max=300,
+            )
+    assert scan(frame, 0, len(frame)).count == 0
+
+
 def test_committed_transactions_pass_where_they_are_allowed() -> None:
     made = case(sys_flag=0x8)
     assert made.refusal() == (BatchFault.SYS_FLAG, 1)

@@ -64,6 +64,12 @@ def test_a_batch_is_its_records_back_to_back(messages: Messages) -> None:
     assert lengths.dtype == np.uint32
 
 
+def test_host_bits_in_the_flags_do_not_shift_a_batch() -> None:
+    for host, flag in ((encode_host("10.0.0.9", 1), 0x1), (encode_host("::1", 1), 0x11)):
+        frames, _ = encode_batch(b"T", 0, [b"a"], [b""], 0, host, sys_flags=0x31)
+        assert decode_record(frames) == Record(topic=b"T", body=b"a", born_host=host, sys_flag=flag)
+
+
 def test_an_empty_batch_encodes_to_nothing() -> None:
     frames, lengths = encode_batch(b"T", 0, [], [], 0, STORE_HOST)
     assert frames == b""

@@ -59,6 +59,14 @@ def test_a_scan_stops_at_the_first_bytes_that_are_no_record(tail: bytes, end: Sc
     assert (alone.count, alone.position, alone.end) == (0, 0, end)
 
 
+def test_a_negative_topic_length_is_damage_even_where_the_sizes_add_up() -> None:
+    frame = bytearray(encode_record(Record(topic=b"")))
+    assert all_of(bytes(frame)).count == 1
+    frame[88] = 0xFF
+    found = all_of(bytes(frame))
+    assert (found.count, found.end) == (0, ScanEnd.SIZE_MISMATCH)
+
+
 def test_what_follows_a_damaged_record_is_not_read() -> None:
     found = all_of(FRAME + FRAME[:88] + b"j" + FRAME[89:] + FRAME)
     assert (found.count, found.end) == (1, ScanEnd.BAD_CRC)
