@@ -18,13 +18,17 @@ Source: IndexFile, IndexHeader, IndexService#buildIndex.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format.hashes import index_key_hashes, java_hash_code, java_hash_codes
 from rockoon_format.properties import (
     PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
     PROPERTY_UNIQ_KEY,
     find_value,
     split_keys,
@@ -37,6 +41,9 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 UNIT_BYTES = 20
 SECONDS_MAX = 2**31 - 1
+
+_UNIQUE_INSIDE = f"\x02{PROPERTY_UNIQ_KEY}\x01".encode()
+_KEYS_START = f"{PROPERTY_KEYS}\x01".encode()
 
 UNIT = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _HEADER = struct.Struct(">qqqqii")
@@ -88,6 +95,61 @@ def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
     if unique:
         keys.insert(0, unique)
     return [f"{topic}#{key}" for key in keys]
+
+
+def index_entries(
+    topic: str, sections: Sequence[bytes], sys_flags: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the index hashes of many records of one topic, as `index_keys` orders them.
+
+    Args:
+        topic: of all the records.
+        sections: the properties of each record, as stored, n of them.
+        sys_flags: system flag of each record, int64[n].
+
+    Returns:
+        For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
+    """
+    count = len(sections)
+    # A unique key in ASCII behind another property, and no KEYS: what our producers send.
+    lasts = np.fromiter(map(bytes.rfind, sections, repeat(_UNIQUE_INSIDE)), np.int64, count)
+    starts = lasts + len(_UNIQUE_INSIDE)
+    lengths = np.fromiter(map(len, sections), np.int64, count)
+    ends = np.fromiter(
+        map(bytes.find, sections, repeat(PROPERTY_SEPARATOR), starts.tolist()), np.int64, count
+    )
+    ends = np.where(ends < 0, lengths, ends)
+    plain = (lasts >= 0) & (ends > starts) & (sys_flags & SYS_FLAG_TRANSACTION == 0)
+    plain &= np.fromiter(map(bytes.isascii, sections), np.bool_, count)
+    together = b"".join(sections)
+    if together.find(_KEYS_START) >= 0:
+        plain &= ~np.fromiter((_KEYS_START in section for section in sections), np.bool_, count)
+    numbers = np.flatnonzero(plain)
+    bases = np.cumsum(lengths) - lengths
+    key_lengths = (ends - starts)[numbers]
+    codes = java_hash_codes(
+        np.frombuffer(together, np.uint8), (bases + starts)[numbers], key_lengths
+    )
+    # The hash of a joined text is that of its front, times 31 to the length of its back, and more.
+    distinct, which = np.unique(key_lengths, return_inverse=True)
+    powers = np.array([pow(31, length, 2**32) for length in distinct.tolist()], np.uint32)
+    front = np.uint32(java_hash_code(f"{topic}#") & 0xFFFFFFFF)
+    codes32 = front * powers[which] + codes.astype(np.uint32)
+    hashes = np.abs(codes32.view(np.int32).astype(np.int64))
+    hashes[hashes == 2**31] = 0
+    if len(numbers) == count:
+        return numbers, hashes
+
+    other_numbers: list[int] = []
+    other_keys: list[str] = []
+    for number in np.flatnonzero(~plain).tolist():
+        keys = index_keys(topic, sections[number], int(sys_flags[number]))
+        other_keys += keys
+        other_numbers += [number] * len(keys)
+    all_numbers = np.concatenate([numbers, np.array(other_numbers, np.int64)])
+    all_hashes = np.concatenate([hashes, index_key_hashes(other_keys)])
+    order = np.argsort(all_numbers, kind="stable")
+    return all_numbers[order], all_hashes[order]
 
 
 class IndexFile:

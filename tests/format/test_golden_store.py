@@ -43,6 +43,22 @@ def test_every_record_is_written_again_byte_for_byte(name: str) -> None:
         assert encode_record(decode_record(log, offset)) == log[offset : offset + size]
 
 
+def test_garbage_behind_the_last_record_is_not_read() -> None:
+    log = bytearray(golden_store.files()[SECOND])
+    log[7450 - 4096 : 7550 - 4096] = b"\x55" * 100
+    found = scan(log, 0, len(log))
+    assert (found.count, found.end) == (3, ScanEnd.TRUNCATED)
+    assert found.position + 4096 == 7450
+
+
+def test_a_changed_body_byte_ends_the_log_before_its_record() -> None:
+    log = bytearray(golden_store.files()[SECOND])
+    log[7328 - 4096 + 88] ^= 1
+    found = scan(log, 0, len(log))
+    assert (found.count, found.end) == (2, ScanEnd.BAD_CRC)
+    assert found.position + 4096 == 7328
+
+
 def test_the_consume_queues_follow_from_the_log() -> None:
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for start in (0, 4096):

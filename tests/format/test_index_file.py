@@ -15,6 +15,7 @@ from rockoon_format.index_file import (
     IndexFileError,
     IndexHeader,
     decode_header,
+    index_entries,
     index_file_bytes,
     index_keys,
 )
@@ -156,6 +157,44 @@ def test_adding_in_bulk_leaves_the_bytes_that_adding_one_by_one_leaves(
 def test_hashing_keys_in_bulk_says_what_hashing_one_by_one_says(keys: list[str]) -> None:
     keys = [*keys, "polygenelubricants", "T#k"]
     assert index_key_hashes(keys).tolist() == [index_key_hash(key) for key in keys]
+
+
+key_sections = st.lists(
+    st.sampled_from(
+        [
+            b"UNIQ_KEY\x01u1\x02",
+            b"UNIQ_KEY\x01u1",
+            b"UNIQ_KEY\x01\x02",
+            b"UNIQ_KEY\x01\xc3\xa9\x02",
+            b"UNIQ_KEY\x01" + 32 * b"A" + b"\x02",
+            b"KEYS\x01k1 k2  k3\x02",
+            b"KEYS\x01" + 90 * b"k" + b"\x02",
+            b"KEYS\x01 \x02",
+            b"MONKEYS\x01no\x02",
+            b"TAGS\x01TagA\x02",
+        ]
+    ),
+    max_size=4,
+).map(b"".join)
+
+
+@given(
+    sections=st.lists(key_sections, max_size=20),
+    flags=st.lists(st.sampled_from([0, 1, 4, 8, 12]), min_size=20, max_size=20),
+    topic=st.sampled_from(["T", "%RETRY%" + 240 * "g"]),
+)
+@reproducible
+def test_indexing_many_records_finds_the_keys_of_each(
+    sections: list[bytes], flags: list[int], topic: str
+) -> None:
+    sys_flags = np.array(flags[: len(sections)], np.int64)
+    expected = [
+        (number, index_key_hash(key))
+        for number, section in enumerate(sections)
+        for key in index_keys(topic, section, flags[number])
+    ]
+    numbers, hashes = index_entries(topic, sections, sys_flags)
+    assert list(zip(numbers.tolist(), hashes.tolist(), strict=True)) == expected
 
 
 def test_a_damaged_chain_does_not_run_in_a_circle() -> None:
