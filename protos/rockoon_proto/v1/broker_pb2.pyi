@@ -219,7 +219,7 @@ class DescribeBrokerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +240,7 @@ class DescribeBrokerReply(_message.Message):
     MESSAGES_PULLED_FIELD_NUMBER: _ClassVar[int]
     BYTES_APPENDED_FIELD_NUMBER: _ClassVar[int]
     BYTES_PULLED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_PULLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     cluster: str
     log_min_offset: int
@@ -260,4 +261,5 @@ class DescribeBrokerReply(_message.Message):
     messages_pulled: int
     bytes_appended: int
     bytes_pulled: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ...) -> None: ...
+    waiting_pulls: int
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ...) -> None: ...

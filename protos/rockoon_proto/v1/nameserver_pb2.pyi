@@ -224,7 +224,7 @@ class WatchRoutesRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
 
 class RouteUpdate(_message.Message):
-    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster")
+    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class RouteUpdate(_message.Message):
     REMOVED_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    ETCD_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     revision: int
     snapshot: bool
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -249,7 +250,8 @@ class RouteUpdate(_message.Message):
     removed_subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
     etcd_reachable: bool
     cluster: str
-    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ...) -> None: ...
+    etcd_cluster_id: int
+    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("broker", "queues")
