@@ -205,10 +205,10 @@ class Broker:
         would, after a crash, drop what was stored for it.
         """
         planned = plan(self.table, change)
-        if planned.went_back:
+        if planned.another_history:
             log.error(
-                "routes of revision %d are older than %d, seen before: etcd was replaced or lost "
-                "data; every topic's messages are kept",
+                "routes of revision %d do not continue those seen before, up to %d: etcd was "
+                "replaced or has lost data; the messages of every topic are kept",
                 change.revision,
                 self.table.revision,
             )

@@ -19,6 +19,7 @@ def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteCh
     return RouteChange(
         revision=update.revision,
         snapshot=update.snapshot,
+        history=update.etcd_cluster_id,
         topics=[topic_from_wire(topic, broker) for topic in update.topics],
         removed=list(update.removed_topics),
     )

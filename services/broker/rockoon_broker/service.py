@@ -281,4 +281,5 @@ def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         messages_pulled=broker.pulls.messages,
         bytes_appended=broker.appends.bytes,
         bytes_pulled=broker.pulls.bytes,
+        waiting_pulls=broker.waiting_pulls,
     )

@@ -1,7 +1,8 @@
 """`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
 
 Beside RocketMQ's fields a topic bears its `incarnation`, and the file the `routeRevision` that it
-is true for; RocketMQ ignores both. Fields of RocketMQ's that we do not use stay as they are.
+is true for and the `routeHistory`, the etcd that counted it; RocketMQ ignores them. Fields of
+RocketMQ's that we do not use stay as they are.
 Source: TopicConfigSerializeWrapper, TopicConfig, ConfigManager.
 """
 
@@ -56,7 +57,11 @@ class TopicFile:
             self._entries = content.get("topicConfigTable") or {}
             self._version = int((content.get("dataVersion") or {}).get("counter", 0))
             topics = {name: topic_from_json(name, raw) for name, raw in self._entries.items()}
-            return TopicTable(int(content.get("routeRevision", 0)), topics)
+            return TopicTable(
+                revision=int(content.get("routeRevision", 0)),
+                history=int(content.get("routeHistory", 0)),
+                topics=topics,
+            )
         except (ValueError, TypeError, AttributeError) as failure:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
@@ -74,6 +79,7 @@ class TopicFile:
         content = {
             "dataVersion": version,
             "routeRevision": table.revision,
+            "routeHistory": table.history,
             "topicConfigTable": entries,
         }
         for changed in self._disk.make_directory(self._path.parent):

@@ -3,8 +3,8 @@
 Invariants:
 1. Data is dropped only on proof: the routes say that the topic was deleted, or show it with a later
    incarnation than the one the data belongs to. An etcd that lost its contents, or another one in
-   its place, is no proof: its revisions are behind those already seen. Such routes make the
-   incarnations unknown, and data of an unknown incarnation is kept.
+   its place, is no proof: it has another identity, or its revisions are behind those already seen.
+   Such routes make the incarnations unknown, and data of an unknown incarnation is kept.
 2. A topic's incarnation only grows, because etcd's revisions do.
 """
 
@@ -48,6 +48,8 @@ class RouteChange:
     revision: int
     snapshot: bool
     """True: `topics` are all there are."""
+    history: int = 0
+    """Identity of the etcd that counts the revisions; 0 when it was not told."""
     topics: Sequence[ServedTopic] = ()
     removed: Sequence[str] = ()
 
@@ -58,6 +60,8 @@ class TopicTable:
 
     revision: int = 0
     """Everything up to this etcd revision is in it."""
+    history: int = 0
+    """Identity of that etcd; 0 while unknown."""
     topics: Mapping[str, ServedTopic] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, names: Sequence[str]) -> "TopicTable":
@@ -79,8 +83,8 @@ class TopicPlan:
     """Topics whose stored messages belong to an incarnation that is over."""
     changed: bool
     """Whether a served topic is another than before, so that the table has to be written down."""
-    went_back: bool
-    """The routes are older than those already seen: incarnations became unknown."""
+    another_history: bool
+    """The routes do not continue those already seen: incarnations became unknown."""
 
 
 def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
@@ -91,8 +95,10 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
     shows old messages in a new topic.
     """
     went_back = change.snapshot and change.revision < table.revision
+    another_etcd = change.history != table.history and 0 not in (change.history, table.history)
+    another_history = went_back or another_etcd
     topics = dict(table.topics)
-    if went_back:
+    if another_history:
         topics = {n: replace(t, incarnation=INCARNATION_UNKNOWN) for n, t in topics.items()}
     drop: list[str] = []
     for new in change.topics:
@@ -101,7 +107,7 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
             continue
         if old is not None and INCARNATION_UNKNOWN != old.incarnation < new.incarnation:
             drop.append(new.name)
-        topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if went_back else new
+        topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if another_history else new
     listed = {topic.name for topic in change.topics}
     removed = topics.keys() - listed if change.snapshot else set(change.removed) - listed
     for name in sorted(removed):
@@ -111,11 +117,13 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
         drop.append(name)
         del topics[name]
     after = TopicTable(
-        change.revision if went_back else max(table.revision, change.revision), topics
+        revision=change.revision if another_history else max(table.revision, change.revision),
+        history=change.history or table.history,
+        topics=topics,
     )
     return TopicPlan(
         table=after,
         drop=[name for name in drop if name in table.topics and table.topics[name].queues],
-        changed=after.served != table.served or went_back,
-        went_back=went_back,
+        changed=after.served != table.served or after.history != table.history or went_back,
+        another_history=another_history,
     )
