@@ -1,7 +1,7 @@
 """A nameserver in this process, on a free port, for tests of everything that needs routes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon_nameserver.server import serve
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_proto.errors import NameserverUnavailable, from_rpc_error
-from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate
+from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.process import Stop
 from support.etcd import free_ports
@@ -119,3 +119,38 @@ class RouteView:
 
     def contents(self) -> tuple[Any, ...]:
         return self.nodes, self.topics, self.groups, self.subscriptions
+
+
+class Watching:
+    """A watch stream and the view it has given so far; an async context manager."""
+
+    def __init__(self, nameserver: Nameserver, view: RouteView | None = None, **request: Any):
+        self.view = view or RouteView()
+        self.updates: list[RouteUpdate] = []
+        self._nameserver = nameserver
+        self._request = WatchRoutesRequest(
+            **{"include_groups": True, "after_revision": self.view.revision, **request}
+        )
+
+    async def until(self, condition: Callable[[RouteView], object]) -> RouteView:
+        """Apply updates until a condition holds."""
+        async with asyncio.timeout(CALL_SECONDS):
+            while not condition(self.view):
+                await self.next()
+        return self.view
+
+    async def next(self) -> RouteUpdate:
+        async with asyncio.timeout(CALL_SECONDS):
+            update = await self._call.read()
+        if not isinstance(update, RouteUpdate):
+            raise EOFError("the nameserver ended the stream")
+        self.updates.append(update)
+        self.view.apply(update)
+        return update
+
+    async def __aenter__(self) -> "Watching":
+        self._call = self._nameserver.stub.WatchRoutes(self._request)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._call.cancel()

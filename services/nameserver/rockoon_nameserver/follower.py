@@ -198,7 +198,7 @@ class RouteFollower:
 
     async def _read(self, batches: AsyncIterator[WatchBatch]) -> None:
         async for batch in batches:
-            complain(self.table.apply(batch.revision, batch.events))
+            complain(self.table.apply(batch))
             self._announce_change()
 
     async def _probe(self) -> None:

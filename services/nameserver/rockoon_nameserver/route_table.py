@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 
-from rockoon_nameserver.etcd_data import Event, KeyValue
+from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
     BlockKey,
     GroupKey,
@@ -143,16 +143,16 @@ class RouteTable:
             self.history += 1
         return complaints
 
-    def apply(self, revision: int, events: Iterable[Event]) -> list[str]:
-        """Take over what happened after `self.revision` up to `revision` (whole revisions).
+    def apply(self, batch: WatchBatch) -> list[str]:
+        """Take over what happened next.
 
         Events that a load has brought already are skipped.
 
         Returns:
             What could not be understood, one sentence each; it is left out.
         """
-        new = [event for event in events if event.mod_revision > self.revision]
-        return self._apply(max(revision, self.revision), new)
+        new = [event for event in batch.events if event.mod_revision > self.revision]
+        return self._apply(max(batch.revision, self.revision), new)
 
     def advance(self, revision: int) -> None:
         """Nothing changed up to a revision."""
