@@ -168,7 +168,7 @@ def consume(
         typer.Option(
             "--from",
             metavar="first|last|OFFSET|TIME|DURATION",
-            help="Where to start (default: first). With a group: where it has no progress.",
+            help="Where to start (default: first; with a group: only where it has no progress).",
         ),
     ] = None,
     follow: Annotated[
@@ -186,9 +186,9 @@ def consume(
     """Print messages, one a line: those there are now, or with --follow all that come."""
     from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
 
-    start = Place(place or "first")
+    start = Place(place) if place is not None else None
     screen = Screen(as_json=as_json, messages_max=max_messages)
-    if group is not None and start.offset is not None:
+    if group is not None and start is not None and start.offset is not None:
         raise typer.BadParameter(
             "a group starts at its own progress: `rockoon offsets reset` moves it",
             param_hint="--from",
@@ -196,7 +196,9 @@ def consume(
 
     async def work(cluster: "Cluster") -> None:
         if group is None:
-            await consume_alone(cluster, topic, start, tags, screen, follow=follow)
+            await consume_alone(
+                cluster, topic, start or Place("first"), tags, screen, follow=follow
+            )
         else:
             await consume_in_group(cluster, topic, group, start, tags, screen, follow=follow)
 

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster
     from rockoon.message import Message, MessageQueue
     from rockoon.pull_consumer import PullConsumer
+    from rockoon.push_consumer import PushConsumer
     from rockoon.start import ConsumeFrom
 
 # Without --follow, reading ends where the queues ended when it began.
 POLL_SECONDS = 0.25
 COMMIT_SECONDS = 1.0
 MESSAGES_PER_POLL = 1024
+LOOK_SECONDS = 0.05
+# A member that has no queue after this long has others in the group that read them all.
+NO_QUEUE_SECONDS = 3.0
 
 
 class Place:
@@ -82,6 +86,10 @@ class Screen:
     @property
     def full(self) -> bool:
         return self._max is not None and self.printed >= self._max
+
+    @property
+    def unlimited(self) -> bool:
+        return self._max is None
 
     @property
     def room(self) -> int:
@@ -190,8 +198,66 @@ async def consume_in_group(
     *,
     follow: bool,
 ) -> None:
-    """Read as a member of a group; what was printed is committed."""
-    ...
+    """Read as a member of a group; what was printed is committed, when it ends at the latest.
+
+    Without `follow` it ends when this member's queues are read to where they ended when it began.
+    """
+    from rockoon.push_consumer import ConsumeResult
+    from rockoon.start import ConsumeFrom
+
+    await cluster.route(topic)
+    ends = {} if follow else await ends_of(cluster, topic)
+    finished = asyncio.Event()
+    failures: list[OSError] = []
+
+    async def take(messages: "Message | list[Message]") -> ConsumeResult:
+        if finished.is_set():
+            return ConsumeResult.LATER
+        try:
+            screen.show(messages if isinstance(messages, list) else [messages])
+        except OSError as failure:
+            # The output is gone: no other delivery of the message will do better.
+            failures.append(failure)
+            finished.set()
+            return ConsumeResult.LATER
+        if screen.full:
+            finished.set()
+        return ConsumeResult.SUCCESS
+
+    with Interrupt() as interrupt:
+        async with cluster.push_consumer(
+            group,
+            {topic: expression},
+            take,
+            consume_from=place.policy if place is not None else ConsumeFrom.GROUP,
+            concurrency=1,
+            # One at a time when they are counted: none beyond the last may be taken.
+            batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
+            commit_seconds=COMMIT_SECONDS,
+        ) as consumer:
+            waits = [consumer.wait(), wait_set(finished)]
+            if not follow:
+                waits.append(wait_read(consumer, ends))
+            await interrupt.unless(*waits)
+    for failure in failures:
+        raise failure
+
+
+async def wait_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -> None:
+    """Wait until a member has read its queues to the ends given, or gets no queue at all."""
+    loop = asyncio.get_running_loop()
+    no_queue_before = loop.time() + NO_QUEUE_SECONDS
+    while True:
+        views = consumer.queues()
+        if views or loop.time() > no_queue_before:
+            behind = [q for q, view in views.items() if view.commit_offset < ends.get(q, 0)]
+            if not behind:
+                return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 class Interrupt:
@@ -200,14 +266,13 @@ class Interrupt:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    async def unless(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, or as much of it as is done when Ctrl-C comes."""
+    async def unless(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Do these things until one of them is done, or Ctrl-C comes."""
         async with asyncio.TaskGroup() as tasks:
-            working = tasks.create_task(work, name="consume")
-            waiting = tasks.create_task(self._event.wait(), name="interrupt")
-            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            working.cancel()
-            waiting.cancel()
+            running = {tasks.create_task(work) for work in (*works, wait_set(self._event))}
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in running:
+                task.cancel()
 
     def __enter__(self) -> "Interrupt":
         loop = asyncio.get_running_loop()

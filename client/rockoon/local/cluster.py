@@ -132,7 +132,7 @@ class LocalCluster:
         if name is not None:
             self.node(name).launch()
             if wait:
-                self._wait_ready([self.node(name)])
+                self.wait_ready_blocking(name)
             return
         require_services()
         program = find_etcd()
@@ -144,7 +144,7 @@ class LocalCluster:
             for node in self._nodes.values():
                 node.launch()
             if wait:
-                self._wait_ready(self._nodes.values())
+                self.wait_ready_blocking()
         except BaseException:
             self._end_all(signal.SIGKILL)
             self._nodes.clear()
@@ -210,8 +210,14 @@ class LocalCluster:
         Raises:
             LocalClusterError: one ended instead or took too long; with the end of its log.
         """
+        await asyncio.to_thread(self.wait_ready_blocking, name)
+
+    def wait_ready_blocking(self, name: str | None = None) -> None:
+        """As `wait_ready`, where there is no event loop."""
         nodes = [self.node(name)] if name is not None else [n for n in self.nodes if n.running]
-        await asyncio.to_thread(self._wait_ready, nodes)
+        deadline = time.monotonic() + self._ready_seconds_max
+        for node in nodes:
+            node.wait_ready(deadline)
 
     def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
         """Wait until some node ends that nobody stopped or killed through this object.
@@ -334,11 +340,6 @@ class LocalCluster:
 
     def _save(self) -> None:
         self._directory.save(NodeRecord(n.name, n.kind, n.port) for n in self._nodes.values())
-
-    def _wait_ready(self, nodes: Iterable[Node]) -> None:
-        deadline = time.monotonic() + self._ready_seconds_max
-        for node in nodes:
-            node.wait_ready(deadline)
 
     def _end_all(self, number: signal.Signals) -> None:
         for kinds in ((Kind.BROKER, Kind.OFFSET), (Kind.NAMESERVER,), (Kind.ETCD,)):

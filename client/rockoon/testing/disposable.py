@@ -1,0 +1,109 @@
+"""A cluster for tests: small files, a temporary directory, ways in for plain and async tests."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rockoon.local.cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from rockoon.connection import Cluster
+    from rockoon.sync import Cluster as SyncCluster
+
+TOPIC_NAME_BYTES_MAX = 100
+
+Result = TypeVar("Result")
+
+
+class DisposableCluster(LocalCluster):
+    """A `LocalCluster` in a temporary directory, with a way in.
+
+    Args:
+        nameservers: how many.
+        brokers: how many.
+    """
+
+    def __init__(self, *, nameservers: int = 1, brokers: int = 1) -> None:
+        # Room for small tests is taken from the disk in one piece, by every broker.
+        settings = {"broker": {"commit_log_file_bytes": 64 << 20}}
+        super().__init__(nameservers=nameservers, brokers=brokers, settings=settings)
+
+    def connect(self) -> "Connection":
+        """A connection to use with `with` or `async with`."""
+        return Connection(self.nameservers)
+
+    def new_topic(self, hint: str = "topic", queues_per_broker: int = 4) -> str:
+        """Create a topic that nobody else has.
+
+        Args:
+            hint: the name begins with what a topic may be called of this.
+            queues_per_broker: on every broker.
+
+        Returns:
+            Its name.
+        """
+        stem = re.sub(r"[^a-zA-Z0-9_-]+", "-", hint).strip("-")[:TOPIC_NAME_BYTES_MAX]
+        name = f"{stem or 'topic'}-{secrets.token_hex(4)}"
+
+        async def create() -> None:
+            async with Connection(self.nameservers) as cluster:
+                await cluster.admin.create_topic(name, queues_per_broker=queues_per_broker)
+
+        run_apart(create())
+        return name
+
+    def start_stopped(self) -> None:
+        """Start again what a test has killed or stopped, and wait until it serves."""
+        stopped = [node.name for node in self.nodes if not node.running]
+        for name in stopped:
+            self.start(name, wait=False)
+        self.wait_ready_blocking()
+
+
+class Connection:
+    """The way into a cluster, for either kind of test."""
+
+    def __init__(self, nameservers: list[str]) -> None:
+        self._nameservers = nameservers
+        self._open: Cluster | None = None
+        self._open_sync: SyncCluster | None = None
+
+    async def __aenter__(self) -> "Cluster":
+        from rockoon.connection import connect
+
+        self._open = connect(self._nameservers)
+        return await self._open.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._open is not None
+        await self._open.__aexit__(kind, failure, trace)
+
+    def __enter__(self) -> "SyncCluster":
+        from rockoon.sync import connect
+
+        self._open_sync = connect(self._nameservers)
+        return self._open_sync.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._open_sync is not None
+        self._open_sync.__exit__(kind, failure, trace)
+
+
+def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in a thread and loop of its own: the caller may be inside a running loop."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, work).result()

@@ -1,0 +1,44 @@
+"""The pytest plugin.
+
+    def test_orders_are_billed(rockoon_cluster, rockoon_topic):
+        with rockoon_cluster.connect() as cluster:
+            cluster.send(rockoon_topic, b"order 1")
+
+    async def test_orders_are_billed(rockoon_cluster, rockoon_topic):
+        async with rockoon_cluster.connect() as cluster:
+            ...
+
+How large the cluster is stands in the pytest settings: `rockoon_brokers`, `rockoon_nameservers`.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from rockoon.testing.disposable import DisposableCluster
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("rockoon_brokers", "brokers of the rockoon_cluster fixture", default="1")
+    parser.addini("rockoon_nameservers", "nameservers of the rockoon_cluster fixture", default="1")
+
+
+@pytest.fixture(scope="session")
+def rockoon_cluster(request: pytest.FixtureRequest) -> "Iterator[DisposableCluster]":
+    """A whole cluster of real processes on free ports, for the session; its data goes with it."""
+    from rockoon.testing.disposable import DisposableCluster
+
+    with DisposableCluster(
+        nameservers=int(request.config.getini("rockoon_nameservers")),
+        brokers=int(request.config.getini("rockoon_brokers")),
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rockoon_topic(request: pytest.FixtureRequest, rockoon_cluster: "DisposableCluster") -> str:
+    """The name of a topic of its own for a test; nodes that an earlier test stopped run again."""
+    rockoon_cluster.start_stopped()
+    return rockoon_cluster.new_topic(request.node.name)

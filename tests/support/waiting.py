@@ -1,0 +1,35 @@
+"""Waiting for what another process does."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_SECONDS = 30.0
+LOOK_SECONDS = 0.01
+
+
+def soon() -> float:
+    """A deadline on `time.monotonic`'s clock."""
+    return time.monotonic() + DEADLINE_SECONDS
+
+
+def wait_until(holds: Callable[[], object], what: str) -> None:
+    """Look at a condition until it holds.
+
+    Raises:
+        AssertionError: it does not within DEADLINE_SECONDS.
+    """
+    deadline = soon()
+    while not holds():
+        assert time.monotonic() < deadline, f"gave up waiting for {what}"
+        threading.Event().wait(LOOK_SECONDS)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has buried yet counts as ended."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return status.rpartition(")")[2].split()[0] in "ZX"
