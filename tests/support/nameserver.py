@@ -141,9 +141,10 @@ class Watching:
 
     async def next(self) -> RouteUpdate:
         async with asyncio.timeout(CALL_SECONDS):
-            update = await self._call.read()
-        if not isinstance(update, RouteUpdate):
+            update: Any = await self._call.read()
+        if update is aio.EOF:
             raise EOFError("the nameserver ended the stream")
+        assert isinstance(update, RouteUpdate)
         self.updates.append(update)
         self.view.apply(update)
         return update

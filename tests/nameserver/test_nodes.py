@@ -1,0 +1,181 @@
+"""Brokers and offset services come, stay, are replaced and go."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rockoon_proto.errors import InvalidArgument, NodeNameTaken
+from rockoon_proto.v1.nameserver_pb2 import (
+    BROKER,
+    OFFSET_SERVICE,
+    GetRouteRequest,
+    Node,
+    RegisterNodeRequest,
+    UnregisterNodeRequest,
+)
+from support.etcd import EtcdServer
+from support.nameserver import Nameserver, Watching, broker_node, running_nameserver
+
+A = (BROKER, "broker-a")
+
+
+async def register(nameserver: Nameserver, node: Node, lease_id: int = 0) -> Any:
+    return await nameserver.call("RegisterNode", RegisterNodeRequest(node=node, lease_id=lease_id))
+
+
+async def test_a_node_is_visible_at_the_revision_of_the_reply_and_renewals_make_none(
+    own_etcd: EtcdServer,
+) -> None:
+    async with (
+        running_nameserver(etcd=(own_etcd.endpoint,)) as one,
+        running_nameserver(etcd=(own_etcd.endpoint,)) as two,
+    ):
+        first = await register(one, broker_node())
+        assert first.ttl_seconds == 10
+        assert first.renew_seconds == pytest.approx(10 / 3)
+        # Any nameserver renews any node's lease.
+        for nameserver in (two, one, two):
+            assert await register(nameserver, broker_node(), first.lease_id) == first
+        route = await two.call("GetRoute", GetRouteRequest(min_revision=first.revision))
+        assert list(route.nodes) == [broker_node()]
+        assert route.revision == first.revision
+        moved = broker_node(address="elsewhere:1")
+        changed = await register(two, moved, first.lease_id)
+        assert changed.revision > first.revision
+        route = await one.call("GetRoute", GetRouteRequest(min_revision=changed.revision))
+        assert list(route.nodes) == [moved]
+
+
+async def test_a_node_that_falls_silent_leaves_when_its_lease_ends(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        running_nameserver(
+            etcd=(shared_etcd.endpoint,), cluster=cluster, node_lease_seconds=1
+        ) as nameserver,
+        Watching(nameserver) as watching,
+    ):
+        first = await register(nameserver, broker_node())
+        await watching.until(lambda view: A in view.nodes)
+        await watching.until(lambda view: A not in view.nodes)
+        # Its next renewal, with a lease that is gone, puts it back in the same call.
+        again = await register(nameserver, broker_node(), first.lease_id)
+        assert again.lease_id != first.lease_id
+        await watching.until(lambda view: A in view.nodes)
+
+
+async def test_a_node_that_says_goodbye_leaves_at_once(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        running_nameserver(
+            etcd=(shared_etcd.endpoint,), cluster=cluster, node_lease_seconds=600
+        ) as nameserver,
+        Watching(nameserver) as watching,
+    ):
+        await register(nameserver, broker_node())
+        await watching.until(lambda view: A in view.nodes)
+        stranger = UnregisterNodeRequest(kind=BROKER, name="broker-a", store_id="another")
+        with pytest.raises(NodeNameTaken):
+            await nameserver.call("UnregisterNode", stranger)
+        own = UnregisterNodeRequest(kind=BROKER, name="broker-a", store_id=broker_node().store_id)
+        left = await nameserver.call("UnregisterNode", own)
+        view = await watching.until(lambda view: A not in view.nodes)
+        assert view.revision == left.revision
+        assert (await nameserver.call("UnregisterNode", own)).revision == 0
+
+
+async def test_another_store_is_refused_a_live_name(shared_etcd: EtcdServer, cluster: str) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await register(nameserver, broker_node())
+        with pytest.raises(NodeNameTaken, match="broker-a:10911") as refusal:
+            await register(nameserver, broker_node(store_id="another", address="thief:1"))
+        assert not refusal.value.retriable
+        # The offset services have names of their own.
+        await register(nameserver, broker_node(kind=OFFSET_SERVICE, store_id="progress"))
+
+
+async def test_a_new_process_of_the_same_store_takes_over_and_the_old_one_is_over(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        running_nameserver(
+            etcd=(shared_etcd.endpoint,), cluster=cluster, node_lease_seconds=2
+        ) as nameserver,
+        Watching(nameserver) as watching,
+    ):
+        old = broker_node(started_at_ms=1_000, address="old:1")
+        new = broker_node(started_at_ms=2_000, address="new:1")
+        first = await register(nameserver, old)
+        second = await register(nameserver, new)
+        assert second.lease_id != first.lease_id
+        await watching.until(lambda view: view.nodes.get(A) == new)
+        # A renewal of the old process that was under way all the time.
+        with pytest.raises(NodeNameTaken, match="this process is over"):
+            await register(nameserver, old, first.lease_id)
+        # The new lease holds the key: ending the old one did not take it away.
+        await register(nameserver, new, second.lease_id)
+        assert all(len(update.removed_nodes) == 0 for update in watching.updates)
+
+
+async def test_of_many_stores_that_want_a_name_at_once_one_gets_it(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as one,
+        running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as two,
+    ):
+        won: list[Node] = []
+
+        async def attempt(nameserver: Nameserver, node: Node) -> None:
+            try:
+                await register(nameserver, node)
+            except NodeNameTaken:
+                return
+            won.append(node)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(12):
+                node = broker_node(store_id=f"store-{number}")
+                tasks.create_task(attempt((one, two)[number % 2], node))
+        assert len(won) == 1
+        async with Watching(two) as watching:
+            view = await watching.until(lambda view: view.nodes)
+        assert list(view.nodes.values()) == won
+
+
+async def test_a_cluster_has_one_offset_service_whatever_the_others_are_called(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        active = broker_node("offset-a", kind=OFFSET_SERVICE)
+        standby = broker_node("offset-b", kind=OFFSET_SERVICE)
+        first = await register(nameserver, active)
+        with pytest.raises(NodeNameTaken, match="has only one"):
+            await register(nameserver, standby)
+        assert await register(nameserver, active, first.lease_id) == first
+        await nameserver.call(
+            "UnregisterNode",
+            UnregisterNodeRequest(kind=OFFSET_SERVICE, name="offset-a", store_id=active.store_id),
+        )
+        await register(nameserver, standby)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": 0},
+        {"name": ""},
+        {"name": "a/b"},
+        {"address": "no-port"},
+        {"address": ""},
+        {"store_id": ""},
+    ],
+)
+async def test_a_node_that_lacks_something_is_refused(
+    shared_etcd: EtcdServer, cluster: str, wrong: dict[str, Any]
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        with pytest.raises(InvalidArgument):
+            await register(nameserver, broker_node(**wrong))
