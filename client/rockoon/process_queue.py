@@ -43,8 +43,9 @@ class FlowLimits:
     """Bytes of the batches held; a batch counts whole until its last message is finished,
     because so long it is in memory."""
     span_max: int = 8192
-    """Newest offset held minus smallest unfinished one: how far a message that is never
-    finished can be overtaken. RocketMQ: 2000."""
+    """Newest offset pulled minus smallest unfinished one: how far a message that does not get
+    finished can be overtaken, and how much comes again after a crash. RocketMQ: 2000, of the
+    messages held; so there, what overtook and was finished does not count."""
 
     def __post_init__(self) -> None:
         for name in ("messages_max", "bytes_max", "span_max"):
@@ -98,6 +99,8 @@ class ProcessQueue(Generic[Batch]):
     unfinished: int = 0
     """Messages held and not finished, handed out or not."""
     bytes_held: int = 0
+    _newest: int = 0
+    """Offset of the last message taken in."""
     _held: list[_Held[Batch]] = field(default_factory=list)
     """In offset order; each has an unfinished message."""
     _firsts: list[int] = field(default_factory=list)
@@ -134,6 +137,7 @@ class ProcessQueue(Generic[Batch]):
         self._firsts.append(offsets[0])
         self.unfinished += count
         self.bytes_held += size_bytes
+        self._newest = offsets[-1]
         self.next_offset = next_offset
 
     def put_nothing(self, next_offset: int) -> None:
@@ -216,8 +220,8 @@ class ProcessQueue(Generic[Batch]):
 
     @property
     def span(self) -> int:
-        """Newest offset held minus smallest unfinished one; 0 when nothing is held."""
-        return self._held[-1].offsets[-1] - self.commit_offset if self._held else 0
+        """Newest offset pulled minus smallest unfinished one; 0 when nothing is held."""
+        return self._newest - self.commit_offset if self._held else 0
 
     def blocked_by(self) -> Limit | None:
         """Return the limit that forbids the next pull, None when it may go."""
