@@ -1,0 +1,302 @@
+"""Batches in the making: what a producer has taken and no broker has acknowledged yet.
+
+Pure: no loop, clock or socket; times are given. (An asyncio.Event is made where a task waits.)
+
+Invariants:
+- A message is in exactly one batch, a batch belongs to one lane, and a lane's batches leave it in
+  the order in which they were opened. A batch that comes back goes in again at the front.
+- A lane with a queue (the sender chose it, by name or by key) has one batch out at a time: that is
+  what keeps its order when a batch fails and is tried again. A lane without one (round robin) has
+  one batch out per queue.
+- `claimed_bytes` counts the messages not acknowledged that a task awaits, `unclaimed_bytes` those
+  that none does. Only these have to be bounded here: a task that awaits sends nothing meanwhile.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Container
+from math import inf
+
+from numpy import cumsum, int64, uint32
+from numpy.typing import NDArray
+
+from rockoon.errors import RockoonError
+from rockoon.message import MessageQueue, SendResult
+from rockoon.outgoing import Extras
+from rockoon_proto.v1.broker_pb2 import Appended
+
+# A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
+# body, near enough to bound memory by.
+MESSAGE_OVERHEAD_BYTES = 160
+
+
+class ProducerBatch:
+    """Messages of one lane that are sent together."""
+
+    __slots__ = (
+        "_event",
+        "_starts",
+        "awaited",
+        "awaited_bytes",
+        "bodies",
+        "born_timestamp_ms",
+        "bytes",
+        "close_bytes",
+        "count",
+        "deadline",
+        "extras",
+        "ids",
+        "is_done",
+        "lane",
+        "last_error",
+        "lengths",
+        "linger_end",
+        "outcome",
+        "queue",
+        "seen",
+        "tries",
+    )
+
+    def __init__(self, lane: "Lane") -> None:
+        self.lane = lane
+        self.bodies: list[bytes] = []
+        self.extras: dict[int, Extras] = {}
+        self.bytes = 0
+        # 0 until the first message opens the batch: `send` has one comparison for both events.
+        self.close_bytes = 0
+        self.born_timestamp_ms = 0
+        self.linger_end = 0.0
+        self.deadline = 0.0
+        # Set while it is out, and after.
+        self.queue: MessageQueue | None = None
+        self.count = 0
+        self.ids = b""
+        self.lengths: NDArray[uint32] | None = None
+        self.tries = 0
+        self.last_error: RockoonError | None = None
+        self.is_done = False
+        self.outcome: Appended | RockoonError | None = None
+        # Receipts awaited before the outcome, and failures that an awaiter was told after it.
+        self.awaited = 0
+        self.awaited_bytes = 0
+        self.seen = 0
+        self._event: asyncio.Event | None = None
+        self._starts: list[int] | None = None
+
+    async def wait(self, index: int | None = None) -> None:
+        """Wait for the outcome; with an index, as the awaiter of that message."""
+        if self._event is None:
+            self._event = asyncio.Event()
+        if index is not None:
+            self.lane.accumulator.claim(self, index)
+        await self._event.wait()
+
+    def settle(self, outcome: Appended | RockoonError) -> None:
+        """Give the outcome, once, and let go of the messages."""
+        self.count = len(self.bodies)
+        self.outcome = outcome
+        self.is_done = True
+        self.bodies = []
+        self.extras = {}
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake who waits, although there is no outcome."""
+        if self._event is not None:
+            self._event.set()
+
+    @property
+    def unseen_failures(self) -> int:
+        """How many messages of a failed batch nobody has been told about."""
+        if not isinstance(self.outcome, RockoonError):
+            return 0
+        return max(self.count - max(self.awaited, self.seen), 0)
+
+    def result(self, index: int) -> SendResult:
+        """Return where a message went.
+
+        Raises:
+            RockoonError: the batch failed.
+        """
+        outcome = self.outcome
+        if isinstance(outcome, RockoonError):
+            self.seen += 1
+            raise fresh(outcome)
+        assert outcome is not None
+        assert self.queue is not None
+        assert self.lengths is not None
+        if self._starts is None:
+            ends = cumsum(self.lengths, dtype=int64)
+            self._starts = (ends - self.lengths).tolist()
+        digits = len(self.ids) // self.count
+        return SendResult(
+            queue=self.queue,
+            queue_offset=outcome.first_queue_offset + index,
+            physical_offset=outcome.first_physical_offset + self._starts[index],
+            message_id=self.ids[index * digits : (index + 1) * digits].decode(),
+            store_timestamp_ms=outcome.store_timestamp_ms,
+            store_host=outcome.store_host,
+        )
+
+
+def fresh(error: RockoonError) -> RockoonError:
+    """Return an equal exception: one object raised in many tasks would collect all tracebacks."""
+    return type(error)(str(error), **error.details)
+
+
+class Lane:
+    """Where messages that go the same way are collected: a topic's round robin, or one queue."""
+
+    __slots__ = (
+        "accumulator",
+        "alarm_at",
+        "batch",
+        "busy",
+        "is_hurried",
+        "is_ready",
+        "not_before",
+        "out",
+        "queue",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, accumulator: "Accumulator", topic: str, queue: MessageQueue | None) -> None:
+        self.accumulator = accumulator
+        self.topic = topic
+        self.queue = queue
+        self.batch = ProducerBatch(self)
+        """The open one; `send` adds to it."""
+        self.waiting: deque[ProducerBatch] = deque()
+        """Closed ones, oldest first."""
+        self.out = 0
+        """How many are with a broker."""
+        self.busy: set[MessageQueue] = set()
+        """Queues that a batch of this lane is out to."""
+        self.is_hurried = False
+        """Somebody awaits a message of the open batch: do not let it linger."""
+        self.is_ready = False
+        """It is in the dispatcher's ready line."""
+        self.alarm_at = inf
+        """When the dispatcher will look at it by itself."""
+        self.not_before = 0.0
+        """After a failure: when to try again."""
+
+    def __repr__(self) -> str:
+        return f"Lane({self.queue or self.topic})"
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits to be sent; batches may be out."""
+        return not self.waiting and not self.batch.bodies
+
+    def head(self) -> ProducerBatch | None:
+        """Return the batch to send next, maybe the open one."""
+        if self.waiting:
+            return self.waiting[0]
+        return self.batch if self.batch.bodies else None
+
+    def take(self) -> ProducerBatch:
+        """Remove the head, which must exist."""
+        if self.waiting:
+            return self.waiting.popleft()
+        batch = self.batch
+        self.batch = ProducerBatch(self)
+        self.is_hurried = False
+        return batch
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Remove every batch that is not out, oldest first."""
+        taken = []
+        while self.head() is not None:
+            taken.append(self.take())
+        return taken
+
+    def close_batch(self) -> None:
+        """Close the open batch, which has messages."""
+        self.waiting.append(self.batch)
+        self.batch = ProducerBatch(self)
+        self.is_hurried = False
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Put a batch that failed in front again."""
+        self.waiting.appendleft(batch)
+
+
+class Accumulator:
+    """All lanes of a producer, and the count of what they hold.
+
+    Args:
+        hurry: is told when a task begins to await a message of a lane's open batch.
+    """
+
+    def __init__(self, hurry: "Callable[[Lane], None]") -> None:
+        self.spread: dict[str, Lane] = {}
+        """Round robin lanes by topic."""
+        self.chosen: dict[MessageQueue, Lane] = {}
+        """Lanes of chosen queues."""
+        self.claimed_bytes = 0
+        self.unclaimed_bytes = 0
+        self.pending: dict[ProducerBatch, None] = {}
+        """Opened and not settled, oldest first."""
+        self._hurry = hurry
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.claimed_bytes + self.unclaimed_bytes
+
+    def open_spread(self, topic: str) -> Lane:
+        lane = self.spread[topic] = Lane(self, topic, None)
+        return lane
+
+    def open_chosen(self, queue: MessageQueue) -> Lane:
+        lane = self.chosen[queue] = Lane(self, queue.topic, queue)
+        return lane
+
+    def lanes(self) -> list[Lane]:
+        return [*self.spread.values(), *self.chosen.values()]
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        return [lane for lane in self.lanes() if lane.topic == topic]
+
+    def claim(self, batch: ProducerBatch, index: int) -> None:
+        """A task awaits a message: its bytes are that task's now."""
+        if batch.is_done:
+            return
+        batch.awaited += 1
+        size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
+        size = min(size, batch.bytes - batch.awaited_bytes)
+        batch.awaited_bytes += size
+        self.unclaimed_bytes -= size
+        self.claimed_bytes += size
+        self.hurry(batch)
+
+    def hurry(self, batch: ProducerBatch) -> None:
+        """Do not let a batch linger."""
+        lane = batch.lane
+        if lane.batch is batch and not lane.is_hurried:
+            lane.is_hurried = True
+            self._hurry(lane)
+
+    def settle(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
+        """A batch is acknowledged or given up."""
+        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
+        self.claimed_bytes -= batch.awaited_bytes
+        self.pending.pop(batch, None)
+        batch.settle(outcome)
+
+    def move(self, batch: ProducerBatch) -> None:
+        """A batch's messages have been put into others: forget it and wake who awaits them."""
+        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
+        self.claimed_bytes -= batch.awaited_bytes
+        self.pending.pop(batch, None)
+        batch.wake()
+
+    def forget_idle(self, known: Container[str]) -> None:
+        """Drop the empty lanes of topics that are not among the known ones."""
+        for lane in self.lanes():
+            if lane.topic not in known and lane.is_empty and not lane.out:
+                if lane.queue is None:
+                    del self.spread[lane.topic]
+                else:
+                    del self.chosen[lane.queue]

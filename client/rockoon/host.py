@@ -1,0 +1,26 @@
+"""This machine's address, as records hold the host on which a message was born."""
+
+import asyncio
+import socket
+
+from rockoon_format.record import encode_host
+
+LOOPBACK = encode_host("127.0.0.1", 0)
+
+
+async def born_host(peer: str) -> bytes:
+    """Return the address from which this machine reaches `peer` ("host:port"), with port 0.
+
+    Nothing is sent. Where no way is found it is 127.0.0.1: the address is for people.
+    """
+    host, _, port = peer.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return encode_host(probe.getsockname()[0].partition("%")[0], 0)
+    except (OSError, ValueError, IndexError):
+        return LOOPBACK

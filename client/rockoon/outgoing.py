@@ -1,0 +1,201 @@
+"""Outgoing messages: what may be sent, and how a batch of them becomes records.
+
+What `send` takes apart per message is two byte strings, the properties in front of UNIQ_KEY (TAGS
+first: the broker looks for them there) and those behind it; a plain message has neither.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon.clock import Clock
+from rockoon.errors import (
+    BodyTooLarge,
+    InvalidArgument,
+    InvalidProperty,
+    InvalidTopicName,
+    PropertiesTooLarge,
+)
+from rockoon_format.batch import encode_batch
+from rockoon_format.message_id import UniqueKeys
+from rockoon_format.names import is_system_topic, topic_fault
+from rockoon_format.properties import (
+    KEY_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    RESERVED_NAMES,
+    TRANSIENT_PREFIX,
+)
+
+BODY_BYTES_MAX = 4 << 20
+
+_UNIQ_KEY_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()
+
+Body = bytes | bytearray | memoryview
+Extras = tuple[bytes, bytes]
+"""Encoded properties in front of UNIQ_KEY, and behind it."""
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a name that no message can be sent to.
+
+    Raises:
+        InvalidTopicName: it is not a topic's name, or one of the broker's own topics.
+    """
+    if not isinstance(topic, str):
+        raise InvalidArgument(reason=f"a topic is a str, not {type(topic).__name__}")
+    if fault := topic_fault(topic):
+        raise InvalidTopicName(topic=topic, reason=fault)
+    if is_system_topic(topic):
+        raise InvalidTopicName(topic=topic, reason="it belongs to the broker")
+
+
+def to_body(body: object) -> bytes:
+    """Return a body as bytes of its own: the caller may go on writing into a bytearray.
+
+    Raises:
+        InvalidArgument: it is not bytes-like.
+    """
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    hint = ": encode it first" if isinstance(body, str) else ""
+    raise InvalidArgument(reason=f"a body is bytes, not {type(body).__name__}{hint}")
+
+
+def body_too_large(size: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"a body of {size} bytes is larger than {BODY_BYTES_MAX} bytes",
+        index=0,
+        limit=BODY_BYTES_MAX,
+    )
+
+
+def encode_extras(
+    keys: str | Sequence[str] | None, tags: str | None, properties: Mapping[str, str] | None
+) -> Extras:
+    """Return the encoded properties of a message, without its UNIQ_KEY.
+
+    Raises:
+        InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
+        PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
+    """
+    head = b"" if tags is None else _tags_section(tags)
+    if keys is not None:
+        head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(keys))
+    tail = b""
+    if properties:
+        for name in properties:
+            if name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX):
+                raise InvalidProperty(name=name, reason=_reserved_reason(name))
+        tail = b"".join(_section(name, value) for name, value in properties.items())
+    # 56 digits are the longest UNIQ_KEY (an IPv6 address); the bound must not depend on the host.
+    size = len(head) + len(tail) + len(_UNIQ_KEY_HEAD) + 56 + 1
+    if size > PROPERTIES_BYTES_MAX:
+        raise PropertiesTooLarge(
+            f"properties of {size} bytes are larger than {PROPERTIES_BYTES_MAX} bytes",
+            index=0,
+            limit=PROPERTIES_BYTES_MAX,
+        )
+    return head, tail
+
+
+def _reserved_reason(name: str) -> str:
+    if name in (PROPERTY_KEYS, PROPERTY_TAGS):
+        return f"pass {name.lower()}= to send"
+    return "the name is reserved"
+
+
+def _join(keys: Sequence[str]) -> str:
+    for key in keys:
+        if not key or KEY_SEPARATOR in key:
+            raise InvalidProperty(name=PROPERTY_KEYS, reason=f"{key!r} is empty or has a space")
+    return KEY_SEPARATOR.join(keys)
+
+
+@lru_cache(maxsize=1024)
+def _tags_section(tags: str) -> bytes:
+    return _section(PROPERTY_TAGS, tags)
+
+
+def _section(name: str, value: str) -> bytes:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidProperty(name=name, reason="names and values are str")
+    if not name or not value:
+        raise InvalidProperty(name=name, reason="the name or the value is empty")
+    for separator in ("\x01", "\x02"):
+        if separator in name or separator in value:
+            raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
+    try:
+        return f"{name}\x01{value}\x02".encode()
+    except UnicodeEncodeError:
+        raise InvalidProperty(name=name, reason="it is not valid Unicode") from None
+
+
+class BatchEncoder:
+    """Makes records, and the ids of their messages.
+
+    Args:
+        born_host: this process's address as a record's host, 8 or 20 bytes.
+        instance_hash: tells producers within a process apart, 32 bits.
+        clock: epoch milliseconds.
+    """
+
+    def __init__(self, born_host: bytes, instance_hash: int, clock: Clock) -> None:
+        self._born_host = born_host
+        self._clock = clock
+        self._month_end_ms = 0
+        address = born_host[:-4]
+        month_start_ms = self._find_month(clock())
+        self._unique_keys = UniqueKeys(address, os.getpid(), instance_hash, month_start_ms)
+        self._digits = 2 * (len(address) + 12)
+        self._section = np.dtype(
+            [("head", f"V{len(_UNIQ_KEY_HEAD)}"), ("key", f"V{self._digits}"), ("end", "V1")]
+        )
+
+    def take_ids(self, count: int) -> bytes:
+        """Return the UNIQ_KEYs of `count` messages, one after the other."""
+        now_ms = self._clock()
+        if now_ms >= self._month_end_ms:
+            self._unique_keys.begin_month(self._find_month(now_ms))
+        return b"".join(self._unique_keys.take(count, now_ms))
+
+    def encode(
+        self,
+        topic: bytes,
+        queue_id: int,
+        bodies: Sequence[bytes],
+        extras: Mapping[int, Extras],
+        ids: bytes,
+        born_timestamp_ms: int,
+    ) -> tuple[bytes, NDArray[np.uint32]]:
+        """Return the records of a batch and their sizes.
+
+        Args:
+            topic: the topic in UTF-8.
+            queue_id: the queue on its broker.
+            bodies: n bodies.
+            extras: by index, for messages that have more properties than UNIQ_KEY.
+            ids: n UNIQ_KEYs from `take_ids`.
+            born_timestamp_ms: epoch milliseconds, for all.
+        """
+        sections = np.empty(len(bodies), self._section)
+        sections["head"] = np.void(_UNIQ_KEY_HEAD)
+        sections["key"] = np.frombuffer(ids, f"V{self._digits}")
+        sections["end"] = np.void(b"\x02")
+        properties: list[bytes] = sections.view(f"V{self._section.itemsize}").tolist()
+        for index, (head, tail) in extras.items():
+            properties[index] = head + properties[index] + tail
+        return encode_batch(topic, queue_id, bodies, properties, born_timestamp_ms, self._born_host)
+
+    def _find_month(self, now_ms: int) -> int:
+        now = time.localtime(now_ms / 1000)
+        start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+        end = time.mktime((now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
+        self._month_end_ms = int(end) * 1000
+        return int(start) * 1000

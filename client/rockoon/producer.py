@@ -1,0 +1,434 @@
+"""The producer: takes messages one by one, sends them in batches, keeps their order.
+
+Delivery is at least once. When a stream breaks after the broker has stored a batch and before its
+answer arrived, the batch is sent again; the copies have the same message id (UNIQ_KEY), by which a
+consumer can tell. Messages with a `key` or a `queue` stay in order through all of this: such a
+queue has one batch out at a time, and a batch that failed goes first. Messages without either may
+go to another queue when theirs fails.
+
+A broker refuses a batch as a whole. What could make it refuse one message is checked by `send`,
+which raises for that message alone; should a broker refuse a batch nevertheless (its limits are
+lower than RocketMQ's defaults, say), all its messages fail with that error, none silently.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES, Lane, ProducerBatch, fresh
+from rockoon.carrier import Carrier
+from rockoon.clock import Clock, wall_clock_ms
+from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
+from rockoon.message import MessageQueue
+from rockoon.outgoing import (
+    BODY_BYTES_MAX,
+    Body,
+    Extras,
+    body_too_large,
+    check_topic,
+    encode_extras,
+    to_body,
+)
+from rockoon.producer_settings import ProducerSettings
+from rockoon.receipt import Receipt, SendResults
+from rockoon.routes import TopicRoute
+from rockoon.selectors import KeyHash, crc32_key_hash, queue_of_key
+
+if TYPE_CHECKING:
+    from rockoon.connection import Cluster
+
+__all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
+
+Bodies = Iterable[Body] | AsyncIterable[Body]
+
+
+class _EarlyMessages:
+    """Messages with a key whose topic's queues are not known yet, in the order they came."""
+
+    __slots__ = ("batch", "keys", "receipts")
+
+    def __init__(self, lane: Lane) -> None:
+        self.batch = ProducerBatch(lane)
+        self.keys: list[str] = []
+        self.receipts: list[Receipt] = []
+
+
+class Producer:
+    """Sends messages. Made by `cluster.producer()`; closed with the cluster, or before.
+
+    Not thread-safe: to be used from the cluster's event loop. Leaving it as a context manager
+    closes it.
+
+    Args:
+        cluster: the connection, entered.
+        key_hash: which queue a key goes to; see `rockoon.selectors`.
+        clock: epoch milliseconds.
+        settings: fields of `ProducerSettings`.
+
+    Raises:
+        InvalidArgument: a setting is out of its bounds.
+        Closed: the cluster is not entered, or was left.
+    """
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        *,
+        key_hash: KeyHash = crc32_key_hash,
+        clock: Clock = wall_clock_ms,
+        **settings: Any,
+    ) -> None:
+        self.settings = ProducerSettings(**settings)
+        self._cluster = cluster
+        self._key_hash = key_hash
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._carrier = Carrier(
+            cluster, self.settings, clock, self._place_early, self._fail_early
+        )
+        self._accumulator = self._carrier.accumulator
+        self._early: dict[str, _EarlyMessages] = {}
+        # What `send` reads for every message.
+        self._spread = self._accumulator.spread
+        self._index_max = self.settings.batch_messages_max - 1
+        self._buffer_bytes_max = self.settings.buffer_bytes_max
+        self._is_closed = False
+        cluster.adopt(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+    ) -> Receipt:
+        """Take a message for sending; `await` what is returned to know that it is stored.
+
+        Without awaiting, messages are sent in the background: call `await producer.drain()` now
+        and then so that they do not pile up, and `await producer.flush()` at the end.
+
+        Args:
+            topic: where to.
+            body: at most 4 MiB.
+            keys: what the message can be found by: one text, whose parts between spaces are keys,
+                or a sequence of keys.
+            tags: what consumers select by.
+            properties: the sender's own; with all others at most 32767 bytes.
+            queue: the queue to use; messages to it stay in order.
+            key: messages with the same key go to the same queue, in order.
+
+        Returns:
+            A receipt: `result = await receipt` gives a SendResult, or raises why there is none.
+
+        Raises:
+            InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge:
+                the message cannot be sent to anything.
+            QueueNotFound: the topic is known and has no such queue.
+            BufferFull: `buffer_bytes_max` are buffered that nobody awaits.
+            Closed: the producer or the cluster is closed.
+        """
+        # This is the one function that runs per message: every line of it costs.
+        if type(body) is not bytes:
+            body = to_body(body)
+        size = len(body)
+        if size > BODY_BYTES_MAX:
+            raise body_too_large(size)
+        size += MESSAGE_OVERHEAD_BYTES
+        extras = None
+        if tags is not None or keys is not None or properties is not None:
+            extras = encode_extras(keys, tags, properties)
+            size += len(extras[0]) + len(extras[1])
+        accumulator = self._accumulator
+        unclaimed = accumulator.unclaimed_bytes + size
+        if unclaimed > self._buffer_bytes_max and unclaimed > size:
+            raise BufferFull(limit=self._buffer_bytes_max)
+        if key is None and queue is None:
+            lane = self._spread.get(topic) or self._open_spread(topic)
+        elif queue is not None:
+            if key is not None:
+                raise InvalidArgument(reason="give a queue or a key, not both")
+            lane = self._chosen(topic, queue)
+        elif key is not None:
+            route = self._carrier.routes.get(topic)
+            if route is None:
+                return self._keep_early(topic, body, extras, size, key)
+            lane = self._chosen(topic, queue_of_key(key, route.queues, self._key_hash))
+
+        batch = lane.batch
+        bodies = batch.bodies
+        index = len(bodies)
+        bodies.append(body)
+        if extras is not None:
+            batch.extras[index] = extras
+        batch.bytes = total = batch.bytes + size
+        accumulator.unclaimed_bytes = unclaimed
+        if total >= batch.close_bytes or index >= self._index_max:
+            self._open_or_close(lane)
+        receipt = Receipt()
+        receipt.batch = batch
+        receipt.index = index
+        return receipt
+
+    async def send_many(
+        self,
+        topic: str,
+        bodies: Bodies,
+        *,
+        keys: Iterable[str | Sequence[str] | None] | None = None,
+        tags: str | None = None,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+    ) -> SendResults:
+        """Send many messages and wait until all are stored, holding back as the brokers need it.
+
+        Cancelling it leaves the messages taken so far on their way.
+
+        Args:
+            topic: where to.
+            bodies: iterable or async iterable; it is asked for more as there is room.
+            keys: the keys of each message, as many as there are bodies.
+            tags: for all of them.
+            key, queue: for all of them, as in `send`.
+
+        Returns:
+            The results, in the order of the bodies.
+
+        Raises:
+            RockoonError: what `send` raises, at the body concerned, or why one could not be
+                delivered. Other messages may have been stored.
+        """
+        await self._cluster.route(topic)
+        spans: list[tuple[ProducerBatch, int, int]] = []
+        batch: ProducerBatch | None = None
+        first = index = 0
+        key_of_each = None if keys is None else iter(keys)
+        drain_bytes = self.settings.drain_bytes
+        accumulator = self._accumulator
+        async for body in _each(bodies):
+            own_keys = None if key_of_each is None else next(key_of_each)
+            if accumulator.buffered_bytes > drain_bytes:
+                await self._make_room()
+            receipt = self.send(topic, body, keys=own_keys, tags=tags, key=key, queue=queue)
+            if receipt.batch is not batch:
+                if batch is not None:
+                    spans.append((batch, first, index - first + 1))
+                    await self._yield()
+                batch, first = receipt.batch, receipt.index
+            index = receipt.index
+        if batch is not None:
+            spans.append((batch, first, index - first + 1))
+        for batch, _, count in spans:
+            batch.awaited += count
+            self._accumulator.hurry(batch)
+        for batch, first, _ in spans:
+            if not batch.is_done:
+                await batch.wait()
+            if isinstance(batch.outcome, RockoonError):
+                batch.result(first)
+        return SendResults(spans)
+
+    async def drain(self) -> None:
+        """Wait, if too much is on its way, until there is room for more.
+
+        Cancelling it is safe.
+
+        Raises:
+            RockoonError: a message that nobody awaits could not be delivered; the first failure
+                since this, `flush` or `close` last raised one.
+        """
+        self._raise_unreported()
+        await self._yield()
+        if self._accumulator.buffered_bytes > self.settings.drain_bytes:
+            await self._make_room()
+
+    async def flush(self) -> None:
+        """Wait until every message sent before the call is acknowledged or given up.
+
+        Cancelling it is safe.
+
+        Raises:
+            RockoonError: as `drain`.
+        """
+        had_early = bool(self._early)
+        await self._wait_pending()
+        if had_early:
+            # They were given to their queues meanwhile.
+            await self._wait_pending()
+        self._raise_unreported()
+
+    async def close(self) -> None:
+        """Flush, then end the streams; later sends raise Closed.
+
+        Cancelling it gives up what is not acknowledged: those messages fail with Closed.
+
+        Raises:
+            RockoonError: as `drain`.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._spread = {}
+        try:
+            # No batch outlives its deadline; the bound is for a loop that is coming down.
+            async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
+                await self._wait_pending()
+                await self._wait_pending()
+        except TimeoutError:
+            pass
+        finally:
+            await self._carrier.close()
+            self._cluster.release(self)
+        self._raise_unreported()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is taken and not acknowledged, with an allowance of 160 bytes per message."""
+        return self._accumulator.buffered_bytes
+
+    # Lanes
+
+    def _open_spread(self, topic: str) -> Lane:
+        self._check_open()
+        check_topic(topic)
+        return self._accumulator.open_spread(topic)
+
+    def _chosen(self, topic: str, queue: MessageQueue) -> Lane:
+        lane = self._accumulator.chosen.get(queue)
+        if lane is None or self._is_closed or topic != queue.topic:
+            self._check_open()
+            check_topic(topic)
+            if topic != queue.topic:
+                raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
+            route = self._carrier.routes.get(topic)
+            if route is not None and queue not in route.births:
+                raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
+            lane = self._accumulator.open_chosen(queue)
+        return lane
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(what="the producer")
+
+    def _open_or_close(self, lane: Lane) -> None:
+        """A batch has got its first message, or its last."""
+        batch = lane.batch
+        settings = self.settings
+        if not batch.close_bytes:
+            now = self._loop.time()
+            batch.close_bytes = settings.batch_bytes_max
+            batch.born_timestamp_ms = self._clock()
+            batch.linger_end = now + settings.linger_ms / 1000
+            batch.deadline = now + settings.delivery_timeout_seconds
+            self._accumulator.pending[batch] = None
+        if batch.bytes >= batch.close_bytes or len(batch.bodies) > self._index_max:
+            lane.close_batch()
+        self._carrier.ready(lane)
+
+    def _keep_early(
+        self, topic: str, body: bytes, extras: Extras | None, size: int, key: str
+    ) -> Receipt:
+        """Keep a message whose queue cannot be told before its topic's route is known."""
+        self._check_open()
+        early = self._early.get(topic)
+        if early is None:
+            check_topic(topic)
+            early = self._early[topic] = _EarlyMessages(Lane(self._accumulator, topic, None))
+            early.batch.deadline = self._loop.time() + self.settings.delivery_timeout_seconds
+            self._accumulator.pending[early.batch] = None
+            self._carrier.resolve(topic)
+        batch = early.batch
+        receipt = Receipt()
+        receipt.batch = batch
+        receipt.index = len(batch.bodies)
+        batch.bodies.append(body)
+        if extras is not None:
+            batch.extras[receipt.index] = extras
+        batch.bytes += size
+        self._accumulator.unclaimed_bytes += size
+        early.keys.append(key)
+        early.receipts.append(receipt)
+        return receipt
+
+    def _place_early(self, route: TopicRoute) -> None:
+        """A topic's queues are known: give the messages that waited for it to their lanes."""
+        early = self._early.pop(route.name, None)
+        if early is None:
+            return
+        batch = early.batch
+        messages = zip(early.receipts, early.keys, batch.bodies, strict=True)
+        for index, (receipt, key, body) in enumerate(messages):
+            lane = self._chosen(route.name, queue_of_key(key, route.queues, self._key_hash))
+            extras = batch.extras.get(index)
+            size = len(body) + MESSAGE_OVERHEAD_BYTES
+            receipt.batch = lane.batch
+            receipt.index = len(lane.batch.bodies)
+            lane.batch.bodies.append(body)
+            if extras is not None:
+                size += len(extras[0]) + len(extras[1])
+                lane.batch.extras[receipt.index] = extras
+            lane.batch.bytes += size
+            self._accumulator.unclaimed_bytes += size
+            if lane.batch.bytes >= lane.batch.close_bytes or receipt.index >= self._index_max:
+                self._open_or_close(lane)
+        self._accumulator.move(batch)
+
+    def _fail_early(self, topic: str, error: RockoonError) -> None:
+        early = self._early.pop(topic, None)
+        if early is not None:
+            self._carrier.settle(early.batch, error)
+
+    # Waiting
+
+    async def _yield(self) -> None:
+        if self._carrier.is_behind:
+            await asyncio.sleep(0)
+
+    async def _make_room(self) -> None:
+        settled = self._carrier.settled
+        low = self.settings.drain_bytes // 2
+        while self._accumulator.buffered_bytes > low:
+            await settled.wait(settled.count)
+
+    async def _wait_pending(self) -> None:
+        pending = list(self._accumulator.pending)
+        for batch in pending:
+            self._accumulator.hurry(batch)
+        for batch in pending:
+            if not batch.is_done:
+                await batch.wait()
+
+    def _raise_unreported(self) -> None:
+        failed = self._carrier.take_unreported()
+        if not failed:
+            return
+        error = failed[0].outcome
+        assert isinstance(error, RockoonError)
+        raised = fresh(error)
+        messages = sum(batch.unseen_failures for batch in failed)
+        raised.add_note(f"{messages} messages that nobody awaited were not delivered")
+        raise raised
+
+
+async def _each(bodies: Bodies) -> AsyncIterable[Body]:
+    if isinstance(bodies, AsyncIterable):
+        async for body in bodies:
+            yield body
+    else:
+        for body in bodies:
+            yield body

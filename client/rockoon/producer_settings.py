@@ -1,0 +1,48 @@
+"""The producer's settings."""
+
+from dataclasses import dataclass
+
+from rockoon.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """How a producer batches, waits and gives up.
+
+    Raises:
+        InvalidArgument: a value is out of its bounds.
+    """
+
+    batch_bytes_max: int = 512 << 10
+    """A batch is closed when it is this large; 1 KiB to 16 MiB."""
+    batch_messages_max: int = 16_384
+    """Or has this many messages; 1 to 65536."""
+    linger_ms: float = 5.0
+    """How long a batch that nobody awaits may wait for more messages while the broker is busy with
+    others. A broker that is idle is sent what there is at once."""
+    in_flight_max: int = 8
+    """Batches sent to one broker and not answered; 1 to 256."""
+    buffer_bytes_max: int = 64 << 20
+    """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
+    drain_bytes: int = 8 << 20
+    """`drain` waits while more than this is not acknowledged."""
+    delivery_timeout_seconds: float = 30.0
+    """After this a message that could not be delivered fails with the last error."""
+    reply_timeout_seconds: float = 10.0
+    """A broker that has not answered for this long is taken to hang: the stream is broken."""
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "batch_bytes_max": (1 << 10, 16 << 20),
+            "batch_messages_max": (1, 65_536),
+            "linger_ms": (0, 60_000),
+            "in_flight_max": (1, 256),
+            "buffer_bytes_max": (1 << 10, 1 << 40),
+            "drain_bytes": (1, 1 << 40),
+            "delivery_timeout_seconds": (0.001, 86_400),
+            "reply_timeout_seconds": (0.001, 86_400),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InvalidArgument(reason=f"{name} is {value}, not between {low} and {high}")

@@ -1,0 +1,236 @@
+"""The SDK without asyncio, for scripts: an event loop in a thread of its own.
+
+    with rockoon.sync.connect("127.0.0.1:9876") as cluster:
+        result = cluster.send("orders", b"one")
+
+Every call blocks until it is done and may be made from any thread. Whoever sends much gets much
+more out of `send_many`, or of the asyncio SDK.
+"""
+
+import asyncio
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rockoon import connection
+from rockoon.errors import Closed
+from rockoon.message import MessageQueue, SendResult
+from rockoon.outgoing import Body
+from rockoon.receipt import SendResults
+from rockoon.routes import TopicRoute
+
+if TYPE_CHECKING:
+    from rockoon.admin import Admin
+    from rockoon.producer import Producer
+
+Result = TypeVar("Result")
+
+
+def connect(
+    nameservers: str | Sequence[str],
+    *,
+    cluster: str | None = None,
+    client_id: str | None = None,
+    **producer_settings: Any,
+) -> "Cluster":
+    """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.
+
+    Args:
+        nameservers, cluster, client_id: as in `rockoon.connect`.
+        producer_settings: for `send` and `send_many`; see `rockoon.producer_settings`.
+
+    Raises:
+        InvalidArgument: as `rockoon.connect`.
+    """
+    addresses = connection.parse_addresses(nameservers)
+    return Cluster(
+        lambda: connection.connect(addresses, cluster=cluster, client_id=client_id),
+        producer_settings,
+    )
+
+
+class Cluster:
+    """A connection to a cluster for blocking code.
+
+    Raises:
+        NameserverUnavailable, WrongCluster: on entering, as `rockoon.Cluster`.
+    """
+
+    def __init__(
+        self, make: Callable[[], connection.Cluster], producer_settings: Mapping[str, Any]
+    ) -> None:
+        self._make = make
+        self._producer_settings = producer_settings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        # Written by the loop's thread only, between entering and leaving.
+        self._cluster: connection.Cluster | None = None
+        self._producer: Producer | None = None
+        self._ended: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        entered: threading.Event = threading.Event()
+        failures: list[BaseException] = []
+        self._loop = _new_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop, entered, failures), name="rockoon", daemon=True
+        )
+        self._thread.start()
+        entered.wait()
+        if failures:
+            self._thread.join()
+            raise failures[0]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.call(self._close_producer())
+        finally:
+            assert self._loop is not None
+            assert self._ended is not None
+            assert self._thread is not None
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join()
+            self._loop = None
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        entered: threading.Event,
+        failures: list[BaseException],
+    ) -> None:
+        async def live() -> None:
+            self._ended = asyncio.Event()
+            async with self._make() as cluster:
+                self._cluster = cluster
+                entered.set()
+                await self._ended.wait()
+
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                runner.run(live())
+            except BaseException as failure:  # noqa: BLE001 (the thread's root: entering raises it)
+                failures.append(failure)
+                entered.set()
+
+    async def _close_producer(self) -> None:
+        if self._producer is not None:
+            await self._producer.close()
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine of the asyncio SDK in the loop and return what it returns.
+
+        Raises:
+            Closed: outside the `with` block.
+        """
+        if self._loop is None:
+            work.close()
+            raise Closed(what="the connection to the cluster")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    @property
+    def asyncio(self) -> connection.Cluster:
+        """The asyncio connection, to be used with `call`."""
+        if self._cluster is None:
+            raise Closed(what="the connection to the cluster")
+        return self._cluster
+
+    @property
+    def admin(self) -> "Admin":
+        """The asyncio administration, to be used with `call`."""
+        return self.asyncio.admin
+
+    def send(self, topic: str, body: Body, **options: Any) -> SendResult:
+        """Send a message and wait until it is stored; options as in `Producer.send`.
+
+        Raises:
+            RockoonError: as `Producer.send`, and what awaiting its receipt raises.
+        """
+
+        async def send() -> SendResult:
+            return await self._open_producer().send(topic, body, **options)
+
+        return self.call(send())
+
+    def send_many(self, topic: str, bodies: Iterable[Body], **options: Any) -> SendResults:
+        """Send many messages and wait until all are stored, as `Producer.send_many`.
+
+        The iterable is read in the loop's thread.
+
+        Raises:
+            RockoonError: as `Producer.send_many`.
+        """
+
+        async def send() -> SendResults:
+            return await self._open_producer().send_many(topic, bodies, **options)
+
+        return self.call(send())
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return a topic's route.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        return self.call(self.asyncio.route(topic))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return a topic's queues, sorted.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        return self.route(topic).queues
+
+    @contextmanager
+    def iterate(self, source: AsyncIterator[Result]) -> Iterator[Iterator[Result]]:
+        """Read an async iterator of the SDK, for example a pull consumer's, one by one."""
+
+        async def following() -> tuple[bool, Any]:
+            try:
+                return True, await anext(source)
+            except StopAsyncIteration:
+                return False, None
+
+        def items() -> Iterator[Result]:
+            while True:
+                found, item = self.call(following())
+                if not found:
+                    return
+                yield item
+
+        yield items()
+
+    def _open_producer(self) -> "Producer":
+        if self._producer is None:
+            self._producer = self.asyncio.producer(**self._producer_settings)
+        return self._producer
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # it does not exist for Windows
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
