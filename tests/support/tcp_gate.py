@@ -72,3 +72,5 @@ class TcpGate:
     ) -> None:
         self._flowing.set()
         await self.cut()
+        while self._writers:
+            await asyncio.sleep(0)

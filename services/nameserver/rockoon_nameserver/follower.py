@@ -83,7 +83,11 @@ class RouteFollower:
         """Follow etcd for ever; cancel it to end."""
         reload = True
         new_history = False
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        # A TaskGroup that fails while it is cancelled raises the failure alone (before Python
+        # 3.13): without the count of cancellations, the wish to end would be lost in an `except*`.
+        while not task.cancelling():
             try:
                 if reload:
                     await self._load(new_history=new_history)
@@ -189,8 +193,8 @@ class RouteFollower:
         """Apply the watch until it breaks or etcd does not answer the probes."""
         start = self.table.revision + 1
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
-            # Only the id: the member that took the watch may be a moment behind the others.
-            self._check_same(header._replace(revision=self.table.revision))
+            # Its revision proves nothing: the member that took the watch may be behind the others.
+            self._check_same(header, at_least=0)
             self._came_back()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(batches), name="etcd watch")
@@ -210,8 +214,9 @@ class RouteFollower:
         """
         behind = False
         while True:
+            before = self.table.revision
             header = await self._etcd.header()
-            self._check_same(header)
+            self._check_same(header, at_least=before)
             if header.revision <= self.table.revision:
                 behind = False
             elif not behind and not self._probe_wanted.is_set():
@@ -233,11 +238,11 @@ class RouteFollower:
             self.table.advance(header.revision)
             self._announce_change()
 
-    def _check_same(self, header: Header) -> None:
-        if header.cluster_id != self._cluster_id or header.revision < self.table.revision:
+    def _check_same(self, header: Header, *, at_least: int) -> None:
+        if header.cluster_id != self._cluster_id or header.revision < at_least:
             raise AnotherEtcd(
-                f"etcd is not the one it was (revision {header.revision} after "
-                f"{self.table.revision}): its data was lost or restored"
+                f"etcd is not the one it was (revision {header.revision} after {at_least}): "
+                "its data was lost or restored"
             )
 
     def _went_away(self, trouble: str) -> None:

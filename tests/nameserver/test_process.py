@@ -1,0 +1,70 @@
+"""The nameserver as a process: when it is ready, and what its exit status says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from rockoon_runtime.process import ExitStatus
+from support.etcd import EtcdServer, free_ports
+
+DEADLINE_SECONDS = 20
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rockoon_nameserver", "--listen", "127.0.0.1:0", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, errors
+
+
+def test_it_announces_itself_and_stops_on_sigterm(shared_etcd: EtcdServer, cluster: str) -> None:
+    process = start("--etcd", shared_etcd.endpoint, "--cluster", cluster, "--name", "ns-1")
+    assert process.stdout is not None
+    line = json.loads(process.stdout.readline())
+    assert line["ready"] == "nameserver"
+    assert line["name"] == "ns-1"
+    assert not line["address"].endswith(":0")
+    process.send_signal(signal.SIGTERM)
+    status, errors = end(process)
+    assert status == ExitStatus.STOPPED, errors
+    assert "Traceback" not in errors
+
+
+def test_it_gives_up_with_one_sentence_when_etcd_does_not_answer_in_time() -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    process = start("--etcd", nobody, "--start-timeout-seconds", "0.5")
+    status, errors = end(process)
+    assert status == ExitStatus.UNAVAILABLE
+    assert "nothing from etcd for 0.5 s" in errors
+    assert nobody in errors
+    assert "Traceback" not in errors
+
+
+def test_it_stops_while_it_waits_for_etcd() -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    process = start("--etcd", nobody)
+    assert process.stderr is not None
+    while "does not answer" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    status, errors = end(process)
+    assert status == ExitStatus.STOPPED
+    assert "Traceback" not in errors
+
+
+def test_a_cluster_name_that_cannot_be_a_key_is_a_wrong_setting(shared_etcd: EtcdServer) -> None:
+    process = start("--etcd", shared_etcd.endpoint, "--cluster", "a/b")
+    status, errors = end(process)
+    assert status == ExitStatus.CONFIGURATION
+    assert "'a/b' is not a cluster name" in errors
