@@ -165,18 +165,6 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_watchers_start_anew(
         await watching.until(lambda view: "after" in view.groups)
 
 
-async def test_a_reader_from_a_history_that_was_lost_gets_a_snapshot_after_a_while(
-    shared_etcd: EtcdServer, cluster: str
-) -> None:
-    async with (
-        running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver,
-        Watching(nameserver, after_revision=1 << 40) as watching,
-    ):
-        assert not (await watching.next()).snapshot
-        view = await watching.until(lambda view: view.snapshots)
-        assert view.revision < 1 << 40
-
-
 async def test_a_nameserver_started_before_etcd_waits_says_so_once_and_then_serves(
     own_etcd: EtcdServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,6 @@ from rockoon_proto.errors import (
     InvalidTopicName,
     NoWritableQueue,
     RockoonError,
-    RouteNotReached,
     TopicChanged,
     TopicExists,
     TopicNotFound,
@@ -292,14 +291,6 @@ async def test_without_a_live_broker_a_topic_has_no_place(
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         with pytest.raises(NoWritableQueue, match="start one"):
             await create(nameserver)
-
-
-async def test_a_revision_that_never_comes_is_said_so_in_time(
-    shared_etcd: EtcdServer, cluster: str
-) -> None:
-    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
-        with pytest.raises(RouteNotReached):
-            await nameserver.call("GetRoute", GetRouteRequest(min_revision=1 << 40))
 
 
 async def test_a_revision_that_others_keys_made_is_reached_all_the_same(

@@ -87,7 +87,7 @@ class RouteFollower:
         assert task is not None
         # A TaskGroup that fails while it is cancelled raises the failure alone (before Python
         # 3.13): without the count of cancellations, the wish to end would be lost in an `except*`.
-        while not task.cancelling():
+        while True:
             try:
                 if reload:
                     await self._load(new_history=new_history)

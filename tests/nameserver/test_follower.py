@@ -1,0 +1,126 @@
+"""What readers of the follower are told, and when; with times short enough to wait for."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import Put
+from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.keyspace import GroupKey, Keyspace, TopicKey
+from rockoon_nameserver.route_table import Interest
+from rockoon_proto.errors import NotReady, RouteNotReached
+from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
+from support.etcd import EtcdServer
+from support.nameserver import CALL_SECONDS
+
+ALL = Interest(groups=True)
+
+
+@asynccontextmanager
+async def following(
+    server: EtcdServer, cluster: str, **times: float
+) -> AsyncIterator[tuple[RouteFollower, Etcd, Keyspace]]:
+    keyspace = Keyspace(cluster)
+    async with Etcd([server.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
+        follower = RouteFollower(etcd, keyspace, time.monotonic, **times)  # type: ignore[arg-type]
+        task = tasks.create_task(follower.run())
+        async with asyncio.timeout(CALL_SECONDS):
+            await follower.wait_loaded()
+            yield follower, etcd, keyspace
+        task.cancel()
+
+
+async def put(etcd: Etcd, key: str, value: bytes = b"{}") -> int:
+    return (await etcd.transaction([], [Put(key, value)])).revision
+
+
+async def test_a_revision_that_never_comes_is_said_so_in_time(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster, reach_seconds_max=0.1) as (follower, _, _):
+        with pytest.raises(RouteNotReached) as failure:
+            await follower.wait_reached(1 << 40)
+        assert failure.value.retriable
+
+
+async def test_a_reader_from_a_history_that_was_lost_gets_a_snapshot_after_a_while(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster, reach_seconds_max=0.1, heartbeat_seconds=0.05) as (
+        follower,
+        etcd,
+        keyspace,
+    ):
+        await put(etcd, keyspace.key(GroupKey("g")))
+        seen: list[RouteUpdate] = []
+        async for update in follower.updates(1 << 40, ALL):
+            seen.append(update)
+            if update.snapshot:
+                break
+        assert {update.revision for update in seen[:-1]} == {1 << 40}
+        assert seen[-1].revision < 1 << 40
+        assert [group.config.name for group in seen[-1].groups] == ["g"]
+
+
+async def test_a_watcher_hears_from_us_when_nothing_happens_or_nothing_of_its_own(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster, heartbeat_seconds=0.05) as (
+        follower,
+        etcd,
+        keyspace,
+    ):
+        updates = follower.updates(0, Interest(frozenset({"mine"})))
+        assert (await anext(updates)).snapshot
+        others = await put(etcd, keyspace.key(TopicKey("other")))
+        revision = 0
+        while revision < others:
+            update = await anext(updates)
+            assert not update.snapshot
+            assert not update.topics
+            revision = update.revision
+        mine = await put(etcd, keyspace.key(TopicKey("mine")))
+        while not update.topics:
+            update = await anext(updates)
+        assert update.revision == mine
+
+
+async def test_with_others_writing_into_the_same_etcd_the_revision_moves_on(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster, probe_seconds=0.02, heartbeat_seconds=0.02) as (
+        follower,
+        etcd,
+        _,
+    ):
+        elsewhere = await put(etcd, f"{cluster} is somebody else's")
+        async for update in follower.updates(0, ALL):
+            if update.revision >= elsewhere:
+                break
+
+
+async def test_probes_under_way_while_routes_change_are_no_false_alarm(
+    shared_etcd: EtcdServer, cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with following(shared_etcd, cluster, probe_seconds=0.0) as (follower, etcd, keyspace):
+        for number in range(300):
+            last = await put(etcd, keyspace.key(GroupKey(f"g{number}")))
+        await follower.wait_reached(last)
+        assert follower.table.history == 1
+        assert len(follower.table.snapshot(ALL).groups) == 300
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_nothing_is_told_before_the_first_snapshot() -> None:
+    async with Etcd(["127.0.0.1:1"]) as etcd:
+        follower = RouteFollower(etcd, Keyspace("test"), time.monotonic)
+        with pytest.raises(NotReady):
+            await anext(follower.updates(0, ALL))
+        with pytest.raises(NotReady):
+            await follower.wait_reached(1)
