@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.verify import verify_store
@@ -105,9 +106,7 @@ class TestAStoreThatApacheRocketMQWrote:
         assert not stray.exists()
         owner.store.close()
 
-    def test_without_its_first_log_file_has_higher_min_offsets(
-        self, golden: StoreSettings
-    ) -> None:
+    def test_without_its_first_log_file_has_higher_min_offsets(self, golden: StoreSettings) -> None:
         (golden.root / "commitlog" / f"{0:020d}").unlink()
         owner = recovered(golden)
         assert golden_offsets(owner) == [(3, 4), (2, 4)]
@@ -135,7 +134,7 @@ class TestAStoreThatApacheRocketMQWrote:
         assert verify_store(golden.root) == []
 
     def test_used_again_by_another_broker_is_read_from_its_beginning(
-        self, golden: StoreSettings, tmp_path: Path
+        self, golden: StoreSettings
     ) -> None:
         owner = Owner(golden)
         assert owner.store.recovery.reason == "no recovery point"
@@ -403,9 +402,11 @@ def test_a_record_lost_in_the_middle_keeps_later_files_aside(tmp_path: Path) -> 
     after = recovered(settings(root))
     assert after.store.log_end_offset == 4096 - (4096 - after.store.log_end_offset)
     assert len(after.bodies()) == 3
-    assert [path.name for path in (root / "lost").iterdir()] == [f"{4096:020d}", f"{8192:020d}"] or (
-        sorted(path.name for path in (root / "lost").iterdir())
-        == [f"{4096:020d}", f"{8192:020d}"]
+    assert [path.name for path in (root / "lost").iterdir()] == [
+        f"{4096:020d}",
+        f"{8192:020d}",
+    ] or (
+        sorted(path.name for path in (root / "lost").iterdir()) == [f"{4096:020d}", f"{8192:020d}"]
     )
     after.store.close()
 

@@ -3,7 +3,9 @@
 import errno
 import os
 import queue
+import random
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +40,13 @@ class FixedClock:
         return self.time_ms
 
     def local_hour(self, at_ms: int) -> int:
+        assert at_ms
         return self.hour
+
+
+def healthy(*_: object) -> int:
+    """What a disk call is asked that shall not fail."""
+    return 0
 
 
 class FailingDisk(Disk):
@@ -49,9 +57,9 @@ class FailingDisk(Disk):
 
     def __init__(self) -> None:
         self.paths: dict[int, Path] = {}
-        self.fail_sync: Callable[[Path], int] = lambda path: 0
-        self.fail_write: Callable[[Path, int], int] = lambda path, position: 0
-        self.fail_allocate: Callable[[Path], int] = lambda path: 0
+        self.fail_sync: Callable[[Path], int] = healthy
+        self.fail_write: Callable[[Path, int], int] = healthy
+        self.fail_allocate: Callable[[Path], int] = healthy
         self.write_bytes_max: int | None = None
         self.usage_percent: int | None = None
         self.syncs: list[Path] = []
@@ -60,6 +68,10 @@ class FailingDisk(Disk):
         fd = super().open(path, create=create)
         self.paths[fd] = path
         return fd
+
+    def close(self, fd: int) -> None:
+        self.paths.pop(fd, None)
+        super().close(fd)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         _raise(self.fail_write(self.paths[fd], position))
@@ -83,6 +95,63 @@ class FailingDisk(Disk):
         return DiskUsage(self.usage_percent, 100 - self.usage_percent)
 
 
+class PowerCutDisk(FailingDisk):
+    """Remembers what was synced, so that a test can cut the power.
+
+    A disk may write whatever was not synced, in any order, one sector at a time; `cut` chooses.
+    """
+
+    SECTOR_BYTES = 512
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+        # Guards `_durable`: the Syncer's thread syncs while the owner's writes.
+        self._guard = threading.Lock()
+        self._durable: dict[Path, bytes] = {}
+        for path in root.rglob("*"):
+            if path.is_file():
+                self._durable[path] = path.read_bytes()
+
+    def fdatasync(self, fd: int) -> None:
+        with self._guard:
+            self._durable[self.paths[fd]] = self.paths[fd].read_bytes()
+        super().fdatasync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._guard:
+            self._durable[target] = self._durable.pop(source)
+            super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        with self._guard:
+            self._durable.pop(path, None)
+            super().unlink(path)
+
+    def cut(self, target: Path, choose: random.Random) -> None:
+        """Write what a disk could hold after a power cut now into another directory."""
+        target.mkdir()
+        with self._guard:
+            for path in sorted(self._root.rglob("*")):
+                copy = target / path.relative_to(self._root)
+                if path.is_dir():
+                    copy.mkdir(parents=True, exist_ok=True)
+                else:
+                    self._cut_file(path, copy, choose)
+
+    def _cut_file(self, path: Path, copy: Path, choose: random.Random) -> None:
+        now = path.read_bytes()
+        durable = self._durable.get(path)
+        if durable is None and in_queues(path) and choose.random() < 0.3:
+            return
+        before = bytes(len(now)) if durable is None else durable
+        sectors = [
+            choose.choice((now, before))[at : at + self.SECTOR_BYTES]
+            for at in range(0, len(now), self.SECTOR_BYTES)
+        ]
+        copy.write_bytes(b"".join(sectors))
+
+
 def _raise(number: int) -> None:
     if number:
         raise OSError(number, os.strerror(number))
@@ -97,7 +166,7 @@ def in_queues(path: Path) -> bool:
 
 
 def no_space_in(where: Callable[[Path], bool]) -> Callable[[Path, int], int]:
-    return lambda path, position: errno.ENOSPC if where(path) else 0
+    return lambda path, _: errno.ENOSPC if where(path) else 0
 
 
 def settings(root: Path, **changes: Any) -> StoreSettings:
@@ -161,10 +230,10 @@ class Owner:
         return appended
 
     def write_point(self) -> None:
-        """Let a recovery point be written now."""
+        """Let a recovery point be written now, or the store fail over it."""
         self.clock.time_ms += 10_000
         self.store.tick(self.clock.time_ms)
-        while self.store.point_pending:
+        while self.store.point_pending and self.store.failure is None:
             pass
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import UnstorableTopic
-from rockoon_broker.store.log_directory import list_files
+from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_format.consume_queue import (
     ENTRY,
     ENTRY_BYTES,
@@ -179,7 +179,11 @@ class ConsumeQueues:
         count = min(count, queue.max_offset - first_offset, self._file_entries - index)
         if count <= 0 or not queue.file_first <= number <= queue.file_last:
             return np.zeros(0, ENTRY)
-        fd = self._file(queue, number)
+        try:
+            fd = self._file(queue, number)
+        except FileNotFoundError:
+            # Somebody else deleted it; readers are sent past it.
+            return np.zeros(0, ENTRY)
         data = self._disk.pread(fd, count * ENTRY_BYTES, index * ENTRY_BYTES)
         return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
 
@@ -267,8 +271,13 @@ class ConsumeQueues:
         if not starts:
             return
         queue = self.find_or_create(directory.parent.name, int(directory.name))
+        # A power cut can lose a new file and keep the one behind it.
+        whole = contiguous(starts, self._file_bytes)
+        for start in reversed(starts[whole:]):
+            self._disk.unlink(directory / offset_to_file_name(start))
+            self._unsynced_directories.add(directory)
         queue.file_first = starts[0] // self._file_bytes
-        queue.file_last = starts[-1] // self._file_bytes
+        queue.file_last = starts[whole - 1] // self._file_bytes
         first = self.first_stored(queue)
         # Reads stop at max_offset, so it has to reach as far as the files while they are searched.
         queue.max_offset = (queue.file_last + 1) * self._file_entries
@@ -301,8 +310,10 @@ class ConsumeQueues:
         return low
 
     def _is_below(self, queue: ConsumeQueue, offset: int, boundary: int) -> bool:
-        entry = self.read(queue, offset, 1)[0]
-        size, position = int(entry["size"]), int(entry["offset"])
+        entries = self.read(queue, offset, 1)
+        if len(entries) == 0:
+            return True
+        size, position = int(entries["size"][0]), int(entries["offset"][0])
         if size == FILLER_SIZE and position == 0:
             return True
         return size > 0 and 0 <= position < boundary

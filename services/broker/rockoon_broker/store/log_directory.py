@@ -9,21 +9,20 @@ offset would be read from the wrong place.
 from pathlib import Path
 
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
+from rockoon_broker.store.errors import UnexpectedFile
 from rockoon_format.file_names import file_name_to_offset
 
 
 def list_files(
     directory: Path, file_bytes: int, disk: Disk, *, unfinished_last: bool = False
 ) -> list[int]:
-    """Start offsets of the directory's files, ascending and without a gap; [] if there is none.
+    """Start offsets of the directory's files, ascending; [] if there is none.
 
     An empty last file is removed. With `unfinished_last` so is a last file that is too short and
     all zeros: its reservation was cut off by a crash before anything could be written.
 
     Raises:
         UnexpectedFile: a foreign name or another size.
-        StoreLayoutError: a file is missing between two others.
     """
     if not directory.is_dir():
         return []
@@ -45,15 +44,19 @@ def list_files(
             raise UnexpectedFile(path, "wrong size", found, file_bytes)
         if start % file_bytes != 0:
             raise UnexpectedFile(path, f"name is no multiple of {file_bytes}", found, file_bytes)
-        if starts and start != starts[-1] + file_bytes:
-            raise StoreLayoutError(
-                f"{path}: the file for offset {starts[-1] + file_bytes} before it is missing"
-            )
         starts.append(start)
     if doomed is not None:
         disk.unlink(doomed)
         disk.sync_directory(directory)
     return starts
+
+
+def contiguous(starts: list[int], file_bytes: int) -> int:
+    """How many of the files follow one another without a gap, from the first on."""
+    for index, start in enumerate(starts):
+        if start != starts[0] + index * file_bytes:
+            return index
+    return len(starts)
 
 
 def _all_zero(path: Path, size: int, disk: Disk) -> bool:

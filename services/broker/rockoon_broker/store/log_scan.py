@@ -53,8 +53,6 @@ class LogScan:
         """Physical offset behind the last whole record."""
         self.stopped_by: ScanEnd = ScanEnd.END
         """What was found there."""
-        self.store_timestamp_ms = 0
-        """Newest store time seen."""
 
     def chunks(self, position: int) -> Iterator[Chunk]:
         """Walk from `position`, which must be where a record starts or the log ends."""
@@ -109,5 +107,3 @@ class LogScan:
         self.records_scanned += records.count
         self.bytes_scanned += records.position
         self.end = base + records.position
-        newest = int(records.store_timestamps_ms.max())
-        self.store_timestamp_ms = max(self.store_timestamp_ms, newest)

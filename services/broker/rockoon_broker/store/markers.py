@@ -153,6 +153,9 @@ class MarkerFiles:
         self._point_fd = _open_or_create(root / RECOVERY_POINT_FILE, 2 * SLOT_BYTES, disk)
         last = read_recovery_point(root)
         self._sequence = 0 if last is None else last.sequence
+        # Written by the thread that calls `write`, read by the store's owner.
+        self.point_end = 0
+        """Physical offset of the last point written."""
 
     def write(self, point: RecoveryPoint, checkpoint: Checkpoint) -> None:
         """Make a point and the checkpoint that belongs to it durable.
@@ -168,6 +171,7 @@ class MarkerFiles:
             self._disk.write_all(self._checkpoint_fd, encode_checkpoint(checkpoint), 0)
             self._disk.fdatasync(self._checkpoint_fd)
             self._checkpoint = checkpoint
+        self.point_end = point.log_end
 
     def close(self) -> None:
         self._disk.close(self._checkpoint_fd)

@@ -16,7 +16,7 @@ from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.residency import pages_resident
-from rockoon_format.consume_queue import ENTRY, FILLER_SIZE, EntryArray
+from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     AT_SYS_FLAG,
@@ -139,10 +139,7 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        try:
-            entries = self._queues.read(queue, offset, entries_max)
-        except FileNotFoundError:
-            entries = np.zeros(0, ENTRY)
+        entries = self._queues.read(queue, offset, max(1, entries_max))
         if len(entries) == 0:
             following = self._queues.next_file_offset(offset)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)

@@ -27,7 +27,8 @@ from rockoon_broker.store.consume_queue import ConsumeQueues
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dispatch import dispatch, first_break
 from rockoon_broker.store.dropped_topics import DroppedTopics
-from rockoon_broker.store.log_directory import list_files
+from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_broker.store.log_scan import LogScan
 from rockoon_broker.store.markers import (
     AbortFile,
@@ -105,6 +106,10 @@ class Recoverer:
             UnstorableTopic: the log holds a record whose topic cannot have a queue.
         """
         starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
+        whole = contiguous(starts, self._file_bytes)
+        if whole < len(starts):
+            missing = starts[0] + whole * self._file_bytes
+            raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
         self._queues.check_layout()
         abort = self._abort.read()
         point = read_recovery_point(self._root)
@@ -129,20 +134,23 @@ class Recoverer:
         self._drop_marked()
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
-        walk = self._walk(starts, boundary, known_ms, ours=not reason)
+        walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
         starts, cleared = self._cut(starts, walk.end, boundary)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
-        newest = max(walk.store_timestamp_ms, known_ms)
         why = reason or ("clean stop" if abort is None else "recovery point")
-        return self._result(walk, starts, boundary, newest, lineage, abort, why, cleared)
+        return self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
 
-    def _walk(self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool) -> LogScan:
+    def _walk(
+        self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
+    ) -> tuple[LogScan, int]:
         """Read the log from the boundary to its end and dispatch what is there.
 
         Args:
             newest_ms: store time of the record before the boundary.
             ours: whether this store wrote everything behind the boundary. What another broker
                 wrote is taken as that broker takes it.
+
+        Returns the walk, and the store time of the last record that is kept.
         """
         walk = LogScan(self._log, self._file_bytes, starts, self._disk)
         marks = self._dropped.marks
@@ -151,11 +159,15 @@ class Recoverer:
             if ours:
                 end = first_break(chunk, self._queues, marks, newest_ms)
             dispatch(chunk, self._queues, marks, end)
+            times_ms = chunk.records.store_timestamps_ms
             if end is not None:
                 walk.end = end
+                times_ms = times_ms[chunk.records.offsets + chunk.base < end]
+            if len(times_ms):
+                newest_ms = int(times_ms[-1])
+            if end is not None:
                 break
-            newest_ms = int(chunk.records.store_timestamps_ms[-1])
-        return walk
+        return walk, newest_ms
 
     def _why_not(self, point: RecoveryPoint | None, abort: bytes | None, starts: list[int]) -> str:
         """Why the recovery point cannot be used; empty if it can, as far as is known."""

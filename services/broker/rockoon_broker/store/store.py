@@ -383,10 +383,10 @@ class Store:
                 f"the disk of {self.settings.root} is {decision.used_percent} % full, "
                 f"appends stop above {self._rules.full_percent} %"
             )
+        # A recovery point before the log's beginning would be of no use to the next start.
+        settled = min(self._syncer.synced_end, self._markers.point_end)
         for _ in decision.delete:
-            file = self._log.files[0]
-            # The Syncer may still have to sync it, and a point may not reach behind it yet.
-            if file.start + self._log.file_bytes > min(self._confirmed_end, self._dispatched_end):
+            if self._log.files[0].start + self._log.file_bytes > settled:
                 break
             self._syncer.request_unlink(self._log.remove_oldest())
         if decision.delete:
@@ -420,6 +420,11 @@ class Store:
     def point_pending(self) -> bool:
         """Whether a recovery point is being written."""
         return self._syncer.point_pending
+
+    @property
+    def unlinks_pending(self) -> bool:
+        """Whether files that were given up are still being deleted."""
+        return self._syncer.unlinks_pending
 
     @property
     def failure(self) -> OSError | None:

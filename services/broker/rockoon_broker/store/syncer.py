@@ -159,6 +159,12 @@ class Syncer:
             self._point = request
             self._changed.notify_all()
 
+    @property
+    def unlinks_pending(self) -> bool:
+        """Whether a file is still to be unlinked."""
+        with self._changed:
+            return bool(self._doomed)
+
     def request_unlink(self, doomed: DoomedFile) -> None:
         with self._changed:
             self._doomed.append(doomed)
@@ -219,7 +225,7 @@ class Syncer:
                 self._point_running = True
                 return self._write_point(point)
             if self._doomed:
-                return self._unlink(self._doomed.popleft())
+                return self._unlink(self._doomed[0])
         return iter(())
 
     def _reserve(self, path: Path) -> Iterator[None]:
@@ -253,6 +259,8 @@ class Syncer:
 
     def _unlink(self, doomed: DoomedFile) -> Iterator[None]:
         unlink_file(doomed, self._disk)
+        with self._changed:
+            self._doomed.popleft()
         yield
 
     def _fail(self, error: OSError) -> None:

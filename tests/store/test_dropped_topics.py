@@ -1,0 +1,116 @@
+"""A deleted topic stays deleted, and one created anew under its name begins at offset 0."""
+
+from pathlib import Path
+
+from rockoon_broker.store.dropped_topics import read_marks
+from rockoon_broker.store.reading import GetStatus
+from rockoon_broker.store.settings import Flush
+from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
+
+
+def dropped(owner: Owner) -> None:
+    owner.store.drop_topic("T", owner.clock.time_ms)
+
+
+def test_its_queues_are_gone_at_once_and_others_stay(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path))
+    owner.append("T", 0)
+    owner.append("T", 1)
+    owner.append("other", 0, [b"stays"])
+    dropped(owner)
+    assert owner.store.get("T", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+    assert owner.store.queues() == [("other", 0)]
+    assert not (tmp_path / "consumequeue/T").exists()
+    assert owner.bodies("other") == [b"stays"]
+    owner.store.close()
+
+
+def test_created_anew_it_begins_at_zero_also_after_every_kind_of_start(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path / "s"))
+    owner.append(bodies=[b"old"] * 3)
+    dropped(owner)
+    assert owner.append(bodies=[b"new"]).first_queue_offset == 0
+    crashed = crashed_copy(tmp_path / "s", tmp_path / "crashed")
+    owner.write_point()
+    pointed = crashed_copy(tmp_path / "s", tmp_path / "pointed")
+    owner.store.close()
+    rebuilt = crashed_copy(tmp_path / "s", tmp_path / "rebuilt")
+    (rebuilt / "recoveryPoint").unlink()
+    for root in (tmp_path / "s", crashed, pointed, rebuilt):
+        after = recovered(settings(root))
+        assert after.bodies() == [b"new"]
+        assert after.append().first_queue_offset == 1
+        after.store.close()
+
+
+def test_a_crash_in_the_middle_of_the_deletion_is_finished_at_the_start(tmp_path: Path) -> None:
+    class StoppingDisk(FailingDisk):
+        def unlink(self, path: Path) -> None:
+            if "consumequeue" in path.parts:
+                raise KeyboardInterrupt
+            super().unlink(path)
+
+    owner = Owner(settings(tmp_path / "s"), StoppingDisk())
+    owner.append(bodies=[b"old"] * 13)
+    owner.append("other", 0, [b"stays"])
+    owner.write_point()
+    try:
+        dropped(owner)
+    except KeyboardInterrupt:
+        root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    after = recovered(settings(root))
+    assert after.store.max_offset("T", 0) == 0
+    assert after.bodies("other") == [b"stays"]
+    assert after.append().first_queue_offset == 0
+    after.store.close()
+    owner.store.close()
+
+
+def test_messages_that_wait_for_a_sync_are_dropped_with_it(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC))
+    owner.append("T", 0)
+    last = owner.append("other", 0)
+    waiting = owner.append("T", 0)
+    dropped(owner)
+    assert owner.confirm(waiting.end_offset) == [("other", 0)]
+    assert owner.store.log_max_offset == waiting.end_offset > last.end_offset
+    assert owner.append_durably("T", 0, [b"new"]).first_queue_offset == 0
+    assert owner.bodies() == [b"new"]
+    owner.store.close()
+    recovered(settings(tmp_path)).store.close()
+
+
+def test_the_mark_is_forgotten_when_retention_has_passed_it(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    owner.append()
+    dropped(owner)
+    assert read_marks(tmp_path) == {"T": owner.store.log_end_offset}
+    for _ in range(3):
+        owner.append("other", 0, [bytes(3000)])
+    owner.write_point()
+    disk.usage_percent = 86
+    owner.store.clean(owner.clock.time_ms)
+    assert read_marks(tmp_path) == {}
+    owner.store.close()
+
+
+def test_a_mark_beyond_the_log_that_a_crash_left_hides_nothing_new(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path / "s"))
+    first = owner.append("other", 0)
+    owner.write_point()
+    owner.append("T", 0, [bytes(800)])
+    dropped(owner)
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(first.end_offset)
+        file.write(bytes(4096 - first.end_offset))
+    after = recovered(settings(root))
+    assert after.store.log_end_offset == first.end_offset
+    after.append("T", 0, [b"new"])
+    copy = crashed_copy(root, tmp_path / "again")
+    after.store.close()
+    last = recovered(settings(copy))
+    assert last.bodies() == [b"new"]
+    last.store.close()

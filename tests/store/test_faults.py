@@ -1,0 +1,229 @@
+"""The disk refuses or dies: nothing that was acknowledged is lost, and no offset is wasted."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.errors import (
+    AppendFailed,
+    BatchTooLarge,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreNotWritable,
+)
+from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.verify import verify_store
+from support.store_directory import (
+    FailingDisk,
+    Owner,
+    crashed_copy,
+    healthy,
+    in_log,
+    in_queues,
+    no_space_in,
+    recovered,
+    settings,
+)
+
+
+def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC), disk)
+    owner.append_durably(bodies=[b"safe"])
+    disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
+    lost = owner.append(bodies=[b"unknown"])
+    assert owner.failed.get(timeout=30).errno == errno.EIO
+    # The disk is well again, but what it dropped it has dropped.
+    disk.fail_sync = healthy
+    for call in (
+        owner.append,
+        lambda: owner.store.confirm(lost.end_offset),
+        lambda: owner.store.tick(owner.clock.time_ms),
+    ):
+        with pytest.raises(StoreFailed):
+            call()
+    assert owner.synced.empty()
+    assert owner.bodies() == [b"safe"]
+    owner.store.close()
+    assert (tmp_path / "abort").exists()
+    after = recovered(settings(tmp_path))
+    assert after.bodies()[0] == b"safe"
+    assert not after.store.recovery.was_clean
+    after.store.close()
+
+
+def test_a_failed_sync_of_a_queue_ends_the_store_too(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    owner.append()
+    disk.fail_sync = lambda path: errno.EIO if in_queues(path) else 0
+    owner.write_point()
+    with pytest.raises(StoreFailed):
+        owner.append()
+    owner.store.close()
+    assert (tmp_path / "abort").exists()
+
+
+def test_a_failed_sync_at_the_stop_leaves_the_abort_file(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    owner.append()
+    disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
+    with pytest.raises(StoreFailed):
+        owner.store.close()
+    assert (tmp_path / "abort").exists()
+    recovered(settings(tmp_path)).store.close()
+
+
+def test_a_full_disk_refuses_the_append_and_uses_no_offset(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    first = owner.append()
+    disk.fail_write = no_space_in(in_log)
+    with pytest.raises(AppendFailed) as caught:
+        owner.append()
+    assert caught.value.errno == errno.ENOSPC
+    assert owner.store.log_end_offset == first.end_offset
+    disk.fail_write = healthy
+    second = owner.append()
+    assert second.first_queue_offset == 1
+    assert second.first_physical_offset == first.end_offset
+    owner.store.close()
+    assert verify_store(tmp_path) == []
+
+
+def test_no_room_for_the_next_file_refuses_the_append_until_there_is(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.fail_allocate = lambda path: errno.ENOSPC if path.name != f"{0:020d}" else 0
+    owner = Owner(settings(tmp_path), disk)
+    first = owner.append(bodies=[bytes(3000)])
+    for _ in range(2):
+        with pytest.raises(AppendFailed):
+            owner.append(bodies=[bytes(3000)])
+    assert owner.store.log_end_offset == first.end_offset
+    assert len(list((tmp_path / "commitlog").iterdir())) == 1
+    small = owner.append(bodies=[b"fits"])
+    assert small.first_physical_offset == first.end_offset
+    disk.fail_allocate = healthy
+    assert owner.append(bodies=[bytes(3000)]).first_physical_offset == 4096
+    owner.store.close()
+    assert verify_store(tmp_path) == []
+
+
+def test_a_write_that_fails_in_the_middle_leaves_no_record_behind(tmp_path: Path) -> None:
+    """Records of one size: the half of a failed batch would continue what is written over it."""
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    first = owner.append(bodies=[b"one"])
+    record = first.end_offset
+    disk.write_bytes_max = record
+    disk.fail_write = lambda _, position: errno.EIO if position >= 3 * record else 0
+    with pytest.raises(AppendFailed):
+        owner.append(bodies=[b"two", b"six", b"ten"])
+    assert any((tmp_path / "s/commitlog" / f"{0:020d}").read_bytes()[record:])
+    disk.fail_write = healthy
+    assert owner.append(bodies=[b"new"]).first_queue_offset == 1
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    after = recovered(settings(root))
+    assert after.bodies() == [b"one", b"new"]
+    after.store.close()
+
+
+def test_a_failed_write_behind_a_new_file_keeps_the_end(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    first = owner.append(bodies=[bytes(2000)])
+    disk.fail_write = lambda path, _: (
+        errno.EIO if in_log(path) and path.name == f"{4096:020d}" else 0
+    )
+    with pytest.raises(AppendFailed):
+        owner.append(bodies=[bytes(3000)])
+    assert owner.store.log_end_offset == first.end_offset
+    recovered(settings(crashed_copy(tmp_path / "s", tmp_path / "1"))).store.close()
+    small = owner.append(bodies=[b"small"])
+    assert small.first_physical_offset == first.end_offset
+    disk.fail_write = healthy
+    assert owner.append(bodies=[bytes(3000)]).first_physical_offset == 4096
+    recovered(settings(crashed_copy(tmp_path / "s", tmp_path / "2"))).store.close()
+    owner.store.close()
+    assert verify_store(tmp_path / "s") == []
+
+
+def test_short_writes_are_finished(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.write_bytes_max = 7
+    owner = Owner(settings(tmp_path), disk)
+    owner.append(bodies=[b"a", b"b", b"c"])
+    assert owner.bodies() == [b"a", b"b", b"c"]
+    owner.store.close()
+    assert verify_store(tmp_path) == []
+
+
+def test_queues_that_cannot_be_written_stop_appends_until_they_can(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC), disk)
+    owner.append_durably(bodies=[b"1"])
+    disk.fail_write = no_space_in(in_queues)
+    assert owner.confirm(owner.append(bodies=[b"2"]).end_offset) == []
+    assert not owner.store.writable
+    with pytest.raises(StoreNotWritable, match="ConsumeQueues cannot be written"):
+        owner.append()
+    assert owner.bodies() == [b"1"]
+    disk.fail_write = healthy
+    assert owner.store.tick(owner.clock.time_ms) == [("T", 0)]
+    assert owner.bodies() == [b"1", b"2"]
+    owner.append_durably(bodies=[b"3"])
+    owner.store.close()
+    assert verify_store(tmp_path) == []
+
+
+def test_a_queue_that_begins_in_the_middle_survives_a_failed_first_write(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    disk.fail_write = no_space_in(in_queues)
+    owner.append(bodies=[b"0"])
+    disk.fail_write = healthy
+    owner.store.tick(owner.clock.time_ms)
+    assert owner.bodies() == [b"0"]
+    owner.store.close()
+
+
+def test_a_stop_with_queues_behind_leaves_the_abort_file(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    disk.fail_write = no_space_in(in_queues)
+    owner.append(bodies=[b"listed nowhere"])
+    owner.store.close()
+    assert (tmp_path / "abort").exists()
+    after = recovered(settings(tmp_path))
+    assert after.bodies() == [b"listed nowhere"]
+    after.store.close()
+
+
+def test_too_many_unsynced_bytes_are_refused_as_busy(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC, unsynced_bytes_max=4096))
+    waiting = [owner.append(bodies=[bytes(1500)]) for _ in range(3)]
+    with pytest.raises(StoreBusy):
+        owner.append()
+    owner.confirm(waiting[-1].end_offset)
+    owner.append_durably()
+    owner.store.close()
+
+
+def test_a_batch_larger_than_a_file_is_refused_for_good(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path))
+    with pytest.raises(BatchTooLarge):
+        owner.append(bodies=[bytes(2000)] * 3)
+    assert owner.append().first_physical_offset == 0
+    owner.store.close()
+
+
+def test_a_closed_store_refuses_everything_and_closes_once(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path))
+    owner.store.close()
+    owner.store.close()
+    with pytest.raises(StoreClosed):
+        owner.append()

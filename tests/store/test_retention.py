@@ -1,0 +1,217 @@
+"""Old files go, oldest first and never the last; a full disk stops appends while it is full."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.reading import Boundary, GetStatus
+from rockoon_broker.store.retention import (
+    DiskUsage,
+    LogFileAge,
+    RetentionDecision,
+    RetentionRules,
+    decide,
+    parse_hours,
+)
+from rockoon_broker.store.settings import StoreSettings
+from support.store_directory import NOW_MS, FailingDisk, Owner, recovered, settings
+
+HOUR_MS = 3_600_000
+RULES = RetentionRules(
+    reserved_ms=72 * HOUR_MS,
+    delete_hours=frozenset({4}),
+    used_percent_max=75,
+    forced_percent=85,
+    full_percent=90,
+    files_per_pass_max=10,
+)
+OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
+
+
+def decided(ages: list[int], percent: int = 50, hour: int = 4) -> RetentionDecision:
+    files = [LogFileAge(number * 100, age) for number, age in enumerate(ages)]
+    usage = DiskUsage(percent, 100 - percent)
+    return decide(files, usage, RULES, now_ms=NOW_MS, local_hour=hour)
+
+
+@pytest.mark.parametrize(
+    ("ages", "percent", "hour", "deleted"),
+    [
+        ([OLD, OLD, NEW], 50, 4, (0, 100)),
+        ([OLD, OLD, NEW], 50, 5, ()),
+        ([OLD, OLD, NEW], 75, 5, ()),
+        ([OLD, OLD, NEW], 76, 5, (0, 100)),
+        ([OLD, NEW, OLD, NEW], 76, 5, (0,)),
+        ([NEW, NEW, NEW], 85, 4, ()),
+        ([NEW, NEW, NEW], 86, 5, (0, 100)),
+        ([OLD], 99, 4, ()),
+        ([], 99, 4, ()),
+        ([OLD] * 30, 50, 4, tuple(range(0, 1000, 100))),
+        ([NEW] * 30, 95, 5, tuple(range(0, 1000, 100))),
+    ],
+)
+def test_what_goes(ages: list[int], percent: int, hour: int, deleted: tuple[int, ...]) -> None:
+    assert decided(ages, percent, hour).delete == deleted
+
+
+def test_a_file_expires_exactly_at_its_reserved_time() -> None:
+    assert decided([NOW_MS - 72 * HOUR_MS, NEW]).delete == (0,)
+    assert decided([NOW_MS - 72 * HOUR_MS + 1, NEW]).delete == ()
+
+
+@pytest.mark.parametrize(("percent", "writable"), [(90, True), (91, False)])
+def test_appends_stop_above_the_last_mark(percent: int, writable: bool) -> None:
+    assert decided([NEW], percent).writable is writable
+
+
+def test_the_used_share_is_rounded_up() -> None:
+    assert DiskUsage(7501, 2499).used_percent == 76
+    assert DiskUsage(7500, 2500).used_percent == 75
+    assert DiskUsage(0, 0).used_percent == 100
+
+
+def test_hours_are_a_list_and_nothing_else() -> None:
+    assert parse_hours("04") == {4}
+    assert parse_hours("04;16") == {4, 16}
+    for text in ("", "24", "4,5", "-1", "four"):
+        with pytest.raises(ValueError, match="hours"):
+            parse_hours(text)
+
+
+class Cleaned:
+    """A store of many small files, and a disk that says how full it is."""
+
+    def __init__(self, configured: StoreSettings) -> None:
+        self.disk = FailingDisk()
+        self.disk.usage_percent = 50
+        self.owner = Owner(configured, self.disk)
+        self.store = self.owner.store
+        self.log = configured.root / "commitlog"
+
+    def fill(self, batches: int) -> None:
+        """Each batch takes a file of its own."""
+        for _ in range(batches):
+            self.owner.append(bodies=[bytes(500)] * 5)
+        self.owner.write_point()
+
+    def age(self, hours: float) -> None:
+        """Make all files look untouched for some hours."""
+        seconds = self.owner.clock.time_ms / 1000 - hours * 3600
+        for path in self.log.iterdir():
+            os.utime(path, (seconds, seconds))
+
+    def clean(self, hour: int) -> tuple[int, ...]:
+        self.owner.clock.hour = hour
+        return self.store.clean(self.owner.clock.time_ms).delete
+
+    def names(self) -> list[int]:
+        """Start offsets of the files in use; the one reserved ahead is none of them."""
+        while self.store.unlinks_pending:
+            pass
+        starts = sorted(int(path.name) for path in self.log.iterdir())
+        return [start for start in starts if start < self.store.log_end_offset]
+
+
+@pytest.fixture
+def cleaned(tmp_path: Path) -> Cleaned:
+    return Cleaned(settings(tmp_path))
+
+
+def test_expired_files_go_in_the_hour_and_readers_are_sent_on(cleaned: Cleaned) -> None:
+    cleaned.fill(6)
+    cleaned.age(73)
+    assert cleaned.clean(hour=5) == ()
+    assert cleaned.clean(hour=4) == tuple(range(0, 5 * 4096, 4096))
+    store = cleaned.store
+    assert store.log_min_offset == 5 * 4096
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (25, 30)
+    result = store.get("T", 0, 3)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 25)
+    assert store.get("T", 0, 25).status is GetStatus.FOUND
+    assert store.search_offset("T", 0, 0, Boundary.LOWER) == 25
+    assert store.search_offset("T", 0, 0, Boundary.UPPER) == 25
+    store.tick(cleaned.owner.clock.time_ms)
+    assert cleaned.names() == [5 * 4096]
+    queue = cleaned.log.parent / "consumequeue/T/0"
+    assert [int(path.name) // 20 for path in sorted(queue.iterdir())] == [20]
+    store.close()
+    after = recovered(settings(cleaned.log.parent))
+    assert after.store.min_offset("T", 0) == 25
+    assert after.store.recovery.reason == "clean stop"
+    after.store.close()
+
+
+def test_after_a_crash_behind_a_clean_pass_the_point_still_fits(cleaned: Cleaned) -> None:
+    cleaned.fill(6)
+    cleaned.age(73)
+    cleaned.clean(hour=4)
+    cleaned.store.tick(cleaned.owner.clock.time_ms)
+    cleaned.names()
+    root = cleaned.log.parent
+    cleaned.owner.append()
+    cleaned.disk.fail_sync = lambda _: 5
+    with pytest.raises(Exception, match="cleanly"):
+        cleaned.store.close()
+    after = recovered(settings(root))
+    assert after.store.recovery.reason == "recovery point"
+    assert after.store.max_offset("T", 0) == 31
+    after.store.close()
+
+
+def test_an_idle_queue_whose_messages_are_gone_keeps_its_numbers(cleaned: Cleaned) -> None:
+    cleaned.owner.append("idle", 3, [b"x"] * 7)
+    cleaned.fill(3)
+    cleaned.age(73)
+    cleaned.clean(hour=4)
+    store = cleaned.store
+    assert (store.min_offset("idle", 3), store.max_offset("idle", 3)) == (7, 7)
+    assert store.get("idle", 3, 0).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.get("idle", 3, 7).status is GetStatus.OFFSET_OVERFLOW_ONE
+    status = store.queue_status("idle", 3)
+    assert (status.min_offset, status.first_store_timestamp_ms) == (7, None)
+    assert cleaned.owner.append("idle", 3).first_queue_offset == 7
+    assert store.min_offset("idle", 3) == 7
+    store.close()
+    after = recovered(settings(cleaned.log.parent))
+    assert (after.store.min_offset("idle", 3), after.store.max_offset("idle", 3)) == (7, 8)
+    after.store.close()
+
+
+def test_a_full_disk_stops_appends_and_an_emptier_one_lets_them_in(cleaned: Cleaned) -> None:
+    cleaned.fill(3)
+    cleaned.disk.usage_percent = 91
+    cleaned.clean(hour=12)
+    with pytest.raises(StoreNotWritable, match="91 % full, appends stop above 90 %"):
+        cleaned.owner.append()
+    assert cleaned.owner.bodies()
+    cleaned.disk.usage_percent = 90
+    cleaned.clean(hour=12)
+    cleaned.owner.append()
+    cleaned.store.close()
+
+
+def test_above_the_forced_mark_young_files_go_but_never_the_last(cleaned: Cleaned) -> None:
+    cleaned.fill(3)
+    cleaned.disk.usage_percent = 86
+    assert cleaned.clean(hour=12) == (0, 4096)
+    assert cleaned.clean(hour=12) == ()
+    assert cleaned.names() == [8192]
+    cleaned.store.close()
+
+
+def test_a_tick_cleans_only_when_it_is_time(tmp_path: Path) -> None:
+    cleaned = Cleaned(settings(tmp_path, clean_delay_ms=60_000, clean_interval_ms=10_000))
+    start = cleaned.owner.clock.time_ms
+    cleaned.disk.usage_percent = 91
+    cleaned.store.tick(start + 59_999)
+    assert cleaned.store.last_retention is None
+    cleaned.store.tick(start + 60_000)
+    assert not cleaned.store.writable
+    cleaned.disk.usage_percent = 50
+    cleaned.store.tick(start + 69_999)
+    assert not cleaned.store.writable
+    cleaned.store.tick(start + 70_000)
+    assert cleaned.store.writable
+    cleaned.store.close()
