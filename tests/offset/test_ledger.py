@@ -170,12 +170,12 @@ def test_moving_progress_takes_a_new_epoch_also_for_the_same_owner() -> None:
 def test_an_epoch_from_before_a_deletion_never_fits_the_successor() -> None:
     ledger = Ledger()
     epoch = started(ledger).epoch
-    ledger.forget_group("g")
+    ledger.forget_group("g", 100)
     assert ledger.find("g", QUEUE) is None
     assert started(ledger).epoch > epoch
     again = replayed(list(ledger.snapshot()))
-    ledger.forget_group("g")
-    again.forget_group("g")
+    ledger.forget_group("g", 100)
+    again.forget_group("g", 100)
     assert started(again).epoch == started(ledger).epoch
 
 
@@ -214,6 +214,16 @@ def test_routes_older_than_those_seen_before_cost_nobody_its_place() -> None:
     assert found(ledger).offset == 10
     ledger.compare_with_routes(101, frozenset(), {})
     assert ledger.list_progress() == []
+
+
+def test_a_late_word_of_a_deletion_does_not_touch_the_group_s_successor() -> None:
+    ledger = Ledger()
+    ledger.start("g", 12, QUEUE, 7, last(10), "m1", 1000)
+    assert ledger.forget_group("g", 10) == []
+    assert ledger.compare_with_routes(11, frozenset({"orders"}), {}) != []
+    assert found(ledger).offset == 10
+    ledger.forget_group("g", 12)
+    assert ledger.find("g", QUEUE) is None
 
 
 def plan(ledger: Ledger, to: int) -> Any:
@@ -331,7 +341,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
             decision = Decision(offset, StartReason.IMPORTED, "why")
             return ledger.import_offset(group, 5, queue, 7, decision, number)
         case ("forget group", group):
-            return ledger.forget_group(group)
+            return ledger.forget_group(group, 100)
         case ("forget topic", topic):
             return ledger.forget_topics([topic])
         case (_, group, names):

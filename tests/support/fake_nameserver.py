@@ -1,17 +1,16 @@
-"""A nameserver without etcd: routes in memory, changed by the test, told as the real one tells them.
+"""A nameserver without etcd: one process, one dictionary, the same answers.
 
-It knows no leases: a node stays until it says goodbye. Its contract is checked against the real one
-in tests/broker/test_routes.py.
+`tests/offset/test_fakes.py` holds it against the real one.
 """
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from grpc import aio
 
-from rockoon_proto.errors import NodeNameTaken, RockoonError
+from rockoon_proto.errors import GroupNotFound, NodeNameTaken, TopicExists, TopicNotFound
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import (
     NameServerServicer,
@@ -19,150 +18,85 @@ from rockoon_proto.v1.nameserver_pb2_grpc import (
 )
 from rockoon_runtime.wire import GrpcServer
 
-RENEW_SECONDS = 0.2
-
 
 class FakeNameserver(NameServerServicer):
-    """An async context manager; `stop` and `start` take it away and bring it back, same address.
+    """Routes in memory. Use as an async context manager; `stop` and `start` may follow one another.
 
-    Attributes:
-        revision: grows with every change; a test may set it back to play a lost etcd.
-        topics, nodes: by name.
-        refuse_register: raised by RegisterNode when set.
-        renewals: how often each node has registered.
+    Every change is an update that watchers get; a watcher that comes later gets a snapshot.
     """
 
     def __init__(self, cluster: str = "rockoon") -> None:
         self.cluster = cluster
         self.revision = 1
+        self.nodes: dict[tuple[int, str], pb.Node] = {}
         self.topics: dict[str, pb.Topic] = {}
-        self.nodes: dict[str, pb.Node] = {}
-        self.refuse_register: RockoonError | None = None
-        self.renewals: dict[str, int] = {}
-        self.watches = 0
-        self.port = 0
-        # (revision, update) of every change, oldest first.
-        self._log: list[pb.RouteUpdate] = []
-        self._changed = asyncio.Event()
+        self.groups: dict[str, pb.Group] = {}
+        self.subscriptions: dict[tuple[str, str], pb.Subscription] = {}
+        self.renew_seconds = 0.2
+        self.subscribe_calls = 0
+        self.listen = "127.0.0.1:0"
+        self._updates: list[pb.RouteUpdate] = []
+        self._changed = asyncio.Condition()
         self._server: GrpcServer | None = None
+        # While it is clear, watchers are told nothing: routes lag behind.
+        self.telling = asyncio.Event()
+        self.telling.set()
+        self._stopping = False
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        assert self._server is not None
+        return self._server.address
 
     async def start(self) -> None:
+        self._stopping = False
+
         def register(server: aio.Server) -> None:
             add_NameServerServicer_to_server(self, server)
 
         self._server = GrpcServer(
-            "nameserver",
-            self.cluster,
-            self.address,
-            register,
-            ["rockoon.v1.NameServer"],
-            drain_seconds_max=0,
+            "nameserver", self.cluster, self.listen, register, (), drain_seconds_max=0
         )
         await self._server.__aenter__()
-        self.port = self._server.port
+        self.listen = self._server.address
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.__aexit__(None, None, None)
-            self._server = None
+        assert self._server is not None
+        self._stopping = True
+        async with self._changed:
+            self._changed.notify_all()
+        await self._server.__aexit__(None, None, None)
 
     async def __aenter__(self) -> "FakeNameserver":
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-    # What a test does.
-
-    def create_topic(self, name: str, queues: Mapping[str, int], permissions: int = 6) -> int:
-        """Create a topic with some queues on each broker; returns its revision."""
-        self.revision += 1
-        topic = pb.Topic(
-            config=pb.TopicConfig(name=name, permissions=permissions),
-            incarnation=self.revision,
-            modified_revision=self.revision,
-            blocks=[
-                pb.QueueBlock(
-                    broker=broker, first_queue_id=0, queues=count, birth_revision=self.revision
-                )
-                for broker, count in sorted(queues.items())
-            ],
-        )
-        self.topics[name] = topic
-        return self._tell(pb.RouteUpdate(topics=[topic]))
-
-    def update_topic(self, name: str, permissions: int) -> int:
-        self.revision += 1
-        self.topics[name].config.permissions = permissions
-        self.topics[name].modified_revision = self.revision
-        return self._tell(pb.RouteUpdate(topics=[self.topics[name]]))
-
-    def delete_topic(self, name: str) -> int:
-        self.revision += 1
-        del self.topics[name]
-        return self._tell(pb.RouteUpdate(removed_topics=[name]))
-
-    def forget_history(self) -> None:
-        """As after a compaction: whoever comes back is sent a snapshot."""
-        self._log.clear()
-
-    def _tell(self, update: pb.RouteUpdate) -> int:
-        update.revision = self.revision
-        update.etcd_reachable = True
-        update.cluster = self.cluster
-        self._log.append(update)
-        self._changed.set()
-        self._changed = asyncio.Event()
-        return self.revision
-
-    async def wait_node(self, name: str) -> pb.Node:
-        """Wait until a node has registered."""
-        async with asyncio.timeout(20):
-            while name not in self.nodes:
-                await self._changed.wait()
-        return self.nodes[name]
-
-    # What callers ask.
 
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
-        if self.refuse_register is not None:
-            raise self.refuse_register
         node = request.node
-        known = self.nodes.get(node.name)
-        if known is not None and known.store_id != node.store_id:
-            raise NodeNameTaken(name=node.name, address=known.address)
-        self.renewals[node.name] = self.renewals.get(node.name, 0) + 1
-        if known != node:
-            self.revision += 1
-            self.nodes[node.name] = node
-            self._tell(pb.RouteUpdate(nodes=[node]))
+        for (kind, name), held in self.nodes.items():
+            same_place = kind == node.kind and (name == node.name or kind == pb.OFFSET_SERVICE)
+            if same_place and (name != node.name or held.store_id != node.store_id):
+                raise NodeNameTaken(name=name, address=held.address)
+        if self.nodes.get((node.kind, node.name)) != node:
+            self.nodes[node.kind, node.name] = node
+            await self._tell(nodes=[node])
         return pb.RegisterNodeReply(
             lease_id=7,
-            ttl_seconds=10 * RENEW_SECONDS,
-            renew_seconds=RENEW_SECONDS,
+            ttl_seconds=3 * self.renew_seconds,
+            renew_seconds=self.renew_seconds,
             revision=self.revision,
         )
 
     async def UnregisterNode(
         self, request: pb.UnregisterNodeRequest, context: Any
     ) -> pb.UnregisterNodeReply:
-        node = self.nodes.get(request.name)
-        if node is not None and node.store_id == request.store_id:
-            self.revision += 1
-            del self.nodes[request.name]
-            self._tell(pb.RouteUpdate(removed_nodes=[node]))
+        if self.nodes.pop((request.kind, request.name), None) is not None:
+            await self._tell(removed_nodes=[pb.Node(kind=request.kind, name=request.name)])
         return pb.UnregisterNodeReply(revision=self.revision)
 
     async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.RouteUpdate:
@@ -171,26 +105,139 @@ class FakeNameserver(NameServerServicer):
     async def WatchRoutes(
         self, request: pb.WatchRoutesRequest, context: Any
     ) -> AsyncIterator[pb.RouteUpdate]:
-        self.watches += 1
-        place = request.after_revision
-        oldest = self._log[0].revision if self._log else self.revision + 1
-        if place == 0 or place > self.revision or place + 1 < oldest:
-            snapshot = self._snapshot()
-            place = snapshot.revision
-            yield snapshot
-        while True:
-            changed = self._changed
-            for update in [each for each in self._log if each.revision > place]:
-                place = update.revision
-                yield update
-            await changed.wait()
+        after = request.after_revision
+        first = not any(update.revision == after for update in self._updates)
+        while not self._stopping:
+            await self.telling.wait()
+            if first and after != self.revision:
+                yield self._snapshot()
+                after = self.revision
+            first = False
+            for update in list(self._updates):
+                if update.revision > after:
+                    yield update
+                    after = update.revision
+            async with self._changed:
+                if after == self.revision and not self._stopping:
+                    await self._changed.wait()
+
+    async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
+        name = request.config.name
+        if name in self.topics:
+            if not request.if_absent:
+                raise TopicExists(topic=name)
+            return pb.TopicReply(topic=self.topics[name], revision=self.revision)
+        revision = self.revision + 1
+        topic = pb.Topic(config=request.config, incarnation=revision, modified_revision=revision)
+        self._place(topic, list(request.placements), revision)
+        self.topics[name] = topic
+        await self._tell(topics=[topic])
+        return pb.TopicReply(topic=topic, revision=revision, created=True)
+
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.TopicReply:
+        topic = self._topic(request.name)
+        topic.modified_revision = self.revision + 1
+        self._place(topic, list(request.add), self.revision + 1)
+        await self._tell(topics=[topic])
+        return pb.TopicReply(topic=topic, revision=self.revision)
+
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteReply:
+        self._topic(request.name)
+        del self.topics[request.name]
+        gone = self._drop_subscriptions(lambda entry: entry.topic == request.name)
+        await self._tell(removed_topics=[request.name], removed_subscriptions=gone)
+        return pb.DeleteReply(revision=self.revision)
+
+    async def CreateGroup(self, request: pb.CreateGroupRequest, context: Any) -> pb.GroupReply:
+        group = self._make_group(request.config)
+        await self._tell(groups=[group])
+        return pb.GroupReply(group=group, revision=self.revision, created=True)
+
+    async def UpdateGroup(self, request: pb.UpdateGroupRequest, context: Any) -> pb.GroupReply:
+        group = self.groups.get(request.config.name)
+        if group is None:
+            raise GroupNotFound(group=request.config.name)
+        group.config.CopyFrom(request.config)
+        group.modified_revision = self.revision + 1
+        await self._tell(groups=[group])
+        return pb.GroupReply(group=group, revision=self.revision)
+
+    async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
+        if self.groups.pop(request.name, None) is None:
+            raise GroupNotFound(group=request.name)
+        gone = self._drop_subscriptions(lambda entry: entry.group == request.name)
+        await self._tell(removed_groups=[request.name], removed_subscriptions=gone)
+        return pb.DeleteReply(revision=self.revision)
+
+    async def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> pb.SubscribeReply:
+        self.subscribe_calls += 1
+        self._topic(request.topic)
+        key = (request.group, request.topic)
+        created = key not in self.subscriptions or request.group not in self.groups
+        if created:
+            if request.group not in self.groups:
+                if not request.create_group:
+                    raise GroupNotFound(group=request.group)
+                self._make_group(pb.GroupConfig(name=request.group))
+            self.subscriptions[key] = pb.Subscription(
+                group=request.group, topic=request.topic, revision=self.revision + 1
+            )
+            await self._tell(
+                groups=[self.groups[request.group]], subscriptions=[self.subscriptions[key]]
+            )
+        return pb.SubscribeReply(
+            subscription=self.subscriptions[key],
+            group=self.groups[request.group],
+            revision=self.revision,
+            created=created,
+        )
+
+    def _topic(self, name: str) -> pb.Topic:
+        if name not in self.topics:
+            raise TopicNotFound(topic=name)
+        return self.topics[name]
+
+    def _make_group(self, config: pb.GroupConfig) -> pb.Group:
+        revision = self.revision + 1
+        group = pb.Group(config=config, incarnation=revision, modified_revision=revision)
+        self.groups[config.name] = group
+        return group
+
+    def _place(self, topic: pb.Topic, placements: list[pb.Placement], revision: int) -> None:
+        for placement in placements:
+            first = sum(block.queues for block in topic.blocks if block.broker == placement.broker)
+            topic.blocks.add(
+                broker=placement.broker,
+                first_queue_id=first,
+                queues=placement.queues,
+                birth_revision=revision,
+            )
+
+    def _drop_subscriptions(
+        self, chosen: Callable[[pb.Subscription], bool]
+    ) -> list[pb.Subscription]:
+        gone = [entry for entry in self.subscriptions.values() if chosen(entry)]
+        for entry in gone:
+            del self.subscriptions[entry.group, entry.topic]
+        return [pb.Subscription(group=entry.group, topic=entry.topic) for entry in gone]
 
     def _snapshot(self) -> pb.RouteUpdate:
         return pb.RouteUpdate(
             revision=self.revision,
             snapshot=True,
-            nodes=self.nodes.values(),
-            topics=self.topics.values(),
+            nodes=list(self.nodes.values()),
+            topics=list(self.topics.values()),
+            groups=list(self.groups.values()),
+            subscriptions=list(self.subscriptions.values()),
             etcd_reachable=True,
             cluster=self.cluster,
         )
+
+    async def _tell(self, **changes: Any) -> None:
+        self.revision += 1
+        update = pb.RouteUpdate(
+            revision=self.revision, etcd_reachable=True, cluster=self.cluster, **changes
+        )
+        self._updates.append(update)
+        async with self._changed:
+            self._changed.notify_all()

@@ -312,7 +312,16 @@ class Ledger:
             [self._moved(group, group_incarnation, queue, incarnation, epoch, decision, now_ms)]
         )
 
-    def forget_group(self, group: str) -> list[Record]:
+    def forget_group(self, group: str, revision: int) -> list[Record]:
+        """Delete all that a group had when it was deleted, at `revision` or before.
+
+        Progress of a later group of the same name stays: its owner may have been quicker than the
+        routes.
+        """
+        if any(
+            progress.group_incarnation > revision for progress in self.progress_of(group).values()
+        ):
+            return []
         known = group in self._groups or group in self._members
         known = known or any(reset.group == group for reset in self._resets.values())
         known = known or any(name == group for name, _ in self._gone)
@@ -353,7 +362,7 @@ class Ledger:
                 progress.group_incarnation != groups[group]
                 for progress in self.progress_of(group).values()
             ):
-                records += self.forget_group(group)
+                records += self.forget_group(group, revision)
         missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
         records += self.forget_topics(missing)
         if records or revision > self.counters.route_revision:

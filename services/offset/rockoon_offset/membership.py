@@ -121,6 +121,15 @@ class Membership:
         """Groups that have members, sorted."""
         return sorted(name for name, state in self._groups.items() if state.leases)
 
+    def readers(self, topic: str) -> set[str]:
+        """Groups of which a member reads a topic."""
+        return {
+            name
+            for name, state in self._groups.items()
+            for lease in state.leases.values()
+            if any(topic == wanted for wanted, _ in lease.member.subscriptions)
+        }
+
     def to_remember(self, group: str) -> MembersChanged:
         """What a restart has to know of a group."""
         return MembersChanged(group, tuple(lease.member for lease in self.leases(group)))

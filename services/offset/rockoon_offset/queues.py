@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-RETRY_TOPIC_PREFIX = "%RETRY%"
+from rockoon_format.names import is_retry_topic
 
 
 class Queue(NamedTuple):
@@ -18,4 +18,4 @@ class Queue(NamedTuple):
 
     @property
     def is_retry(self) -> bool:
-        return self.topic.startswith(RETRY_TOPIC_PREFIX)
+        return is_retry_topic(self.topic)

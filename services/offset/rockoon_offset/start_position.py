@@ -107,6 +107,9 @@ class QueueState:
     first_in_memory: bool | None = None
     # The broker's clock when it said so: messages bear its times, so durations count back from it.
     as_of_ms: int = 0
+    # Store times of the oldest and newest message, epoch milliseconds; None when empty.
+    first_store_ms: int | None = None
+    last_store_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

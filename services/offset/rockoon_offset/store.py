@@ -136,6 +136,11 @@ class Store:
             snapshot = self.ledger.snapshot()
             self._journal.rotate(encoded(snapshot))
 
+    @property
+    def changes(self) -> int:
+        """Grows with every change written since the start."""
+        return self._journal.appended_batches
+
     async def durable(self) -> None:
         """Wait until everything written so far is on disk.
 

@@ -1,0 +1,15 @@
+"""`rockoon-offset`, or `python -m rockoon_offset`."""
+
+import sys
+
+from rockoon_offset.server import serve
+from rockoon_offset.settings import OffsetSettings
+from rockoon_runtime.process import run
+
+
+def main() -> int:
+    return run("offset", "Rockoon's offset service: who has read what", OffsetSettings, serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

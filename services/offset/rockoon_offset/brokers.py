@@ -1,0 +1,182 @@
+"""What brokers know of their queues: ends, times, offsets for a time. One call per broker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+from grpc import aio
+
+from rockoon_format.record import RecordError, decode_record
+from rockoon_offset.nameservers import CHANNEL_OPTIONS
+from rockoon_offset.queues import Queue
+from rockoon_offset.route_table import RouteTable
+from rockoon_offset.start_position import QueueState
+from rockoon_proto.errors import BrokerUnavailable, RockoonError, from_rpc_error, from_wire
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_runtime.wire import CLUSTER_METADATA_KEY
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+QUEUES_PER_CALL_MAX = 4096
+RETIRED_CHANNELS_MAX = 16
+
+Answer = TypeVar("Answer")
+Answers = dict[Queue, Answer | RockoonError]
+
+
+class Brokers:
+    """Asks brokers; answers each queue with a fact or with the reason why there is none.
+
+    Args:
+        table: where brokers are; read anew for every call.
+        cluster: sent along, so that a broker of another cluster refuses.
+        timeout_seconds: for each call.
+    """
+
+    def __init__(self, table: RouteTable, cluster: str, timeout_seconds: float) -> None:
+        self._table = table
+        self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
+        self._timeout_seconds = timeout_seconds
+        # Broker name → the address its channel leads to.
+        self._channels: dict[str, tuple[str, aio.Channel]] = {}
+        # Channels to addresses that brokers have left. Closing one cancels the calls on it, and a
+        # cancelled call is not one that failed; so they are kept until those are long over.
+        self._retired: list[aio.Channel] = []
+
+    async def queue_states(self, queues: Iterable[Queue]) -> Answers[QueueState]:
+        """Ends, times and residency of queues, each broker's from one moment."""
+
+        async def ask(broker: str, part: list[Queue]) -> Answers[QueueState]:
+            request = pb.QueueStatusRequest(
+                queues=map(on_broker, part), route_revision=self._route_revision(part)
+            )
+            reply = await (await self._stub(broker)).QueueStatus(
+                request, timeout=self._timeout_seconds, metadata=self._metadata
+            )
+            return {
+                queue: from_wire(state.error)
+                if state.HasField("error")
+                else state_from_wire(state, reply.as_of_ms)
+                for queue, state in zip(part, reply.queues, strict=True)
+            }
+
+        return await self._ask_each(queues, ask)
+
+    async def search(self, times_ms: Mapping[Queue, int]) -> Answers[int]:
+        """For each queue the first offset stored at or after its time; the end when none is."""
+        by_time: dict[int, list[Queue]] = {}
+        for queue, time_ms in times_ms.items():
+            by_time.setdefault(time_ms, []).append(queue)
+        answers: Answers[int] = {}
+        for time_ms, queues in by_time.items():
+            answers.update(await self._search(queues, time_ms))
+        return answers
+
+    async def _search(self, queues: list[Queue], time_ms: int) -> Answers[int]:
+        async def ask(broker: str, part: list[Queue]) -> Answers[int]:
+            request = pb.SearchOffsetRequest(
+                queues=map(on_broker, part),
+                timestamp_ms=time_ms,
+                boundary=pb.LOWER,
+                route_revision=self._route_revision(part),
+            )
+            reply = await (await self._stub(broker)).SearchOffset(
+                request, timeout=self._timeout_seconds, metadata=self._metadata
+            )
+            return {
+                queue: from_wire(found.error) if found.HasField("error") else found.offset
+                for queue, found in zip(part, reply.offsets, strict=True)
+            }
+
+        return await self._ask_each(queues, ask)
+
+    async def store_time_ms(self, queue: Queue, offset: int) -> int | None:
+        """When a message was stored, by its broker's clock; None when nobody can tell."""
+        request = pb.ReadRequest(
+            range=pb.QueueRange(
+                topic=queue.topic, queue_id=queue.queue_id, offset=offset, messages=1
+            )
+        )
+        try:
+            reply = await (await self._stub(queue.broker)).Read(
+                request, timeout=self._timeout_seconds, metadata=self._metadata
+            )
+            return decode_record(reply.frames, check_crc=False).store_timestamp_ms
+        except (grpc.RpcError, RecordError, BrokerUnavailable):
+            return None
+
+    async def close(self) -> None:
+        for channel in [*self._retired, *(channel for _, channel in self._channels.values())]:
+            await channel.close()
+
+    async def _ask_each(
+        self,
+        queues: Iterable[Queue],
+        ask: Callable[[str, list[Queue]], Awaitable[Answers[Answer]]],
+    ) -> Answers[Answer]:
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        answers: Answers[Answer] = {}
+
+        async def ask_one(broker: str, part: list[Queue]) -> None:
+            try:
+                answers.update(await ask(broker, part))
+            except grpc.RpcError as failure:
+                reason = from_rpc_error(failure, BrokerUnavailable, broker=broker)
+                answers.update(dict.fromkeys(part, reason))
+            except BrokerUnavailable as reason:
+                answers.update(dict.fromkeys(part, reason))
+
+        async with asyncio.TaskGroup() as tasks:
+            for broker, whole in by_broker.items():
+                for first in range(0, len(whole), QUEUES_PER_CALL_MAX):
+                    part = whole[first : first + QUEUES_PER_CALL_MAX]
+                    tasks.create_task(ask_one(broker, part), name=f"ask {broker}")
+        return answers
+
+    async def _stub(self, broker: str) -> "BrokerAsyncStub":
+        address = self._table.brokers.get(broker)
+        if address is None:
+            raise BrokerUnavailable(broker=broker)
+        known = self._channels.get(broker)
+        if known is None or known[0] != address:
+            channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            self._channels[broker] = (address, channel)
+            if known is not None:
+                self._retired.append(known[1])
+                if len(self._retired) > RETIRED_CHANNELS_MAX:
+                    await self._retired.pop(0).close()
+        return BrokerStub(self._channels[broker][1])
+
+    def _route_revision(self, queues: list[Queue]) -> int:
+        """The newest change of any topic among them: a broker waits until it has seen it."""
+        topics = {queue.topic for queue in queues}
+        return max(
+            (
+                self._table.topics[name].modified_revision
+                for name in topics & self._table.topics.keys()
+            ),
+            default=0,
+        )
+
+
+def on_broker(queue: Queue) -> pb.BrokerQueue:
+    return pb.BrokerQueue(topic=queue.topic, queue_id=queue.queue_id)
+
+
+def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
+    def given(name: str, value: Answer) -> Answer | None:
+        return value if state.HasField(name) else None
+
+    return QueueState(
+        min_offset=state.min_offset,
+        max_offset=state.max_offset,
+        first_in_memory=given("first_in_memory_by_distance", state.first_in_memory_by_distance),
+        as_of_ms=as_of_ms,
+        first_store_ms=given("first_store_timestamp_ms", state.first_store_timestamp_ms),
+        last_store_ms=given("last_store_timestamp_ms", state.last_store_timestamp_ms),
+    )

@@ -1,0 +1,80 @@
+"""Writes config/<broker>/consumerOffset.json, for RocketMQ's tools and for people.
+
+The files are an export: they are never read back. Each is replaced in one step, and the one before
+stays as `.bak`, as RocketMQ leaves it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from rockoon_offset.disk import Disk, replace_file
+from rockoon_offset.records import Progress
+from rockoon_offset.store import Store
+from rockoon_offset.transfer import to_rocketmq
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "consumerOffset.json"
+
+
+class ExportFiles:
+    """Exports when something has changed, every few seconds.
+
+    Args:
+        store: progress, and the directory to write in.
+        interval_seconds: 0 exports nothing.
+        now_ms: wall clock.
+    """
+
+    def __init__(self, store: Store, interval_seconds: float, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._interval_seconds = interval_seconds
+        self._now_ms = now_ms
+        self._exported_changes = -1
+        # Brokers that a file was written for: one whose progress is all gone gets an empty table.
+        self._brokers: set[str] = set()
+
+    async def run(self) -> None:
+        """Export until cancelled."""
+        while self._interval_seconds:
+            await self.export()
+            await asyncio.sleep(self._interval_seconds)
+
+    async def export(self) -> None:
+        """Export now, unless nothing has changed."""
+        changes = self._store.changes
+        if changes == self._exported_changes or not self._interval_seconds:
+            return
+        await self._store.durable()
+        progress = self._store.ledger.list_progress()
+        self._brokers |= {entry.queue.broker for entry in progress}
+        try:
+            await asyncio.to_thread(
+                write_files,
+                self._store.root / "config",
+                progress,
+                sorted(self._brokers),
+                changes,
+                self._now_ms(),
+            )
+        except OSError as failure:
+            # The journal is what counts; the next round tries again.
+            log.warning("%s was not exported: %s", FILE_NAME, failure)
+        else:
+            self._exported_changes = changes
+
+
+def write_files(
+    config: Path, progress: list[Progress], brokers: list[str], changes: int, now_ms: int
+) -> None:
+    """Write one file per broker. Raises OSError."""
+    disk = Disk()
+    for broker in brokers:
+        path = config / broker / FILE_NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            backup = path.with_name(f"{FILE_NAME}.bak")
+            replace_file(disk, backup, path.read_bytes())
+        replace_file(disk, path, to_rocketmq(progress, broker, changes, now_ms))

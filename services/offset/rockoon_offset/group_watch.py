@@ -1,0 +1,102 @@
+"""Who wants to know when a group changes. One pending event per watcher, however slow it reads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_proto.errors import Busy
+
+
+class Event(NamedTuple):
+    """What changed since a watcher last looked; the members are to be looked up now."""
+
+    reset_queues: frozenset[Queue]
+    routes_changed: bool
+    deleted: bool
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """What one stream has not been told yet. Changes add up; they never queue."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    reset_queues: set[Queue] = field(default_factory=set)
+    routes_changed: bool = False
+    deleted: bool = False
+
+
+class GroupWatch:
+    """The streams of all groups.
+
+    Args:
+        watchers_max: streams at once.
+    """
+
+    def __init__(self, watchers_max: int) -> None:
+        self._watchers_max = watchers_max
+        self._count = 0
+        self._closed = False
+        self._groups: dict[str, set[Watcher]] = {}
+
+    async def events(self, group: str) -> AsyncIterator[Event]:
+        """One event at once, then one after every change; ends with the group, or at `close`.
+
+        Raises:
+            Busy: there are too many streams.
+        """
+        if self._count >= self._watchers_max:
+            raise Busy(reason=f"{self._watchers_max} streams watch groups")
+        watcher = Watcher()
+        self._groups.setdefault(group, set()).add(watcher)
+        self._count += 1
+        try:
+            watcher.wake.set()
+            while not self._closed:
+                await watcher.wake.wait()
+                if self._closed:
+                    return
+                watcher.wake.clear()
+                event = Event(
+                    frozenset(watcher.reset_queues), watcher.routes_changed, watcher.deleted
+                )
+                watcher.reset_queues.clear()
+                watcher.routes_changed = False
+                yield event
+                if event.deleted:
+                    return
+        finally:
+            self._count -= 1
+            watchers = self._groups[group]
+            watchers.discard(watcher)
+            if not watchers:
+                del self._groups[group]
+
+    def members_changed(self, group: str) -> None:
+        for watcher in self._groups.get(group, ()):
+            watcher.wake.set()
+
+    def progress_reset(self, group: str, queues: Iterable[Queue]) -> None:
+        changed = frozenset(queues)
+        for watcher in self._groups.get(group, ()):
+            watcher.reset_queues |= changed
+            watcher.wake.set()
+
+    def routes_changed(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            for watcher in self._groups.get(group, ()):
+                watcher.routes_changed = True
+                watcher.wake.set()
+
+    def group_deleted(self, group: str) -> None:
+        for watcher in self._groups.get(group, ()):
+            watcher.deleted = True
+            watcher.wake.set()
+
+    def close(self) -> None:
+        """End all streams, so that the server can drain."""
+        self._closed = True
+        for watchers in self._groups.values():
+            for watcher in watchers:
+                watcher.wake.set()

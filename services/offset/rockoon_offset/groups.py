@@ -1,0 +1,107 @@
+"""What a change of routes or members means for progress and for those who watch a group."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rockoon_offset.commits import QueueEnds
+from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.membership import Membership
+from rockoon_offset.records import Member
+from rockoon_offset.route_table import Change, RouteTable
+from rockoon_offset.store import Store
+
+log = logging.getLogger(__name__)
+
+EXPIRY_CHECKS_PER_LEASE = 10
+EXPIRY_CHECK_SECONDS_MAX = 0.5
+
+
+class Groups:
+    """Applies changes to store, membership and watchers.
+
+    Args:
+        store: progress, and the members that a restart has to know.
+        table: the routes.
+        ends: forgets ends of queues that are gone.
+        watch: who is told.
+        lease_seconds: how long a silent member stays.
+        now_ns: monotonic.
+        now_ms: wall clock; for people.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        table: RouteTable,
+        ends: QueueEnds,
+        watch: GroupWatch,
+        lease_seconds: float,
+        now_ns: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._ends = ends
+        self._watch = watch
+        self._lease_seconds = lease_seconds
+        self._now_ns = now_ns
+        self._now_ms = now_ms
+        store.write(store.ledger.service_started())
+        starts = store.ledger.counters.starts
+        self.membership = Membership(round(lease_seconds * 1e9), starts)
+        self.membership.restore(store.ledger.members(), now_ns(), now_ms())
+
+    def heartbeat(self, group: str, member: Member) -> None:
+        """A member joins, or stays. Raises MemberIdTaken, Busy."""
+        if self.membership.heartbeat(group, member, self._now_ns(), self._now_ms()):
+            self._members_changed(group)
+
+    def leave(self, group: str, member_id: str, instance: str) -> None:
+        if self.membership.leave(group, member_id, instance):
+            self._members_changed(group)
+
+    async def run(self) -> None:
+        """Let silent members expire until cancelled."""
+        interval = min(self._lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
+        while True:
+            for group in self.membership.expire(self._now_ns()):
+                log.info("a member of group %s fell silent", group)
+                self._members_changed(group)
+            await asyncio.sleep(interval)
+
+    def routes_changed(self, change: Change) -> None:
+        """Drop what was deleted, and tell the groups that read what changed."""
+        ledger, revision = self._store.ledger, self._table.revision
+        self._ends.forget_topics(change.topics | change.removed_topics)
+        if change.snapshot:
+            groups = self._table.group_incarnations()
+            if revision < ledger.counters.route_revision:
+                log.error("progress is not compared with routes from the past (%d)", revision)
+            self._store.write(
+                ledger.compare_with_routes(revision, frozenset(self._table.topics), groups)
+            )
+        if change.removed_topics:
+            self._store.write(ledger.forget_topics(change.removed_topics))
+        replaced = {name for name in change.groups if self._is_another(name)}
+        for group in change.removed_groups | replaced:
+            self._store.write(ledger.forget_group(group, revision))
+            self.membership.forget_group(group)
+            self._watch.group_deleted(group)
+        readers: set[str] = set()
+        for topic in change.topics | change.removed_topics:
+            readers |= self._table.readers.get(topic, set())
+            readers |= self.membership.readers(topic)
+        self._watch.routes_changed(readers | change.groups)
+
+    def _is_another(self, group: str) -> bool:
+        """Whether a group was deleted and created again since it last stored progress."""
+        incarnation = self._table.groups[group].incarnation
+        return any(
+            progress.group_incarnation < incarnation
+            for progress in self._store.ledger.progress_of(group).values()
+        )
+
+    def _members_changed(self, group: str) -> None:
+        self._store.write(self._store.ledger.members_changed(self.membership.to_remember(group)))
+        self._watch.members_changed(group)

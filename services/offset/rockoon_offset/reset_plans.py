@@ -1,0 +1,206 @@
+"""Operators' resets: planned with the brokers' figures, kept for a while, applied and undone."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from rockoon_offset import resets
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import ResetApplied, ResetStep
+from rockoon_offset.route_table import RouteTable
+from rockoon_offset.start_position import QueueState
+from rockoon_offset.store import Store
+from rockoon_proto.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    PlanStale,
+    ResetNotFound,
+    RockoonError,
+    TopicNotFound,
+)
+
+Answer = TypeVar("Answer")
+
+PLANS_MAX = 1000
+
+
+class Plan(NamedTuple):
+    """What a reset would do."""
+
+    reset_id: str
+    group: str
+    topic: str
+    steps: tuple[ResetStep, ...]
+    as_of_ms: int
+    # Monotonic.
+    kept_until_seconds: float
+
+
+class ResetPlans:
+    """Plans resets and carries them out.
+
+    Args:
+        store: progress.
+        table: queues and groups.
+        brokers: the queues' ends.
+        watch: who is told that progress was reset.
+        plan_seconds: how long a plan is kept.
+        now_ms: wall clock.
+        now_seconds: monotonic.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        table: RouteTable,
+        brokers: Brokers,
+        watch: GroupWatch,
+        plan_seconds: float,
+        now_ms: Callable[[], int],
+        now_seconds: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._brokers = brokers
+        self._watch = watch
+        self._plan_seconds = plan_seconds
+        self._now_ms = now_ms
+        self._now_seconds = now_seconds
+        # Insertion order is age.
+        self._plans: dict[str, Plan] = {}
+
+    async def plan(
+        self, group: str, topic: str, queues: Sequence[Queue], target: resets.Target
+    ) -> Plan:
+        """Work out a reset; changes nothing.
+
+        Raises:
+            GroupNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the text says.
+            BrokerUnavailable: a queue's ends cannot be had, so nothing can be promised.
+        """
+        resets.check(target)
+        if group not in self._table.groups:
+            raise GroupNotFound(group=group)
+        if topic not in self._table.topics:
+            raise TopicNotFound(topic=topic)
+        chosen = self._chosen(topic, queues, target)
+        stored = {queue: self._store.ledger.find(group, queue) for queue in chosen}
+        births = {queue: self._table.birth(queue) for queue in chosen}
+        states = {
+            queue: raised(state)
+            for queue, state in (await self._brokers.queue_states(chosen)).items()
+        }
+        found = await self._offsets_at_time(target, states)
+        steps = [
+            resets.step(
+                queue, target, stored[queue], births[queue], states[queue], found.get(queue)
+            )
+            for queue in chosen
+        ]
+        taken = tuple(step for step in steps if step is not None)
+        if not taken:
+            raise InvalidArgument(reason=f"group {group!r} has no progress on {topic!r} to shift")
+        now_seconds = self._now_seconds()
+        plan = Plan(
+            reset_id=secrets.token_hex(8),
+            group=group,
+            topic=topic,
+            steps=taken,
+            as_of_ms=self._now_ms(),
+            kept_until_seconds=now_seconds + self._plan_seconds,
+        )
+        self._forget_old(now_seconds)
+        self._plans[plan.reset_id] = plan
+        await self._store.durable()
+        return plan
+
+    async def apply(self, reset_id: str, operator: str) -> ResetApplied:
+        """Do what a plan says; doing it twice is doing it once.
+
+        Raises:
+            ResetNotFound: no such plan, or it is too old.
+            PlanStale: progress or queues are not what the plan saw.
+        """
+        self._store.admit()
+        self._forget_old(self._now_seconds())
+        plan = self._plans.get(reset_id)
+        if plan is not None:
+            group = self._table.groups.get(plan.group)
+            if group is None or any(
+                self._table.birth_or_none(step.queue) != step.incarnation for step in plan.steps
+            ):
+                raise PlanStale(reset=reset_id)
+            self._store.write(
+                self._store.ledger.apply_reset(
+                    reset_id,
+                    plan.group,
+                    group.incarnation,
+                    plan.topic,
+                    plan.steps,
+                    operator,
+                    self._now_ms(),
+                )
+            )
+            del self._plans[reset_id]
+        await self._store.durable()
+        applied = self._store.ledger.reset(reset_id)
+        if plan is not None:
+            self._watch.progress_reset(plan.group, (step.queue for step in plan.steps))
+        return applied
+
+    async def undo(self, reset_id: str, operator: str) -> ResetApplied:
+        """Put back what a reset replaced; undoing it twice is undoing it once.
+
+        Raises:
+            ResetNotFound: it was not applied, or too long ago.
+            PlanStale: its queues were deleted or created again since.
+        """
+        self._store.admit()
+        if reset_id in self._plans:
+            raise ResetNotFound(f"reset {reset_id!r} was not applied", reset=reset_id)
+        applied = self._store.ledger.reset(reset_id)
+        group = self._table.groups.get(applied.group)
+        if group is None:
+            raise GroupNotFound(group=applied.group)
+        records = self._store.ledger.undo_reset(
+            reset_id, group.incarnation, operator, self._now_ms()
+        )
+        self._store.write(records)
+        await self._store.durable()
+        if records:
+            self._watch.progress_reset(applied.group, (step.queue for step in applied.steps))
+        return self._store.ledger.reset(reset_id)
+
+    def _chosen(self, topic: str, queues: Sequence[Queue], target: resets.Target) -> list[Queue]:
+        """The queues meant, sorted; all of the topic when none are named."""
+        named = set(queues) or set(target.offsets)
+        if any(queue.topic != topic for queue in named):
+            raise InvalidArgument(reason=f"a queue does not belong to topic {topic!r}")
+        for queue in named:
+            self._table.birth(queue)
+        return sorted(named or self._table.topics[topic].births)
+
+    async def _offsets_at_time(
+        self, target: resets.Target, states: dict[Queue, QueueState]
+    ) -> dict[Queue, int]:
+        times = {
+            queue: resets.search_timestamp_ms(target, state.as_of_ms)
+            for queue, state in states.items()
+        }
+        found = await self._brokers.search(
+            {queue: time for queue, time in times.items() if time is not None}
+        )
+        return {queue: raised(offset) for queue, offset in found.items()}
+
+    def _forget_old(self, now_seconds: float) -> None:
+        for reset_id, plan in list(self._plans.items()):
+            if plan.kept_until_seconds <= now_seconds or len(self._plans) >= PLANS_MAX:
+                del self._plans[reset_id]
+
+
+def raised(answer: Answer | RockoonError) -> Answer:
+    if isinstance(answer, RockoonError):
+        raise answer
+    return answer

@@ -1,0 +1,286 @@
+"""Where readers start: collects the facts, has the decision made, and has it written down."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.queues import Queue
+from rockoon_offset.routes import Routes
+from rockoon_offset.start_position import (
+    Decision,
+    Facts,
+    NewQueueRule,
+    QueueState,
+    StartPolicy,
+    StartReason,
+    Stored,
+    decide,
+    is_new_queue,
+    new_queue,
+    search_timestamp_ms,
+)
+from rockoon_offset.store import Store
+from rockoon_offset.subscriptions import Subscription, Subscriptions
+from rockoon_offset.wire import rules_from_wire
+from rockoon_proto.errors import (
+    Busy,
+    ConsumeDisabled,
+    QueueNotFound,
+    RockoonError,
+    RouteNotReached,
+    TopicNotFound,
+)
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+
+log = logging.getLogger(__name__)
+
+# Rounds of asking brokers for one call, when progress or routes move while they answer.
+ROUNDS_MAX = 4
+OUT_OF_RANGE = (StartReason.BELOW_MIN, StartReason.ABOVE_MAX, StartReason.OTHER_INCARNATION)
+
+
+class Start(NamedTuple):
+    """Where a reader starts, and the epoch of its commits."""
+
+    decision: Decision
+    epoch: int
+
+
+class Found(NamedTuple):
+    """What Query finds: a decision, or no offset and why."""
+
+    decision: Decision | None
+    explanation: str
+    rule: NewQueueRule
+
+
+class Asked(NamedTuple):
+    """What was true of a queue before its broker was asked."""
+
+    stored: Stored | None
+    birth: int
+
+
+class Resolver:
+    """Decides where readers start.
+
+    Args:
+        store: progress; decisions are durable before they are returned.
+        routes: births and groups.
+        subscriptions: since when groups read topics.
+        brokers: the queues' ends.
+        cluster_rule: for groups that do not say.
+        route_wait_seconds: how long to wait for routes that the reader has seen.
+        now_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        routes: Routes,
+        subscriptions: Subscriptions,
+        brokers: Brokers,
+        cluster_rule: NewQueueRule,
+        route_wait_seconds: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._routes = routes
+        self._subscriptions = subscriptions
+        self._brokers = brokers
+        self._cluster_rule = cluster_rule
+        self._route_wait_seconds = route_wait_seconds
+        self._now_ms = now_ms
+
+    async def resolve(
+        self,
+        group: str,
+        member_id: str,
+        queues: Sequence[Queue],
+        reader: StartPolicy,
+        route_revision: int,
+    ) -> dict[Queue, Start | RockoonError]:
+        """Where a reader starts on each queue; every answer is durable.
+
+        Raises:
+            Busy, StoreFailed: nothing was decided.
+        """
+        self._store.admit()
+        reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
+        answers: dict[Queue, Start | RockoonError] = {}
+        subscribed = await self._subscribed(group, queues, answers)
+        if not reached:
+            # What is not known may exist all the same.
+            for queue, answer in answers.items():
+                if isinstance(answer, TopicNotFound | QueueNotFound):
+                    answers[queue] = RouteNotReached(
+                        wanted=route_revision, revision=self._routes.table.revision
+                    )
+        for _ in range(ROUNDS_MAX):
+            waiting = [queue for queue in queues if queue not in answers]
+            if not waiting:
+                break
+            await self._round(group, member_id, waiting, reader, subscribed, answers)
+        for queue in queues:
+            answers.setdefault(queue, Busy(reason=f"progress of queue {queue} keeps moving"))
+        await self._store.durable()
+        return answers
+
+    async def query(self, group: str, queue: Queue) -> Found:
+        """The offset of a queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it.
+
+        Raises:
+            TopicNotFound, QueueNotFound: as the text says.
+            BrokerUnavailable: the rule needs the queue's ends and cannot have them.
+        """
+        birth = self._routes.table.birth(queue)
+        subscription = self._subscriptions.find(group, queue.topic)
+        config = GroupConfig() if subscription is None else subscription.group.config
+        rules = rules_from_wire(config, StartPolicy(), self._cluster_rule)
+        stored = self._store.ledger.stored(group, queue)
+        await self._store.durable()
+        if stored is not None and stored.offset is not None and stored.incarnation == birth:
+            text = f"the stored offset is {stored.offset}"
+            return Found(Decision(stored.offset, StartReason.COMMITTED, text), text, rules.rule)
+        if stored is not None:
+            text = "what is stored belongs to a deleted queue of this name"
+            return Found(None, text, rules.rule)
+        # A group that has not subscribed did so after every queue that exists.
+        revision = birth if subscription is None else subscription.revision
+        state: QueueState | RockoonError = QueueState(0, 0)
+        facts = Facts(queue, QueueState(0, 0), birth, revision, rules)
+        if rules.rule is NewQueueRule.CLASSIC or is_new_queue(facts):
+            state = (await self._brokers.queue_states([queue]))[queue]
+            if isinstance(state, RockoonError):
+                raise state
+            facts = Facts(queue, state, birth, revision, rules)
+            if is_new_queue(facts):
+                decision = new_queue(facts)
+                return Found(decision, decision.explanation, rules.rule)
+        text = (
+            f"no offset is stored, and the queue is not new to the group (rule {rules.rule.name})"
+        )
+        return Found(None, text, rules.rule)
+
+    async def _subscribed(
+        self, group: str, queues: Sequence[Queue], answers: dict[Queue, Start | RockoonError]
+    ) -> dict[str, Subscription]:
+        """Subscriptions by topic; queues that cannot be decided get their answer."""
+        subscribed: dict[str, Subscription] = {}
+        refused: dict[str, RockoonError] = {}
+        for queue in queues:
+            topic = queue.topic
+            try:
+                self._routes.table.birth(queue)
+                if topic in refused:
+                    raise refused[topic]
+                if topic not in subscribed:
+                    found = await self._subscriptions.find_or_record(group, topic)
+                    if found.group.config.consume_disabled:
+                        raise ConsumeDisabled(group=group)
+                    subscribed[topic] = found
+            except RockoonError as reason:
+                answers[queue] = reason
+                if self._routes.table.birth_or_none(queue) is not None:
+                    refused[topic] = reason
+        return subscribed
+
+    async def _round(
+        self,
+        group: str,
+        member_id: str,
+        queues: list[Queue],
+        reader: StartPolicy,
+        subscribed: dict[str, Subscription],
+        answers: dict[Queue, Start | RockoonError],
+    ) -> None:
+        """Ask the brokers once and decide every queue that did not move meanwhile."""
+        asked: dict[Queue, Asked] = {}
+        for queue in queues:
+            try:
+                birth = self._routes.table.birth(queue)
+            except RockoonError as reason:
+                answers[queue] = reason
+                continue
+            asked[queue] = Asked(self._store.ledger.stored(group, queue), birth)
+        facts: dict[Queue, Facts] = {}
+        for queue, state in (await self._brokers.queue_states(asked)).items():
+            if isinstance(state, RockoonError):
+                answers[queue] = state
+                continue
+            subscription = subscribed[queue.topic]
+            facts[queue] = Facts(
+                queue=queue,
+                state=state,
+                birth_revision=asked[queue].birth,
+                subscription_revision=subscription.revision,
+                rules=rules_from_wire(subscription.group.config, reader, self._cluster_rule),
+                stored=asked[queue].stored,
+            )
+        times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
+        found = await self._brokers.search(
+            {queue: time for queue, time in times.items() if time is not None}
+        )
+        # No waiting from here on: what is looked at is what is written.
+        for queue, known in facts.items():
+            offset = found.get(queue)
+            if isinstance(offset, RockoonError):
+                answers[queue] = offset
+                continue
+            answer = self._settle(
+                group, subscribed[queue.topic].group.incarnation, member_id, known, offset
+            )
+            if answer is not None:
+                answers[queue] = answer
+
+    def _settle(
+        self,
+        group: str,
+        group_incarnation: int,
+        member_id: str,
+        facts: Facts,
+        offset_at_time: int | None,
+    ) -> Start | RockoonError | None:
+        """Decide and write down, or None when the broker has to be asked again.
+
+        Progress may have moved past the end that the broker named, or come into being, while the
+        broker was asked. That is no reason to call the log shortened or the queue unread.
+        """
+        ledger, queue = self._store.ledger, facts.queue
+        if self._routes.table.birth_or_none(queue) != facts.birth_revision:
+            return None
+        stored = ledger.stored(group, queue)
+        moved = stored != facts.stored
+        now = Facts(
+            queue,
+            facts.state,
+            facts.birth_revision,
+            facts.subscription_revision,
+            facts.rules,
+            stored,
+        )
+        if moved and stored is None:
+            return None
+        try:
+            decision = decide(now, offset_at_time)
+        except RockoonError as reason:
+            return None if moved else reason
+        if moved and decision.reason is not StartReason.COMMITTED:
+            return None
+        if decision.reason in OUT_OF_RANGE:
+            log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
+        self._store.write(
+            ledger.start(
+                group,
+                group_incarnation,
+                queue,
+                facts.birth_revision,
+                decision,
+                member_id,
+                self._now_ms(),
+            )
+        )
+        progress = ledger.find(group, queue)
+        assert progress is not None
+        return Start(decision, progress.epoch)

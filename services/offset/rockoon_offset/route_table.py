@@ -1,0 +1,122 @@
+"""The routes as the nameservers tell them: what exists, since when, and who may read it. Pure."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_proto.errors import QueueNotFound, TopicNotFound
+from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
+from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
+
+
+class Change(NamedTuple):
+    """What an update changed, as far as progress and members care."""
+
+    snapshot: bool
+    # Topics that appeared or changed, and topics that are gone.
+    topics: frozenset[str]
+    removed_topics: frozenset[str]
+    # Groups that appeared or changed, and groups that are gone.
+    groups: frozenset[str]
+    removed_groups: frozenset[str]
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic with the birth revision of each of its queues."""
+
+    modified_revision: int
+    # Sorted by queue.
+    births: dict[Queue, int]
+
+
+def topic_from_wire(topic: WireTopic) -> Topic:
+    name = topic.config.name
+    births = {
+        Queue(name, block.broker, queue_id): block.birth_revision
+        for block in topic.blocks
+        for queue_id in range(block.first_queue_id, block.first_queue_id + block.queues)
+    }
+    return Topic(topic.modified_revision, dict(sorted(births.items())))
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """Everything true at `revision`. Written by `apply` alone."""
+
+    revision: int = 0
+    topics: dict[str, Topic] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    # (group, topic) → revision at which the group subscribed.
+    subscriptions: dict[tuple[str, str], int] = field(default_factory=dict)
+    # Live brokers: name → address.
+    brokers: dict[str, str] = field(default_factory=dict)
+    # topic → groups that read it; the same facts as `subscriptions`, the other way round.
+    readers: dict[str, set[str]] = field(default_factory=dict)
+
+    def apply(self, update: RouteUpdate) -> Change:
+        """Put an update into force and say what it changed."""
+        topics = {topic.config.name: topic_from_wire(topic) for topic in update.topics}
+        groups = {group.config.name: group for group in update.groups}
+        if update.snapshot:
+            removed_topics = self.topics.keys() - topics.keys()
+            removed_groups = self.groups.keys() - groups.keys()
+            self.subscriptions, self.readers, self.brokers = {}, {}, {}
+        else:
+            removed_topics = set(update.removed_topics)
+            removed_groups = set(update.removed_groups)
+        changed_topics = {name for name, topic in topics.items() if self.topics.get(name) != topic}
+        changed_groups = {name for name, group in groups.items() if self.groups.get(name) != group}
+        self.topics.update(topics)
+        self.groups.update(groups)
+        self._apply_nodes(update)
+        self._apply_subscriptions(update)
+        for name in removed_topics:
+            self.topics.pop(name, None)
+        for name in removed_groups:
+            self.groups.pop(name, None)
+        self.revision = update.revision
+        return Change(
+            snapshot=update.snapshot,
+            topics=frozenset(changed_topics),
+            removed_topics=frozenset(removed_topics),
+            groups=frozenset(changed_groups),
+            removed_groups=frozenset(removed_groups),
+        )
+
+    def birth(self, queue: Queue) -> int:
+        """When a queue was born: its incarnation.
+
+        Raises:
+            TopicNotFound, QueueNotFound: it does not exist.
+        """
+        topic = self.topics.get(queue.topic)
+        if topic is None:
+            raise TopicNotFound(topic=queue.topic)
+        birth = topic.births.get(queue)
+        if birth is None:
+            raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
+        return birth
+
+    def birth_or_none(self, queue: Queue) -> int | None:
+        topic = self.topics.get(queue.topic)
+        return None if topic is None else topic.births.get(queue)
+
+    def group_incarnations(self) -> dict[str, int]:
+        return {name: group.incarnation for name, group in self.groups.items()}
+
+    def _apply_nodes(self, update: RouteUpdate) -> None:
+        for node in update.nodes:
+            if node.kind == BROKER:
+                self.brokers[node.name] = node.address
+        for node in update.removed_nodes:
+            if node.kind == BROKER:
+                self.brokers.pop(node.name, None)
+
+    def _apply_subscriptions(self, update: RouteUpdate) -> None:
+        for entry in update.subscriptions:
+            self.subscriptions[entry.group, entry.topic] = entry.revision
+            self.readers.setdefault(entry.topic, set()).add(entry.group)
+        for entry in update.removed_subscriptions:
+            self.subscriptions.pop((entry.group, entry.topic), None)
+            self.readers.get(entry.topic, set()).discard(entry.group)

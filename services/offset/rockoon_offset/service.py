@@ -1,0 +1,307 @@
+"""The OffsetService on the wire: translates, calls, translates back."""
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from rockoon_offset.commits import Commits
+from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.groups import Groups
+from rockoon_offset.lag import Lags
+from rockoon_offset.ledger import Commit
+from rockoon_offset.records import ResetApplied
+from rockoon_offset.reset_plans import Plan, ResetPlans
+from rockoon_offset.resolver import Resolver
+from rockoon_offset.routes import Routes
+from rockoon_offset.settings import OffsetSettings
+from rockoon_offset.store import Store
+from rockoon_offset.transfer import (
+    Importer,
+    from_json_lines,
+    from_rocketmq,
+    to_json_lines,
+    to_rocketmq,
+)
+from rockoon_offset.wire import (
+    member_from_wire,
+    member_to_wire,
+    policy_from_wire,
+    progress_to_wire,
+    queue_from_wire,
+    queue_to_wire,
+    step_to_wire,
+    target_from_wire,
+)
+from rockoon_proto.errors import InvalidArgument, NotReady, RockoonError
+from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
+
+QUEUES_PER_CALL_MAX = 4096
+NAME_BYTES_MAX = 255
+
+
+class OffsetService(OffsetServiceServicer):
+    """See offset.proto for what each call promises."""
+
+    def __init__(
+        self,
+        settings: OffsetSettings,
+        store: Store,
+        groups: Groups,
+        watch: GroupWatch,
+        resolver: Resolver,
+        commits: Commits,
+        plans: ResetPlans,
+        lags: Lags,
+        importer: Importer,
+        routes: Routes,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._store = store
+        self._groups = groups
+        self._watch = watch
+        self._resolver = resolver
+        self._commits = commits
+        self._plans = plans
+        self._lags = lags
+        self._importer = importer
+        self._now_ms = now_ms
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
+        require(group=request.group, member_id=request.member_id, instance=request.instance)
+        self._groups.heartbeat(request.group, member_from_wire(request, context.peer()))
+        return pb.HeartbeatReply(
+            membership_version=self._groups.membership.version(request.group),
+            members=self._members(request.group),
+            heartbeat_seconds=self._settings.heartbeat_seconds,
+            lease_seconds=self._settings.lease_seconds,
+        )
+
+    async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
+        self._groups.leave(request.group, request.member_id, request.instance)
+        return pb.LeaveReply()
+
+    async def WatchGroup(
+        self,
+        request: pb.WatchGroupRequest,
+        context: Any,
+    ) -> AsyncIterator[pb.GroupEvent]:
+        require(group=request.group)
+        async for event in self._watch.events(request.group):
+            yield pb.GroupEvent(
+                membership_version=self._groups.membership.version(request.group),
+                members=self._members(request.group),
+                reset_queues=map(queue_to_wire, sorted(event.reset_queues)),
+                routes_changed=event.routes_changed,
+                deleted=event.deleted,
+            )
+
+    async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
+        self._require_routes()
+        require(group=request.group)
+        found = await self._resolver.query(request.group, queue_from_wire(request.queue))
+        reply = pb.QueryReply(
+            found=found.decision is not None,
+            explanation=found.explanation,
+            rule=found.rule.value,  # type: ignore[arg-type]
+        )
+        if found.decision is not None:
+            reply.offset = found.decision.offset
+            reply.reason = found.decision.reason.value  # type: ignore[assignment]
+        return reply
+
+    async def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.ResolveReply:
+        self._require_routes()
+        require(group=request.group)
+        bounded(request.queues)
+        queues = [queue_from_wire(queue) for queue in request.queues]
+        answers = await self._resolver.resolve(
+            request.group,
+            request.member_id,
+            list(dict.fromkeys(queues)),
+            policy_from_wire(request.policy),
+            request.route_revision,
+        )
+        reply = pb.ResolveReply()
+        for asked, queue in zip(request.queues, queues, strict=True):
+            answer = answers[queue]
+            if isinstance(answer, RockoonError):
+                reply.starts.add(queue=asked, error=answer.to_wire())
+                continue
+            reply.starts.add(
+                queue=asked,
+                offset=answer.decision.offset,
+                reason=answer.decision.reason.value,
+                epoch=answer.epoch,
+                explanation=answer.decision.explanation,
+                gap=answer.decision.gap,
+            )
+        return reply
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:
+        require(group=request.group)
+        bounded(request.entries)
+        outcomes = await self._commits.commit(
+            [
+                Commit(
+                    request.group,
+                    queue_from_wire(entry.queue),
+                    entry.offset,
+                    entry.epoch,
+                    request.member_id,
+                    entry.metadata,
+                    request.force,
+                )
+                for entry in request.entries
+            ]
+        )
+        reply = pb.CommitReply()
+        for entry, (offset, error) in zip(request.entries, outcomes, strict=True):
+            result = reply.results.add(queue=entry.queue, offset=offset)
+            if error is not None:
+                result.error.CopyFrom(error.to_wire())
+        return reply
+
+    async def PlanReset(self, request: pb.PlanResetRequest, context: Any) -> pb.ResetPlan:
+        self._require_routes()
+        require(group=request.group, topic=request.topic)
+        plan = await self._plans.plan(
+            request.group,
+            request.topic,
+            [queue_from_wire(queue) for queue in request.queues],
+            target_from_wire(request.target),
+        )
+        return self._plan_to_wire(plan)
+
+    async def ApplyReset(self, request: pb.ApplyResetRequest, context: Any) -> pb.ResetPlan:
+        self._require_routes()
+        return self._reset_to_wire(await self._plans.apply(request.reset_id, request.operator))
+
+    async def UndoReset(self, request: pb.UndoResetRequest, context: Any) -> pb.ResetPlan:
+        self._require_routes()
+        return self._reset_to_wire(await self._plans.undo(request.reset_id, request.operator))
+
+    async def ListProgress(
+        self,
+        request: pb.ListProgressRequest,
+        context: Any,
+    ) -> pb.ListProgressReply:
+        progress = self._store.ledger.list_progress(request.group, request.topic)
+        await self._store.durable()
+        return pb.ListProgressReply(
+            progress=map(progress_to_wire, progress), as_of_ms=self._now_ms()
+        )
+
+    async def Lag(self, request: pb.LagRequest, context: Any) -> pb.LagReply:
+        self._require_routes()
+        require(group=request.group)
+        lags = await self._lags.lags(request.group, request.topic)
+        return pb.LagReply(
+            queues=[
+                pb.QueueLag(
+                    queue=queue_to_wire(lag.queue),
+                    known=not lag.unknown_because,
+                    unknown_because=lag.unknown_because,
+                    min_offset=lag.min_offset,
+                    max_offset=lag.max_offset,
+                    committed_offset=lag.committed,
+                    lag=lag.lag,
+                    lag_ms=lag.lag_ms,
+                    owner=lag.owner,
+                )
+                for lag in lags
+            ],
+            total_lag=sum(lag.lag or 0 for lag in lags),
+            complete=not any(lag.unknown_because for lag in lags),
+            as_of_ms=self._now_ms(),
+        )
+
+    async def ListMembers(
+        self,
+        request: pb.ListMembersRequest,
+        context: Any,
+    ) -> pb.ListMembersReply:
+        names = [request.group] if request.group else self._groups.membership.groups()
+        return pb.ListMembersReply(
+            groups=[
+                pb.GroupMembers(
+                    group=name,
+                    membership_version=self._groups.membership.version(name),
+                    members=self._members(name),
+                )
+                for name in names
+            ]
+        )
+
+    async def Export(self, request: pb.ExportRequest, context: Any) -> pb.ExportReply:
+        progress = self._store.ledger.list_progress(request.group)
+        if request.broker:
+            progress = [entry for entry in progress if entry.queue.broker == request.broker]
+        await self._store.durable()
+        if request.format == pb.ROCKETMQ:
+            require(broker=request.broker)
+            content = to_rocketmq(progress, request.broker, self._store.changes, self._now_ms())
+        elif request.format == pb.JSON_LINES:
+            content = to_json_lines(progress)
+        else:
+            raise InvalidArgument(reason="an export needs a format")
+        return pb.ExportReply(content=content, entries=len(progress))
+
+    async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
+        self._require_routes()
+        if request.format == pb.ROCKETMQ:
+            entries = from_rocketmq(request.content, request.broker)
+        elif request.format == pb.JSON_LINES:
+            entries = from_json_lines(request.content)
+        else:
+            raise InvalidArgument(reason="an import needs a format")
+        imported = await self._importer.take(
+            entries, request.operator, dry_run=request.dry_run, overwrite=request.overwrite
+        )
+        return pb.ImportReply(imported=map(step_to_wire, imported.steps), skipped=imported.skipped)
+
+    def _require_routes(self) -> None:
+        """Raises NotReady: before the first routes have arrived, what is unknown may well exist."""
+        if not self._routes.loaded.is_set():
+            raise NotReady(service="the offset service", reason="no nameserver has answered yet")
+
+    def _members(self, group: str) -> list[pb.Member]:
+        return [member_to_wire(lease) for lease in self._groups.membership.leases(group)]
+
+    def _plan_to_wire(self, plan: Plan) -> pb.ResetPlan:
+        return pb.ResetPlan(
+            reset_id=plan.reset_id,
+            group=plan.group,
+            topic=plan.topic,
+            steps=map(step_to_wire, plan.steps),
+            live_members=len(self._groups.membership.leases(plan.group)),
+            as_of_ms=plan.as_of_ms,
+        )
+
+    def _reset_to_wire(self, reset: ResetApplied) -> pb.ResetPlan:
+        return pb.ResetPlan(
+            reset_id=reset.reset_id,
+            group=reset.group,
+            topic=reset.topic,
+            steps=map(step_to_wire, reset.steps),
+            live_members=len(self._groups.membership.leases(reset.group)),
+            applied=True,
+            undone=reset.undone,
+            as_of_ms=reset.applied_at_ms,
+        )
+
+
+def require(**names: str) -> None:
+    """Raises InvalidArgument for a name that is empty or too long to be one."""
+    for field, value in names.items():
+        if not value:
+            raise InvalidArgument(reason=f"{field} is empty")
+        if len(value.encode()) > NAME_BYTES_MAX:
+            raise InvalidArgument(reason=f"{field} is longer than {NAME_BYTES_MAX} bytes")
+
+
+def bounded(entries: Sequence[object]) -> None:
+    if len(entries) > QUEUES_PER_CALL_MAX:
+        raise InvalidArgument(reason=f"more than {QUEUES_PER_CALL_MAX} queues in one call")

@@ -1,0 +1,57 @@
+"""Settings of the offset service."""
+
+import dataclasses
+from pathlib import Path
+
+from rockoon_runtime.settings import setting
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OffsetSettings:
+    """See each line."""
+
+    cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")
+    name: str = setting("offset", "this service's name among the cluster's nodes")
+    listen: str = setting("127.0.0.1:10912", "host:port to listen on; port 0 takes a free one")
+    advertise: str = setting("", "host:port told to others (empty: the address listened on)")
+    nameservers: tuple[str, ...] = setting(
+        ("127.0.0.1:9876",), "nameservers, host:port,host:port,..."
+    )
+    store_path: Path = setting(  # noqa: RUF009 - a field, made once
+        Path("offset-store"), "directory of the journal"
+    )
+    new_queue_rule: str = setting(
+        "exact",
+        "how 'this queue is new to the group' is decided for groups that do not say: exact (by "
+        "etcd revisions) or classic (RocketMQ 4.x: by memory)",
+        choices=("exact", "classic"),
+    )
+    heartbeat_seconds: float = setting(
+        3.0, "how often members are to call, seconds", minimum=0.01, maximum=3600
+    )
+    lease_seconds: float = setting(
+        10.0, "how long a silent member stays in its group, seconds", minimum=0.05, maximum=86400
+    )
+    broker_timeout_seconds: float = setting(
+        2.0, "how long a broker may take to answer, seconds", minimum=0.05, maximum=60
+    )
+    route_wait_seconds: float = setting(
+        2.0,
+        "how long a request waits for routes that its sender has seen, seconds",
+        minimum=0,
+        maximum=60,
+    )
+    plan_seconds: float = setting(
+        600.0, "how long a reset's plan is kept, seconds", minimum=1, maximum=86400
+    )
+    export_seconds: float = setting(
+        5.0,
+        "how often config/<broker>/consumerOffset.json is written when it has changed, seconds "
+        "(0: never)",
+        minimum=0,
+        maximum=86400,
+    )
+    journal_bytes_max: int = setting(
+        64 << 20, "size of the journal at which a snapshot is taken, bytes", minimum=4096
+    )
+    watchers_max: int = setting(20_000, "WatchGroup streams at once", minimum=1)

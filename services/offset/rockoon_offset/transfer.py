@@ -1,0 +1,214 @@
+"""Progress out and in: JSON Lines, and RocketMQ's consumerOffset.json."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from rockoon_format.config_json import (
+    ConfigError,
+    ConsumerOffsets,
+    DataVersion,
+    GroupTopic,
+    read_consumer_offsets,
+    write_consumer_offsets,
+)
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.ledger import OFFSET_MAX
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Progress, ResetStep
+from rockoon_offset.route_table import RouteTable
+from rockoon_offset.start_position import Decision, QueueState, StartReason
+from rockoon_offset.store import Store
+from rockoon_offset.subscriptions import Subscriptions
+from rockoon_offset.wire import progress_to_json
+from rockoon_proto.errors import InvalidArgument, RockoonError
+
+ENTRIES_MAX = 100_000
+
+
+class Entry(NamedTuple):
+    """An offset that somebody wants stored."""
+
+    group: str
+    queue: Queue
+    offset: int
+
+
+class Imported(NamedTuple):
+    """What an import did, or would do; one sentence for each entry that was not taken."""
+
+    steps: list[ResetStep]
+    skipped: list[str]
+
+
+def to_json_lines(progress: Iterable[Progress]) -> bytes:
+    """Everything there is, one Progress a line."""
+    return b"".join(map(progress_to_json, progress))
+
+
+def to_rocketmq(progress: Iterable[Progress], broker: str, changes: int, now_ms: int) -> bytes:
+    """The consumerOffset.json of one broker.
+
+    Args:
+        progress: of any brokers.
+        broker: whose queues are wanted.
+        changes: a number that grows when anything changes.
+        now_ms: when.
+    """
+    offsets: dict[GroupTopic, dict[int, int]] = {}
+    for entry in progress:
+        if entry.queue.broker == broker:
+            key = GroupTopic(entry.group, entry.queue.topic)
+            offsets.setdefault(key, {})[entry.queue.queue_id] = entry.offset
+    return write_consumer_offsets(ConsumerOffsets(offsets, DataVersion(changes, 0, now_ms)))
+
+
+def from_json_lines(content: bytes) -> list[Entry]:
+    """Raises InvalidArgument, naming the line."""
+    entries = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            raw = json.loads(line)
+            queue = Queue(str(raw["topic"]), str(raw["broker"]), int(raw["queue_id"]))
+            entries.append(Entry(str(raw["group"]), queue, int(raw["offset"])))
+        except (ValueError, KeyError, TypeError) as failure:
+            raise InvalidArgument(reason=f"line {number} is no progress: {failure!r}") from failure
+    return entries
+
+
+def from_rocketmq(content: bytes, broker: str) -> list[Entry]:
+    """The entries of a consumerOffset.json as RocketMQ or Rockoon wrote it.
+
+    Raises:
+        InvalidArgument: it is none, or `broker` is empty.
+    """
+    if not broker:
+        raise InvalidArgument(reason="consumerOffset.json does not say whose it is: name a broker")
+    try:
+        table = read_consumer_offsets(content)
+    except ConfigError as failure:
+        raise InvalidArgument(reason=f"not a consumerOffset.json: {failure}") from failure
+    return [
+        Entry(group, Queue(topic, broker, queue_id), offset)
+        for (group, topic), queues in table.offsets.items()
+        for queue_id, offset in queues.items()
+    ]
+
+
+class Importer:
+    """Stores offsets that came from elsewhere.
+
+    Args:
+        store: progress.
+        table: the queues that exist.
+        subscriptions: groups that do not exist are created, with their subscription.
+        brokers: offsets are brought into the queue if they lie outside.
+        watch: who is told.
+        now_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        table: RouteTable,
+        subscriptions: Subscriptions,
+        brokers: Brokers,
+        watch: GroupWatch,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._subscriptions = subscriptions
+        self._brokers = brokers
+        self._watch = watch
+        self._now_ms = now_ms
+
+    async def take(
+        self, entries: list[Entry], operator: str, *, dry_run: bool, overwrite: bool
+    ) -> Imported:
+        """Import entries, each for itself.
+
+        Args:
+            entries: at most 100000.
+            operator: who, for the record.
+            dry_run: only say what would change.
+            overwrite: replace what is stored, also by smaller offsets.
+
+        Raises:
+            InvalidArgument: too many entries.
+            Busy, StoreFailed: nothing was taken.
+        """
+        if len(entries) > ENTRIES_MAX:
+            raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
+        self._store.admit()
+        states = await self._brokers.queue_states({entry.queue for entry in entries})
+        done = Imported([], [])
+        for entry in entries:
+            step = self._step(entry, states[entry.queue], overwrite=overwrite)
+            if isinstance(step, str):
+                done.skipped.append(f"{entry.group} on {entry.queue}: {step}")
+                continue
+            if not dry_run:
+                refusal = await self._store_step(entry.group, step, operator, overwrite=overwrite)
+                if refusal:
+                    done.skipped.append(f"{entry.group} on {entry.queue}: {refusal}")
+                    continue
+            done.steps.append(step)
+        await self._store.durable()
+        return done
+
+    def _step(
+        self, entry: Entry, state: QueueState | RockoonError, *, overwrite: bool
+    ) -> ResetStep | str:
+        """What an entry would change, or why it is skipped."""
+        if not 0 <= entry.offset <= OFFSET_MAX:
+            return f"{entry.offset} is not an offset"
+        try:
+            birth = self._table.birth(entry.queue)
+        except RockoonError as reason:
+            return str(reason)
+        if isinstance(state, RockoonError):
+            return str(state)
+        stored = self._store.ledger.find(entry.group, entry.queue)
+        if stored is not None and not overwrite:
+            return f"offset {stored.offset} is stored already"
+        offset = min(max(entry.offset, state.min_offset), state.max_offset)
+        return ResetStep(
+            queue=entry.queue,
+            from_offset=None if stored is None else stored.offset,
+            to_offset=offset,
+            min_offset=state.min_offset,
+            max_offset=state.max_offset,
+            clamped=offset != entry.offset,
+            incarnation=birth,
+            epoch=0 if stored is None else stored.epoch,
+        )
+
+    async def _store_step(
+        self, group: str, step: ResetStep, operator: str, *, overwrite: bool
+    ) -> str:
+        """Store one entry; returns why not, or nothing."""
+        try:
+            subscription = await self._subscriptions.find_or_record(group, step.queue.topic)
+        except RockoonError as reason:
+            return str(reason)
+        if self._table.birth_or_none(step.queue) != step.incarnation:
+            return "the queue was deleted or created again meanwhile"
+        if not overwrite and self._store.ledger.find(group, step.queue) is not None:
+            return "an offset was stored meanwhile"
+        text = f"imported by {operator or 'an operator'}: {step.to_offset}"
+        self._store.write(
+            self._store.ledger.import_offset(
+                group,
+                subscription.group.incarnation,
+                step.queue,
+                step.incarnation,
+                Decision(step.to_offset, StartReason.IMPORTED, text),
+                self._now_ms(),
+            )
+        )
+        self._watch.progress_reset(group, [step.queue])
+        return ""

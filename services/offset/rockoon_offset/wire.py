@@ -1,0 +1,143 @@
+"""Between the wire's messages and this package's own types."""
+
+import json
+from typing import Any
+
+from rockoon_offset.membership import Lease
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Member, Progress, ResetStep
+from rockoon_offset.resets import Target, TargetKind
+from rockoon_offset.start_position import (
+    ConsumeFrom,
+    GroupRules,
+    NewQueueRule,
+    OutOfRange,
+    StartPolicy,
+    effective_policy,
+)
+from rockoon_proto.errors import InvalidArgument
+from rockoon_proto.v1 import nameserver_pb2
+from rockoon_proto.v1 import offset_pb2 as pb
+
+
+def queue_from_wire(queue: pb.QueueRef) -> Queue:
+    return Queue(queue.topic, queue.broker, queue.queue_id)
+
+
+def queue_to_wire(queue: Queue) -> pb.QueueRef:
+    return pb.QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
+
+
+def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
+    """Raises InvalidArgument for a number that means nothing."""
+    if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
+        raise InvalidArgument(reason="a start policy holds a negative number")
+    try:
+        consume_from = ConsumeFrom(policy.consume_from)
+    except ValueError as failure:
+        raise InvalidArgument(reason=f"unknown start policy {policy.consume_from}") from failure
+    return StartPolicy(consume_from, policy.timestamp_ms, policy.tail_messages, policy.duration_ms)
+
+
+def rules_from_wire(
+    config: nameserver_pb2.GroupConfig, reader: StartPolicy, cluster_rule: NewQueueRule
+) -> GroupRules:
+    """What decides for a group: its own settings, then the reader's, then the cluster's."""
+    return GroupRules(
+        rule=NewQueueRule(config.new_queue_rule) or cluster_rule,
+        policy=effective_policy(policy_from_wire(config.start_policy), reader),
+        below_min=OutOfRange(config.below_min),
+        above_max=OutOfRange(config.above_max),
+        other_incarnation=OutOfRange(config.other_incarnation),
+    )
+
+
+def progress_to_wire(progress: Progress) -> pb.Progress:
+    return pb.Progress(
+        group=progress.group,
+        queue=queue_to_wire(progress.queue),
+        offset=progress.offset,
+        epoch=progress.epoch,
+        incarnation=progress.incarnation,
+        committer=progress.committer,
+        owner=progress.owner,
+        stored_at_ms=progress.stored_at_ms,
+        metadata=progress.metadata,
+        start_offset=progress.start_offset,
+        start_reason=progress.start_reason.value,  # type: ignore[arg-type]
+        start_explanation=progress.start_explanation,
+        started_at_ms=progress.started_at_ms,
+        gap_total=progress.gap_total,
+    )
+
+
+def progress_to_json(progress: Progress) -> bytes:
+    """One line of the JSON Lines export; the names are those of the wire's Progress."""
+    fields: dict[str, Any] = {
+        "group": progress.group,
+        **progress.queue._asdict(),
+        "offset": progress.offset,
+        "epoch": progress.epoch,
+        "incarnation": progress.incarnation,
+        "committer": progress.committer,
+        "owner": progress.owner,
+        "stored_at_ms": progress.stored_at_ms,
+        "metadata": progress.metadata,
+        "start_offset": progress.start_offset,
+        "start_reason": progress.start_reason.name,
+        "start_explanation": progress.start_explanation,
+        "started_at_ms": progress.started_at_ms,
+        "gap_total": progress.gap_total,
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
+    subscriptions = sorted((entry.topic, entry.expression) for entry in request.subscriptions)
+    return Member(
+        member_id=request.member_id,
+        instance=request.instance,
+        mode=int(request.mode),
+        subscriptions=tuple(subscriptions),
+        peer=peer,
+        joined_at_ms=0,
+    )
+
+
+def member_to_wire(lease: Lease) -> pb.Member:
+    member = lease.member
+    return pb.Member(
+        member_id=member.member_id,
+        subscriptions=[
+            pb.TopicSubscription(topic=topic, expression=expression)
+            for topic, expression in member.subscriptions
+        ],
+        mode=member.mode,  # type: ignore[arg-type]
+        peer=member.peer,
+        joined_at_ms=member.joined_at_ms,
+        heard_at_ms=lease.heard_at_ms,
+    )
+
+
+def target_from_wire(target: pb.ResetTarget) -> Target:
+    """Raises InvalidArgument when it says nothing."""
+    name = target.WhichOneof("to")
+    if name is None or (name in ("earliest", "latest") and not getattr(target, name)):
+        raise InvalidArgument(reason="a reset needs a target")
+    kind = TargetKind(name)
+    if kind is TargetKind.OFFSETS:
+        offsets = {queue_from_wire(entry.queue): entry.offset for entry in target.offsets.offsets}
+        return Target(kind, 0, offsets)
+    return Target(kind, int(getattr(target, name)))
+
+
+def step_to_wire(step: ResetStep) -> pb.ResetStep:
+    return pb.ResetStep(
+        queue=queue_to_wire(step.queue),
+        from_offset=step.from_offset,
+        to_offset=step.to_offset,
+        min_offset=step.min_offset,
+        max_offset=step.max_offset,
+        messages=0 if step.from_offset is None else step.to_offset - step.from_offset,
+        clamped=step.clamped,
+    )
