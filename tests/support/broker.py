@@ -1,7 +1,7 @@
 """A broker in this process, on a free port, and its calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,16 @@ class RunningBroker:
             "Pull", pb.PullRequest(topic=topic, queue_id=queue_id, offset=offset, **more)
         )
 
+    async def describe(self) -> Any:
+        return await self.call("DescribeBroker", pb.DescribeBrokerRequest())
+
+    async def until(self, condition: Callable[[Any], bool]) -> Any:
+        """Look at the broker's description until it is as wanted; returns that one."""
+        async with asyncio.timeout(CALL_SECONDS):
+            while not condition(described := await self.describe()):
+                pass
+        return described
+
     async def bodies(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
         """Every body of a queue from an offset on."""
         found: list[bytes] = []
@@ -96,7 +106,7 @@ async def running_broker(
                 settings_of(root, nameservers, **changes),
                 stop,
                 disk=disk,
-                announce=lambda service, name, where: address.set_result(where),
+                announce=lambda _service, _name, where: address.set_result(where),
             )
         finally:
             if not address.done():

@@ -107,7 +107,9 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
             continue
         if old is not None and INCARNATION_UNKNOWN != old.incarnation < new.incarnation:
             drop.append(new.name)
-        topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if another_history else new
+        # Without the etcd's identity this may be a nameserver that lags: its word is not final.
+        lagging = went_back and not another_etcd
+        topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if lagging else new
     listed = {topic.name for topic in change.topics}
     removed = topics.keys() - listed if change.snapshot else set(change.removed) - listed
     for name in sorted(removed):

@@ -1,0 +1,78 @@
+"""config/topics.json: what a broker serves when no nameserver answers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.topic_file import TopicFile
+from rockoon_broker.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+
+NOW_MS = 1_700_000_000_000
+
+ROCKETMQ = """{
+\t"dataVersion":{
+\t\t"counter":2,
+\t\t"stateVersion":0,
+\t\t"timestamp":1700000000000
+\t},
+\t"topicConfigTable":{
+\t\t"TopicTest":{
+\t\t\t"attributes":{},
+\t\t\t"order":true,
+\t\t\t"perm":6,
+\t\t\t"readQueueNums":4,
+\t\t\t"topicFilterType":"SINGLE_TAG",
+\t\t\t"topicName":"TopicTest",
+\t\t\t"topicSysFlag":0,
+\t\t\t"writeQueueNums":4
+\t\t}
+\t}
+}"""
+
+
+def table(*topics: ServedTopic) -> TopicTable:
+    return TopicTable(9, 77, {topic.name: topic for topic in topics})
+
+
+def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
+    served = table(ServedTopic("A", 4, 5, 4, {"cleanup.policy": "COMPACTION"}))
+    TopicFile(tmp_path / "config", Disk()).write(served, NOW_MS)
+    assert TopicFile(tmp_path / "config", Disk()).read() == served
+
+
+def test_no_file_means_no_topics(tmp_path: Path) -> None:
+    assert TopicFile(tmp_path, Disk()).read() == TopicTable()
+
+
+def test_topics_that_a_rocketmq_broker_left_are_served(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text(ROCKETMQ)
+    read = TopicFile(tmp_path, Disk()).read()
+    assert read.topics == {"TopicTest": ServedTopic("TopicTest", 4, INCARNATION_UNKNOWN, 6, {})}
+    assert read.revision == 0
+
+
+def test_what_only_rocketmq_uses_survives_a_write(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text(ROCKETMQ)
+    file = TopicFile(tmp_path, Disk())
+    file.read()
+    file.write(table(ServedTopic("TopicTest", 8, 5)), NOW_MS)
+    content = json.loads((tmp_path / "topics.json").read_text())
+    entry = content["topicConfigTable"]["TopicTest"]
+    assert (entry["order"], entry["writeQueueNums"], entry["incarnation"]) == (True, 8, 5)
+    assert content["dataVersion"]["counter"] == 3
+
+
+def test_topics_of_other_brokers_are_not_written(tmp_path: Path) -> None:
+    file = TopicFile(tmp_path, Disk())
+    file.write(table(ServedTopic("Elsewhere", 0, 5)), NOW_MS)
+    assert TopicFile(tmp_path, Disk()).read().topics == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"topicConfigTable":{"A":7}}'])
+def test_a_damaged_file_is_refused_rather_than_taken_for_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / "topics.json").write_text(text)
+    with pytest.raises(StoreLayoutError, match=r"topics\.json"):
+        TopicFile(tmp_path, Disk()).read()

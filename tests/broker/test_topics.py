@@ -1,0 +1,126 @@
+"""What a change of the routes means for the topics a broker serves, and for their data."""
+
+from rockoon_broker.topics import (
+    INCARNATION_UNKNOWN,
+    RouteChange,
+    ServedTopic,
+    TopicPlan,
+    TopicTable,
+    plan,
+)
+
+ETCD, OTHER_ETCD = 77, 78
+
+
+def topic(name: str, incarnation: int, queues: int = 4, permissions: int = 6) -> ServedTopic:
+    return ServedTopic(name, queues, incarnation, permissions)
+
+
+def table(revision: int, *topics: ServedTopic) -> TopicTable:
+    return TopicTable(revision, ETCD, {each.name: each for each in topics})
+
+
+def snapshot(revision: int, *topics: ServedTopic, etcd: int = ETCD) -> RouteChange:
+    return RouteChange(revision, True, etcd, topics)
+
+
+def update(revision: int, *topics: ServedTopic, removed: tuple[str, ...] = ()) -> RouteChange:
+    return RouteChange(revision, False, ETCD, topics, removed)
+
+
+def shown(planned: TopicPlan) -> tuple[dict[str, int], list[str]]:
+    incarnations = {name: each.incarnation for name, each in planned.table.topics.items()}
+    return incarnations, list(planned.drop)
+
+
+def test_a_new_topic_is_served_and_written_down() -> None:
+    planned = plan(table(5), update(6, topic("A", 6)))
+    assert shown(planned) == ({"A": 6}, [])
+    assert planned.changed
+    assert planned.table.revision == 6
+
+
+def test_a_sign_of_life_moves_the_revision_and_nothing_else() -> None:
+    planned = plan(table(5, topic("A", 5)), update(9))
+    assert planned.table.revision == 9
+    assert not planned.changed
+
+
+def test_a_topic_of_other_brokers_is_known_but_not_written_down() -> None:
+    planned = plan(table(5), update(6, topic("A", 6, queues=0)))
+    assert "A" in planned.table.topics
+    assert planned.table.served == []
+    assert not planned.changed
+
+
+def test_a_deleted_topic_is_dropped() -> None:
+    planned = plan(table(6, topic("A", 5), topic("B", 6)), update(7, removed=("A",)))
+    assert shown(planned) == ({"B": 6}, ["A"])
+
+
+def test_a_deleted_topic_of_other_brokers_needs_no_dropping() -> None:
+    planned = plan(table(6, topic("A", 5, queues=0)), update(7, removed=("A",)))
+    assert shown(planned) == ({}, [])
+
+
+def test_a_topic_deleted_while_we_were_away_is_missing_from_the_snapshot_and_dropped() -> None:
+    planned = plan(table(6, topic("A", 5), topic("B", 6)), snapshot(9, topic("B", 6)))
+    assert shown(planned) == ({"B": 6}, ["A"])
+
+
+def test_a_re_created_topic_is_another_one_in_an_update_as_in_a_snapshot() -> None:
+    before = table(6, topic("A", 5))
+    assert shown(plan(before, update(8, topic("A", 8)))) == ({"A": 8}, ["A"])
+    assert shown(plan(before, snapshot(8, topic("A", 8)))) == ({"A": 8}, ["A"])
+
+
+def test_more_queues_and_other_permissions_drop_nothing() -> None:
+    planned = plan(table(6, topic("A", 5)), update(8, topic("A", 5, queues=8, permissions=4)))
+    assert shown(planned) == ({"A": 5}, [])
+    assert planned.table.topics["A"].queues == 8
+    assert planned.changed
+
+
+def test_topics_that_rocketmq_left_are_kept_until_the_cluster_knows_them() -> None:
+    before = TopicTable(0, 0, {"A": topic("A", INCARNATION_UNKNOWN)})
+    planned = plan(before, snapshot(9, topic("B", 6)))
+    assert shown(planned) == ({"A": INCARNATION_UNKNOWN, "B": 6}, [])
+
+    planned = plan(planned.table, update(10, topic("A", 10)))
+    assert shown(planned) == ({"A": 10, "B": 6}, [])
+
+    planned = plan(planned.table, update(11, removed=("A",)))
+    assert shown(planned) == ({"B": 6}, ["A"])
+
+
+def test_an_etcd_that_lost_its_data_drops_no_messages() -> None:
+    before = table(100, topic("A", 50), topic("B", 60))
+    planned = plan(before, snapshot(3))
+    assert planned.another_history
+    assert shown(planned) == ({"A": INCARNATION_UNKNOWN, "B": INCARNATION_UNKNOWN}, [])
+    assert planned.table.revision == 3
+
+    # It grows beyond what was seen of the other one, and still proves nothing.
+    planned = plan(planned.table, snapshot(200, topic("A", 150)))
+    assert shown(planned) == ({"A": 150, "B": INCARNATION_UNKNOWN}, [])
+
+
+def test_another_etcd_with_larger_revisions_drops_no_messages() -> None:
+    before = table(8, topic("A", 5), topic("B", 6))
+    planned = plan(before, snapshot(20, topic("A", 15), etcd=OTHER_ETCD))
+    assert planned.another_history
+    assert shown(planned) == ({"A": 15, "B": INCARNATION_UNKNOWN}, [])
+    assert planned.table.history == OTHER_ETCD
+
+
+def test_a_nameserver_that_lags_cannot_make_a_topic_older_and_then_new_again() -> None:
+    before = table(100, topic("A", 90))
+    lagging = plan(before, snapshot(50, topic("A", 40)))
+    assert lagging.drop == []
+    planned = plan(lagging.table, snapshot(100, topic("A", 90)))
+    assert shown(planned) == ({"A": 90}, [])
+
+
+def test_an_update_from_the_past_changes_nothing() -> None:
+    planned = plan(table(100, topic("A", 90)), update(100, topic("A", 40)))
+    assert shown(planned) == ({"A": 90}, [])

@@ -1,0 +1,30 @@
+"""A disk whose syncs of the CommitLog wait, or fail, when a test says so."""
+
+import threading
+
+from support.store_directory import FailingDisk, in_log
+
+
+class HoldingDisk(FailingDisk):
+    """FailingDisk that can also hold a sync back.
+
+    While held, `fdatasync` of a CommitLog file does not return. `release` lets it go on, after
+    which it may still fail as `fail_sync` says.
+    """
+
+    def __init__(self, *, held: bool = False) -> None:
+        super().__init__()
+        self._free = threading.Event()
+        if not held:
+            self._free.set()
+
+    def hold(self) -> None:
+        self._free.clear()
+
+    def release(self) -> None:
+        self._free.set()
+
+    def fdatasync(self, fd: int) -> None:
+        if in_log(self.paths[fd]):
+            assert self._free.wait(60), "the test forgot to release the disk"
+        super().fdatasync(fd)
