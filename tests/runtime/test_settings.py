@@ -19,6 +19,7 @@ class Sample:
     nameservers: tuple[str, ...] = setting(("127.0.0.1:9876",), "where the nameservers are")
     memory_bytes: int | None = setting(None, "memory, bytes")
     clean: bool = setting(True, "whether to delete old files")
+    password: str = setting("", "what opens the door", secret=True)
 
 
 def read(
@@ -103,3 +104,16 @@ def test_what_is_printed_is_a_settings_file_again(tmp_path: Path) -> None:
     file.write_text(render(loaded))
     assert read(file)[0] == loaded.value
     assert "(--flush)" in file.read_text()
+
+
+def test_a_secret_comes_from_the_environment_only_and_is_never_printed(tmp_path: Path) -> None:
+    variable = {"ROCKOON_SAMPLE_PASSWORD": "hush"}
+    loaded = load(Sample, "sample", environment=variable, arguments={})
+    assert loaded.value.password == "hush"
+    assert "hush" not in render(loaded)
+    assert "environment ROCKOON_SAMPLE_PASSWORD" in render(loaded)
+    file = tmp_path / "sample.toml"
+    file.write_text('password = "hush"\n')
+    with pytest.raises(SettingsError, match="ROCKOON_SAMPLE_PASSWORD") as refusal:
+        read(file)
+    assert "hush" not in str(refusal.value)

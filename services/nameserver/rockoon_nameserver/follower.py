@@ -80,14 +80,12 @@ class RouteFollower:
         return 0.0 if self._away_since is None else self._clock() - self._away_since
 
     async def run(self) -> None:
-        """Follow etcd for ever; cancel it to end."""
+        """Follow etcd for ever; `close` and cancel it to end."""
         reload = True
         new_history = False
-        task = asyncio.current_task()
-        assert task is not None
-        # A TaskGroup that fails while it is cancelled raises the failure alone (before Python
-        # 3.13): without the count of cancellations, the wish to end would be lost in an `except*`.
-        while True:
+        # Not only by cancelling: a TaskGroup that fails while it is cancelled raises the failure
+        # alone (before Python 3.13), so the wish to end can be lost in an `except*`.
+        while not self._closing:
             try:
                 if reload:
                     await self._load(new_history=new_history)

@@ -31,20 +31,20 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
     read the routes.
 
     Raises:
-        SettingsError: the cluster's name cannot be one.
+        SettingsError: the cluster's name cannot be one, or no etcd endpoint is given.
         ListenError: the address cannot be had.
         Fatal: etcd did not answer within `start_timeout_seconds`.
     """
     try:
         keyspace = Keyspace(settings.cluster)
+        etcd = Etcd(
+            settings.etcd,
+            user=settings.etcd_user,
+            password=settings.etcd_password,
+            timeout_seconds=settings.etcd_timeout_seconds,
+        )
     except ValueError as failure:
         raise SettingsError(str(failure)) from failure
-    etcd = Etcd(
-        settings.etcd,
-        user=settings.etcd_user,
-        password=settings.etcd_password,
-        timeout_seconds=settings.etcd_timeout_seconds,
-    )
     follower = RouteFollower(
         etcd,
         keyspace,

@@ -15,7 +15,7 @@ class NameserverSettings:
     advertise: str = setting("", "host:port told to others (empty: the address listened on)")
     etcd: tuple[str, ...] = setting(("127.0.0.1:2379",), "etcd endpoints, host:port,host:port,...")
     etcd_user: str = setting("", "user to authenticate to etcd as (empty: no authentication)")
-    etcd_password: str = setting("", "password of that user")
+    etcd_password: str = setting("", "password of that user", secret=True)
     etcd_timeout_seconds: float = setting(
         2.0, "how long a call to etcd may take, seconds", minimum=0.1, maximum=60
     )

@@ -32,6 +32,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] = (),
+    secret: bool = False,
 ) -> Any:
     """A field of a settings class.
 
@@ -41,8 +42,16 @@ def setting(
         minimum: smallest number allowed.
         maximum: largest number allowed.
         choices: the only texts allowed; empty means any.
+        secret: taken from the environment only, where `ps` and a file in a repository do not show
+            it, and never printed.
     """
-    bounds = {"doc": doc, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
+    bounds = {
+        "doc": doc,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": tuple(choices),
+        "secret": secret,
+    }
     return dataclasses.field(default=default, metadata=bounds)
 
 
@@ -78,10 +87,16 @@ def load(
     kinds = typing.get_type_hints(settings_class)
     values: dict[str, Any] = {}
     sources = dict.fromkeys(fields, "default")
+    prefix = f"ROCKOON_{service.upper()}_"
 
     def take(name: str, raw: object, source: str) -> None:
         if name not in fields:
             raise SettingsError(unknown(name, fields, source))
+        if fields[name].metadata["secret"] and not source.startswith("environment "):
+            raise SettingsError(
+                f"{name} is a secret (from {source}): set it in the environment variable "
+                f"{prefix}{name.upper()}"
+            )
         values[name] = convert(name, raw, kinds[name], source)
         check(name, values[name], fields[name].metadata, source)
         sources[name] = source
@@ -89,7 +104,6 @@ def load(
     if file is not None:
         for name, raw in read_toml(file).items():
             take(name, raw, str(file))
-    prefix = f"ROCKOON_{service.upper()}_"
     for variable, raw in environment.items():
         if variable.startswith(prefix):
             take(variable.removeprefix(prefix).lower(), raw, f"environment {variable}")
@@ -191,6 +205,8 @@ def command_line(settings_class: type[Any], service: str, description: str) -> a
     )
     own = parser.add_argument_group("settings")
     for field in dataclasses.fields(settings_class):
+        if field.metadata["secret"]:
+            continue
         own.add_argument(
             f"--{field.name.replace('_', '-')}",
             metavar="VALUE",
@@ -204,6 +220,9 @@ def render(loaded: Loaded[Any]) -> str:
     lines = []
     for field in dataclasses.fields(loaded.value):
         value = getattr(loaded.value, field.name)
+        if field.metadata["secret"]:
+            lines.append(f"# {field.name} is a secret ({loaded.sources[field.name]})")
+            continue
         lines.append(f"# {field.metadata['doc']} ({loaded.sources[field.name]})")
         lines.append(
             f"{field.name} = {toml_text(value)}" if value is not None else f"# {field.name} ="
