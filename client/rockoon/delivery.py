@@ -20,6 +20,11 @@ from rockoon.process_queue import ProcessQueue
 
 log = logging.getLogger(__name__)
 
+# A handler that fails on everything must not write a traceback for each message.
+_TRACEBACK_SECONDS_MIN = 5.0
+# Async handlers that wait for nothing would keep heartbeats and pulls from running.
+_UNINTERRUPTED_SECONDS_MAX = 0.005
+
 Handler = Callable[[Any], Any]
 """Gets a Message (a list of them when more than one may come at once); returns or awaits to None,
 True, False or a ConsumeResult."""
@@ -127,9 +132,13 @@ class Delivery:
         self._workers: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = False
+        self._log_failures_from = 0.0
+        self._failures_unlogged = 0
+        self._others_ran_at = 0.0
 
     async def run_worker(self) -> None:
         """Call the handler until stopped; one of `concurrency` tasks."""
+        loop = asyncio.get_running_loop()
         while not self._stopping:
             work = await self._work.get()
             if self._stopping or work is None:
@@ -137,6 +146,9 @@ class Delivery:
             parcel = work if isinstance(work, _Parcel) else self._take(work)
             if parcel is not None and not parcel.source.process_queue.dropped:
                 await self._deliver(parcel)
+            if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
+                await asyncio.sleep(0)
+                self._others_ran_at = loop.time()
 
     def start(
         self, start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]]
@@ -211,9 +223,9 @@ class Delivery:
             if task is None or task.cancelling():
                 raise
             failure, is_done = cancelled, False  # the handler's own affair, not ours
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             failure, is_done = error, False
-            log.warning("the handler failed on %s", parcel.messages[0], exc_info=True)
+            self._log_failure(parcel, error)
         if is_done:
             self._finish(parcel)
             return
@@ -228,6 +240,21 @@ class Delivery:
             self._timers[parcel] = asyncio.get_running_loop().call_later(
                 pause, self._deliver_again, parcel
             )
+
+    def _log_failure(self, parcel: _Parcel, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._log_failures_from:
+            self._failures_unlogged += 1
+            return
+        log.warning(
+            "the handler failed on %s, delivery %d (%d more failures since the last such line)",
+            parcel.messages[0],
+            parcel.attempt,
+            self._failures_unlogged,
+            exc_info=error,
+        )
+        self._log_failures_from = now + _TRACEBACK_SECONDS_MIN
+        self._failures_unlogged = 0
 
     async def _call(self, parcel: _Parcel) -> Any:
         argument: Any = parcel.messages if self._batch_max > 1 else parcel.messages[0]

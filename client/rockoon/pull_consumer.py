@@ -106,7 +106,7 @@ class PullConsumer:
         consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
         on_out_of_range: OnOutOfRange = "raise",
         limits: PullLimits | None = None,
-        prefetch_batches: int = 1,
+        prefetch_batches: int = 2,
         create_group: bool = True,
     ) -> None:
         if on_out_of_range not in ("earliest", "latest", "raise"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -257,6 +258,28 @@ async def test_nothing_is_lost_while_members_come_and_go(
     for _, place, offset in fake.offset.commits:
         assert offset >= committed.get(place, 0), "progress went back"
         committed[place] = offset
+
+
+async def test_a_handler_that_never_waits_does_not_stop_the_rest_of_the_process(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(1000))
+    turns = 0
+    turns_at: list[int] = []
+
+    async def busy(message: Message) -> None:
+        end = time.perf_counter() + 0.001
+        while time.perf_counter() < end:
+            pass
+        turns_at.append(turns)
+
+    async with consumer_of(cluster, busy, concurrency=1) as consumer:
+        while consumer.statistics.delivery.messages < 1000:
+            await asyncio.sleep(0)
+            turns += 1
+    longest = max(Counter(turns_at).values())
+    assert longest <= 20, f"{longest} messages were handled in one turn"
 
 
 async def test_a_member_that_vanished_loses_its_queues_and_cannot_commit_them(
