@@ -23,6 +23,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_broker.store.cleaner import Cleaner
 from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
@@ -38,16 +39,9 @@ from rockoon_broker.store.markers import AbortFile, MarkerFiles, RecoveryPoint, 
 from rockoon_broker.store.process_lock import ProcessLock
 from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
-from rockoon_broker.store.retention import (
-    LogFileAge,
-    RetentionDecision,
-    RetentionRules,
-    decide,
-    parse_hours,
-)
+from rockoon_broker.store.retention import RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.syncer import (
-    DoomedFile,
     PointRequest,
     Syncer,
     sync_file,
@@ -57,9 +51,6 @@ from rockoon_format.batch import check_batch, patch_batch, queue_entries
 from rockoon_format.checkpoint import Checkpoint
 from rockoon_format.consume_queue import EntryArray
 from rockoon_format.record import encode_host
-
-# Queues whose leading files are looked at in one tick, so that many queues stall nobody.
-QUEUES_SWEPT_PER_TICK_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +89,6 @@ class Store:
 
     Attributes:
         recovery: what the start found and did.
-        last_retention: the newest clean pass's decision, None before the first.
     """
 
     def __init__(
@@ -158,18 +148,10 @@ class Store:
         self._dispatched_ms = self.recovery.store_timestamp_ms
         self._dispatch_error: OSError | None = None
         self._written_point: tuple[int, int, int] | None = None
-        self._to_sweep: deque[QueueKey] = deque()
-        self._not_writable = ""
         self._reserved_behind = -1
         self._closed = False
-        self.last_retention: RetentionDecision | None = None
-        self._rules = RetentionRules(
-            reserved_ms=int(settings.reserved_hours * 3_600_000),
-            delete_hours=parse_hours(settings.delete_when),
-            used_percent_max=settings.disk_used_percent_max,
-            forced_percent=settings.disk_forced_percent,
-            full_percent=settings.disk_full_percent,
-            files_per_pass_max=settings.files_per_pass_max,
+        self._cleaner = Cleaner(
+            settings, disk, clock, self._log, self._queues, self._dropped, self._syncer
         )
         now_ms = clock.now_ms()
         self._sync_due_ms = now_ms
@@ -252,10 +234,8 @@ class Store:
             StoreFailed, StoreClosed: the store takes nothing any more.
         """
         self._check_usable()
-        if self._not_writable:
-            raise StoreNotWritable(self._not_writable)
-        if self._dispatch_error is not None:
-            raise StoreNotWritable(f"ConsumeQueues cannot be written: {self._dispatch_error}")
+        if reason := self.not_writable_reason:
+            raise StoreNotWritable(reason)
         settings = self.settings
         unsynced = self._log.end - self._confirmed_end
         if settings.flush is Flush.SYNC and unsynced >= settings.unsynced_bytes_max:
@@ -353,7 +333,7 @@ class Store:
         if now_ms >= self._clean_due_ms:
             self._clean_due_ms = now_ms + self.settings.clean_interval_ms
             self.clean(now_ms)
-        self._sweep()
+        self._cleaner.sweep()
         return advanced
 
     def clean(self, now_ms: int) -> RetentionDecision:
@@ -363,36 +343,9 @@ class Store:
             now_ms: epoch milliseconds.
         """
         self._check_usable()
-        usage = self._disk.usage(self.settings.root / LOG_DIRECTORY)
-        # One more than may go: the last of those given is never deleted.
-        files = [
-            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
-            for file in self._log.files[: self.settings.files_per_pass_max + 1]
-        ]
-        decision = decide(
-            files,
-            usage,
-            self._rules,
-            now_ms=now_ms,
-            local_hour=self._clock.local_hour(now_ms),
-        )
-        self.last_retention = decision
-        self._not_writable = ""
-        if not decision.writable:
-            self._not_writable = (
-                f"the disk of {self.settings.root} is {decision.used_percent} % full, "
-                f"appends stop above {self._rules.full_percent} %"
-            )
         # A recovery point before the log's beginning would be of no use to the next start.
         settled = min(self._syncer.synced_end, self._markers.point_end)
-        for _ in decision.delete:
-            if self._log.files[0].start + self._log.file_bytes > settled:
-                break
-            self._syncer.request_unlink(self._log.remove_oldest())
-        if decision.delete:
-            self._to_sweep = deque(queue.key for queue in self._queues)
-            self._dropped.settle(self._log.min_offset, self._log.end)
-        return decision
+        return self._cleaner.clean(now_ms, settled)
 
     # Reading.
 
@@ -434,18 +387,21 @@ class Store:
     @property
     def writable(self) -> bool:
         """Whether an append would be looked at now."""
-        return not (
-            self._closed or self._syncer.failure or self._not_writable or self._dispatch_error
-        )
+        return not (self._closed or self.not_writable_reason)
 
     @property
     def not_writable_reason(self) -> str:
         """Why appends are refused, in one sentence; empty while they are not."""
-        if self._dispatch_error is not None:
-            return f"ConsumeQueues cannot be written: {self._dispatch_error}"
         if self._syncer.failure is not None:
             return f"a sync failed: {self._syncer.failure}"
-        return self._not_writable
+        if self._dispatch_error is not None:
+            return f"ConsumeQueues cannot be written: {self._dispatch_error}"
+        return self._cleaner.not_writable_reason
+
+    @property
+    def last_retention(self) -> RetentionDecision | None:
+        """The newest clean pass's decision, None before the first."""
+        return self._cleaner.last_decision
 
     def queues(self) -> list[QueueKey]:
         """Every queue with a message, as (topic, queue id)."""
@@ -668,11 +624,3 @@ class Store:
         for directory in directories:
             if directory.is_dir():
                 self._disk.sync_directory(directory)
-
-    def _sweep(self) -> None:
-        """Give up the leading files of some queues whose records retention deleted."""
-        for _ in range(min(len(self._to_sweep), QUEUES_SWEPT_PER_TICK_MAX)):
-            queue = self._queues.find(*self._to_sweep.popleft())
-            if queue is not None:
-                for path in self._queues.release_leading_files(queue, self._log.min_offset):
-                    self._syncer.request_unlink(DoomedFile(path, None))

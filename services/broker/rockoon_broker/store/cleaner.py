@@ -1,0 +1,103 @@
+"""Carries out what `retention` decides: files go, queues follow, appends stop and go on."""
+
+from collections import deque
+
+from rockoon_broker.store.clock import Clock
+from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.retention import (
+    LogFileAge,
+    RetentionDecision,
+    RetentionRules,
+    decide,
+    parse_hours,
+)
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_broker.store.syncer import DoomedFile, Syncer
+
+# Queues whose leading files are looked at in one tick, so that many queues stall nobody.
+QUEUES_SWEPT_PER_TICK_MAX = 256
+
+
+class Cleaner:
+    """The clean passes of an open store; owned by the thread that owns the store.
+
+    Attributes:
+        last_decision: of the newest pass, None before the first.
+        not_writable_reason: why appends are refused for lack of space; empty while they are not.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        syncer: Syncer,
+    ) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._dropped = dropped
+        self._syncer = syncer
+        self._to_sweep: deque[QueueKey] = deque()
+        self.last_decision: RetentionDecision | None = None
+        self.not_writable_reason = ""
+        self._rules = RetentionRules(
+            reserved_ms=int(settings.reserved_hours * 3_600_000),
+            delete_hours=parse_hours(settings.delete_when),
+            used_percent_max=settings.disk_used_percent_max,
+            forced_percent=settings.disk_forced_percent,
+            full_percent=settings.disk_full_percent,
+            files_per_pass_max=settings.files_per_pass_max,
+        )
+
+    def clean(self, now_ms: int, settled_end: int) -> RetentionDecision:
+        """Look at the disk, delete what has to go, and decide whether appends are accepted.
+
+        Args:
+            now_ms: epoch milliseconds.
+            settled_end: the log is durable up to here and a recovery point lies here or behind;
+                files that reach further stay.
+        """
+        # One more than may go: the last of those given is never deleted.
+        files = [
+            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
+            for file in self._log.files[: self._rules.files_per_pass_max + 1]
+        ]
+        decision = decide(
+            files,
+            self._disk.usage(self._settings.root),
+            self._rules,
+            now_ms=now_ms,
+            local_hour=self._clock.local_hour(now_ms),
+        )
+        self.last_decision = decision
+        self.not_writable_reason = ""
+        if not decision.writable:
+            self.not_writable_reason = (
+                f"the disk of {self._settings.root} is {decision.used_percent} % full, "
+                f"appends stop above {self._rules.full_percent} %"
+            )
+        for _ in decision.delete:
+            if self._log.files[0].start + self._log.file_bytes > settled_end:
+                break
+            self._syncer.request_unlink(self._log.remove_oldest())
+        if decision.delete:
+            self._to_sweep = deque(queue.key for queue in self._queues)
+            self._dropped.settle(self._log.min_offset, self._log.end)
+        return decision
+
+    def sweep(self) -> None:
+        """Give up leading files of some queues whose records are gone."""
+        for _ in range(min(len(self._to_sweep), QUEUES_SWEPT_PER_TICK_MAX)):
+            queue = self._queues.find(*self._to_sweep.popleft())
+            if queue is not None:
+                for path in self._queues.release_leading_files(queue, self._log.min_offset):
+                    self._syncer.request_unlink(DoomedFile(path, None))
