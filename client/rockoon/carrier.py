@@ -76,6 +76,7 @@ class Carrier:
         """Counts batches acknowledged or given up."""
         self.routes: dict[str, TopicRoute] = {}
         """Routes of the topics that can be written to."""
+        tasks = cluster.tasks
         self._cluster = cluster
         self._settings = settings
         self._on_route = on_route
@@ -94,7 +95,7 @@ class Carrier:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks = [
-            cluster.tasks.create_task(work, name=f"rockoon producer {name}")
+            tasks.create_task(work, name=f"rockoon producer {name}")
             for name, work in (
                 ("pump", self._pump_forever()),
                 ("routes", self._follow_routes()),

@@ -280,6 +280,9 @@ class Cluster:
                 is_first = not self.routes_changed.count
                 if self.routes.apply(update, topics) or is_first:
                     self.routes_changed.note()
+                if not self.routes.revision:
+                    # Another etcd: ask for a snapshot.
+                    return
         finally:
             call.cancel()
 

@@ -66,6 +66,7 @@ class Routes:
         self.revision = 0
         self.cluster = ""
         self.etcd_reachable = True
+        self._etcd_cluster_id = 0
         self._nodes: dict[tuple[int, str], Node] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._as_of: dict[str, int] = {}
@@ -78,11 +79,18 @@ class Routes:
             topics: the topics that the watch follows, None for all.
 
         Returns:
-            Whether a topic or a node is another than before.
+            Whether a topic or a node is another than before. When `revision` is 0 afterwards, the
+            watch has to begin again with a snapshot.
         """
         changed = False
-        # A snapshot of the past means that etcd was restored from a backup: what is held is void.
-        restored = update.snapshot and update.revision < self.revision
+        if self._is_other_history(update) and not update.snapshot:
+            self._begin_anew()
+            return False
+        # With another history, what is held is void, however new it looks. A snapshot of the past
+        # says the same: nameservers send one only when etcd has lost what we saw.
+        restored = update.snapshot and (
+            update.revision < self.revision or self._is_other_history(update)
+        )
         if update.snapshot:
             changed |= self._replace_nodes(update.nodes)
             listed = {topic.config.name for topic in update.topics}
@@ -108,6 +116,8 @@ class Routes:
         Returns:
             Whether a topic or a node is another than before.
         """
+        if self._is_other_history(update):
+            self._begin_anew()
         listed = {topic.config.name for topic in update.topics}
         changed = False
         for topic in update.topics:
@@ -151,7 +161,18 @@ class Routes:
         # During a hand-over two may be listed: the one that started last is the active one.
         return max(found, key=lambda node: node.started_at_ms).address if found else None
 
+    def _is_other_history(self, update: RouteUpdate) -> bool:
+        known, told = self._etcd_cluster_id, update.etcd_cluster_id
+        return bool(known and told and known != told)
+
+    def _begin_anew(self) -> None:
+        """Revisions seen so far mean nothing now; topics stay until a snapshot replaces them."""
+        self.revision = 0
+        self._as_of = dict.fromkeys(self._as_of, 0)
+        self._etcd_cluster_id = 0
+
     def _note_source(self, update: RouteUpdate) -> None:
+        self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
         self.etcd_reachable = update.etcd_reachable
         self.cluster = update.cluster or self.cluster
 

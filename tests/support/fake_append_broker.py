@@ -18,10 +18,9 @@ from rockoon_format.batch import Columns, check_batch, decode_columns, patch_bat
 from rockoon_format.record import encode_host
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import broker_pb2 as pb
-from rockoon_proto.v1 import nameserver_pb2 as routes_pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer
-from support.fake_nameserver import FakeNameserver
+from support.scripted_nameserver import ScriptedNameserver
 
 STORE_HOST = encode_host("127.0.0.1", 10911)
 STORE_TIME_MS = 1_700_000_000_000
@@ -46,10 +45,6 @@ class Stored:
     columns: Columns
 
 
-class _BrokenError(Exception):
-    pass
-
-
 class FakeAppendBroker(BrokerServicer):
     """An async context manager; `stop` and `start` take it away and bring it back.
 
@@ -61,7 +56,7 @@ class FakeAppendBroker(BrokerServicer):
         in_flight_seen: the most batches that were unanswered at a time.
     """
 
-    def __init__(self, name: str, nameserver: FakeNameserver) -> None:
+    def __init__(self, name: str, nameserver: ScriptedNameserver) -> None:
         self.name = name
         self.plan: Plan = lambda _: None
         self.gate = asyncio.Event()
@@ -91,19 +86,14 @@ class FakeAppendBroker(BrokerServicer):
         )
         await self._server.__aenter__()
         self._address = self._server.address
-        await self._nameserver.RegisterNode(routes_pb.RegisterNodeRequest(node=self._node()), None)
+        self._nameserver.put_node(self.name, self._address)
 
     async def stop(self, *, unregister: bool = False) -> None:
         if unregister:
-            await self._nameserver.UnregisterNode(
-                routes_pb.UnregisterNodeRequest(kind=routes_pb.BROKER, name=self.name), None
-            )
+            self._nameserver.remove_node(self.name)
         if self._server is not None:
             server, self._server = self._server, None
             await server.__aexit__(None, None, None)
-
-    def _node(self) -> routes_pb.Node:
-        return routes_pb.Node(kind=routes_pb.BROKER, name=self.name, address=self._address)
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
         """Every body of a queue, in its order."""

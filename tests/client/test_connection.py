@@ -1,0 +1,174 @@
+"""A connection finds its cluster, follows the routes, and outlives nameservers."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import rockoon
+from rockoon.connection import Cluster, parse_addresses
+from rockoon.errors import (
+    BrokerUnavailable,
+    Closed,
+    InvalidArgument,
+    NameserverUnavailable,
+    OffsetServiceUnavailable,
+    TopicNotFound,
+    WrongCluster,
+)
+from rockoon_proto.v1 import nameserver_pb2 as pb
+from support.scripted_nameserver import ScriptedNameserver
+
+NOBODY = "127.0.0.1:1"
+
+
+async def until(cluster: Cluster, topic: str, queues: int) -> None:
+    """Wait until the cached route of a topic has so many queues."""
+    async with asyncio.timeout(20):
+        while True:
+            seen = cluster.routes_changed.count
+            route = cluster.routes.topic(topic)
+            if route is not None and len(route.queues) == queues:
+                return
+            await cluster.routes_changed.wait(seen)
+
+
+def test_importing_rockoon_loads_neither_grpc_nor_numpy() -> None:
+    """The command line starts with it."""
+    code = (
+        "import sys, rockoon; print([m for m in ('grpc', 'numpy', 'asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_loaded() -> None:
+    for name in rockoon.__all__:
+        assert getattr(rockoon, name) is not None
+    with pytest.raises(AttributeError):
+        rockoon.no_such_name  # noqa: B018
+
+
+def test_addresses_are_taken_as_text_or_sequence() -> None:
+    assert parse_addresses("a:1, b:2;c:3") == ("a:1", "b:2", "c:3")
+    assert parse_addresses(["[::1]:9876"]) == ("[::1]:9876",)
+    for wrong in ("", " , ", "a", "a:", ":1", "a:b"):
+        with pytest.raises(InvalidArgument):
+            parse_addresses(wrong)
+
+
+async def test_a_topic_is_known_and_followed(nameserver: ScriptedNameserver) -> None:
+    nameserver.put_topic("orders", {"broker-a": 2})
+    async with rockoon.connect(nameserver.address) as cluster:
+        assert len((await cluster.route("orders")).queues) == 2
+        nameserver.put_topic("orders", {"broker-a": 2, "broker-b": 1})
+        await until(cluster, "orders", 3)
+
+
+async def test_a_topic_made_after_it_was_asked_for_is_found(nameserver: ScriptedNameserver) -> None:
+    async with rockoon.connect(nameserver.address) as cluster:
+        with pytest.raises(TopicNotFound):
+            await cluster.route("orders")
+        revision = nameserver.put_topic("orders", {"broker-a": 1})
+        assert len((await cluster.route("orders", min_revision=revision)).queues) == 1
+
+
+async def test_topics_put_to_use_one_after_the_other_are_all_followed(
+    nameserver: ScriptedNameserver,
+) -> None:
+    names = [f"topic-{number}" for number in range(10)]
+    for name in names:
+        nameserver.put_topic(name, {"broker-a": 1})
+    async with rockoon.connect(nameserver.address) as cluster:
+        async with asyncio.TaskGroup() as tasks:
+            for name in names:
+                tasks.create_task(cluster.route(name))
+        for name in names:
+            nameserver.put_topic(name, {"broker-a": 2})
+        for name in names:
+            await until(cluster, name, 2)
+
+
+async def test_no_nameserver_is_told_on_entering() -> None:
+    with pytest.raises(NameserverUnavailable, match=NOBODY):
+        async with rockoon.connect(NOBODY, connect_seconds_max=0.3):
+            pass
+
+
+async def test_another_cluster_is_told_on_entering(nameserver: ScriptedNameserver) -> None:
+    with pytest.raises(WrongCluster):
+        async with rockoon.connect(nameserver.address, cluster="another"):
+            pass
+
+
+async def test_a_dead_nameserver_among_live_ones_does_not_matter(
+    nameserver: ScriptedNameserver,
+) -> None:
+    nameserver.put_topic("orders", {"broker-a": 1})
+    async with rockoon.connect([NOBODY, nameserver.address]) as cluster:
+        for _ in range(3):
+            assert (await cluster.route("orders")).name == "orders"
+
+
+async def test_the_watch_goes_on_at_another_nameserver() -> None:
+    async with ScriptedNameserver() as first, ScriptedNameserver() as second:
+        for nameserver in (first, second):
+            nameserver.put_topic("orders", {"broker-a": 1})
+        async with rockoon.connect([first.address, second.address]) as cluster:
+            await cluster.route("orders")
+            await first.stop()
+            second.put_topic("orders", {"broker-a": 5})
+            await until(cluster, "orders", 5)
+            assert (await cluster.call_nameserver("GetRoute", pb.GetRouteRequest())).revision
+
+
+async def test_cached_routes_serve_while_all_nameservers_are_away(
+    nameserver: ScriptedNameserver,
+) -> None:
+    nameserver.put_topic("orders", {"broker-a": 1})
+    async with rockoon.connect(nameserver.address) as cluster:
+        await cluster.route("orders")
+        await nameserver.stop()
+        assert len((await cluster.route("orders")).queues) == 1
+        with pytest.raises(NameserverUnavailable):
+            await cluster.call_nameserver("GetRoute", pb.GetRouteRequest(), retry_seconds=0.1)
+        await nameserver.start()
+        nameserver.put_topic("orders", {"broker-a": 3})
+        await until(cluster, "orders", 3)
+
+
+async def test_a_call_outlasts_a_nameserver_that_comes_back(nameserver: ScriptedNameserver) -> None:
+    async with rockoon.connect(nameserver.address) as cluster:
+        await nameserver.stop()
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(cluster.call_nameserver("GetRoute", pb.GetRouteRequest()))
+            await asyncio.sleep(0)
+            await nameserver.start()
+            assert (await asking).cluster == "rockoon"
+
+
+async def test_what_the_body_raises_comes_out_as_it_is(nameserver: ScriptedNameserver) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with rockoon.connect(nameserver.address):
+            raise KeyError("mine")
+
+
+async def test_a_broker_that_is_away_can_be_waited_for(nameserver: ScriptedNameserver) -> None:
+    async with rockoon.connect(nameserver.address) as cluster:
+        with pytest.raises(BrokerUnavailable):
+            cluster.broker("broker-a")
+        with pytest.raises(OffsetServiceUnavailable):
+            await cluster.wait_offset_service(0.01)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(cluster.wait_broker("broker-a", 20))
+            await asyncio.sleep(0)
+            nameserver.put_node("broker-a", "127.0.0.1:2")
+            assert await waiting is not None
+
+
+async def test_after_leaving_nothing_can_be_started(nameserver: ScriptedNameserver) -> None:
+    async with rockoon.connect(nameserver.address) as cluster:
+        pass
+    with pytest.raises(Closed):
+        cluster.producer()
