@@ -117,7 +117,7 @@ def test_a_program_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
         environment={},
         on_unexpected_end=lambda _: None,
     )
-    with pytest.raises(LocalClusterError, match="broker-a cannot be started: .*No such file"):
+    with pytest.raises(LocalClusterError, match=r"broker-a cannot be started: .*No such file"):
         node.launch()
 
 

@@ -214,10 +214,17 @@ class LocalCluster:
 
     def wait_ready_blocking(self, name: str | None = None) -> None:
         """As `wait_ready`, where there is no event loop."""
+        # Loading gRPC takes a moment, in which the nodes get ready.
+        from rockoon.local.listing import wait_listed
+
         nodes = [self.node(name)] if name is not None else [n for n in self.nodes if n.running]
         deadline = time.monotonic() + self._ready_seconds_max
         for node in nodes:
             node.wait_ready(deadline)
+        listed = [node.name for node in nodes if node.kind in (Kind.BROKER, Kind.OFFSET)]
+        if self.node("etcd").running:
+            for nameserver in self._of(Kind.NAMESERVER):
+                wait_listed(nameserver, listed, deadline)
 
     def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
         """Wait until some node ends that nobody stopped or killed through this object.

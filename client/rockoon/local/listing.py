@@ -1,0 +1,48 @@
+"""Whether the nameservers know of a node yet.
+
+A broker is ready when one nameserver has put it into etcd; the others learn of it a moment later.
+A cluster is handed over when all of them know all of it, so that whatever is done first, by way of
+whichever nameserver, finds everything there.
+"""
+
+import time
+from collections.abc import Collection
+
+import grpc
+
+from rockoon.local.process import LocalClusterError, Node
+from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+
+CALL_SECONDS_MAX = 1.0
+LOOK_SECONDS = 0.005
+OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
+
+
+def wait_listed(nameserver: Node, names: Collection[str], deadline: float) -> None:
+    """Wait until a nameserver lists these nodes, or is not up any more.
+
+    Args:
+        nameserver: one that has been ready.
+        names: of brokers and offset services.
+        deadline: on `time.monotonic`'s clock.
+
+    Raises:
+        LocalClusterError: it does not list them in time.
+    """
+    missing = set(names)
+    with grpc.insecure_channel(nameserver.address, OPTIONS) as channel:
+        describe = NameServerStub(channel).DescribeCluster
+        while missing and nameserver.ready:
+            try:
+                reply = describe(DescribeClusterRequest(), timeout=CALL_SECONDS_MAX)
+                missing = set(names) - {node.name for node in reply.nodes}
+            except grpc.RpcError:
+                # It may be ending, or just starting again.
+                pass
+            if missing:
+                if time.monotonic() > deadline:
+                    raise LocalClusterError(
+                        f"{nameserver.name} does not list {', '.join(sorted(missing))}"
+                    )
+                time.sleep(LOOK_SECONDS)
