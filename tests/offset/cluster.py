@@ -21,6 +21,7 @@ from support.fake_nameserver import FakeNameserver
 
 TOPIC = "orders"
 GROUP = "billing"
+POLL_SECONDS = 0.005
 
 
 class Cluster:
@@ -133,6 +134,14 @@ class Cluster:
         )
         return list(reply.starts)
 
+    async def stub_resolve_both(self) -> list[pb.Start]:
+        """Resolve queue 0 of broker-b and of this broker in one call."""
+        queues = [self.ref(broker="broker-b"), self.ref()]
+        request = pb.ResolveRequest(
+            group=GROUP, queues=queues, route_revision=self.nameserver.revision
+        )
+        return list((await self.stub.Resolve(request)).starts)
+
     async def start_of(self, queue_id: int = 0, **more: Any) -> pb.Start:
         (start,) = await self.resolve(queue_id, **more)
         return start
@@ -169,7 +178,7 @@ class Cluster:
                     found = await found
                 if found:
                     return
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def until_revision(self) -> None:
         """Wait until the service knows the routes of now: an unknown topic is then unknown."""
@@ -196,15 +205,8 @@ async def running(
                 assert not task.done(), "it ended before it was ready"
                 for line in capsys.readouterr().out.splitlines():
                     address = json.loads(line)["address"]
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(POLL_SECONDS)
         try:
             yield address
         finally:
             stop.request("the scenario is over")
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, capsys) as started:
-        await started.create_topic(queues=2)
-        yield started

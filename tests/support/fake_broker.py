@@ -55,6 +55,13 @@ class FakeBroker(BrokerServicer):
         # While it is clear, calls get no answer.
         self.answering = asyncio.Event()
         self.answering.set()
+        self._hold: asyncio.Event | None = None
+        self.held = False
+
+    def hold_next_status(self) -> asyncio.Event:
+        """Keep the next QueueStatus reply, as it is at that moment, until the event is set."""
+        self._hold = asyncio.Event()
+        return self._hold
 
     @property
     def address(self) -> str:
@@ -90,7 +97,12 @@ class FakeBroker(BrokerServicer):
     ) -> pb.QueueStatusReply:
         self.status_calls += 1
         await self.answering.wait()
-        return pb.QueueStatusReply(queues=map(self._state, request.queues), as_of_ms=self.now_ms)
+        reply = pb.QueueStatusReply(queues=map(self._state, request.queues), as_of_ms=self.now_ms)
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self.held = True
+            await hold.wait()
+        return reply
 
     async def SearchOffset(
         self, request: pb.SearchOffsetRequest, context: Any

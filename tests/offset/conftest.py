@@ -1,0 +1,13 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from offset.cluster import Cluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cluster]:
+    """A running service, a nameserver, and a broker with topic `orders` of two queues."""
+    async with Cluster(tmp_path, capsys) as started:
+        await started.create_topic(queues=2)
+        yield started
