@@ -190,15 +190,17 @@ class Delivery:
             its result is no longer heard.
         """
         self.stop()
-        late: set[asyncio.Task[None]] = set()
-        if self._workers:
-            _, late = await asyncio.wait(self._workers, timeout=seconds_max)
+        late = set(self._workers)
+        try:
+            if late:
+                _, late = await asyncio.wait(late, timeout=seconds_max)
+        finally:
             for worker in late:
                 worker.cancel()
-            if late:
-                await asyncio.wait(late)
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+        if late:
+            await asyncio.wait(late)
         return not late
 
     def _take(self, source: Source) -> _Parcel | None:

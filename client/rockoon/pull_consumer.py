@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeVar
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
-from rockoon.errors import Closed, InvalidArgument, RockoonError
+from rockoon.errors import Closed, Fenced, InvalidArgument, RockoonError
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.offset_store import RemoteOffsetStore
 from rockoon.pulling import OutOfRange, Pulled, PullLimits, pull
@@ -61,6 +61,8 @@ class _Assigned:
     """One permit for each batch that may still be fetched ahead."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
+    fenced: bool = False
+    """Somebody else took it or it was reset: the next assignment resolves it again."""
     max_offset: int | None = None
 
 
@@ -201,7 +203,8 @@ class PullConsumer:
         subscriptions = {
             topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
         }
-        gone = [queue for queue in self._assigned if queue not in set(queues)]
+        wanted = set(queues)
+        gone = [q for q, held in self._assigned.items() if q not in wanted or held.fenced]
         await self._drop(gone)
         added = [queue for queue in queues if queue not in self._assigned]
         births: dict[MessageQueue, int] = {}
@@ -241,7 +244,8 @@ class PullConsumer:
                 ),
             )
             self._subscribed[topic] = reply.revision
-        return max((self._cluster.routes.revision, *self._subscribed.values()))
+        seen = [self._cluster.routes.topic_revision(topic) for topic in topics]
+        return max(*seen, *self._subscribed.values())
 
     async def _resolve(
         self, queues: list[MessageQueue], revision: int
@@ -347,6 +351,12 @@ class PullConsumer:
             messages += found
         return messages
 
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Every message from here on, one by one, for ever."""
+        while True:
+            for message in await self.poll(1):
+                yield message
+
     def _ready_now(self) -> _Ready | None:
         return self._ready[0] if self._ready else None
 
@@ -402,12 +412,19 @@ class PullConsumer:
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress to commit")
         if queue is not None:
-            chosen = self._of(queue).position if offset is None else offset
-            await self._store.commit(queue, chosen)
+            assigned = self._of(queue)
+            chosen = assigned.position if offset is None else offset
+            try:
+                await self._store.commit(queue, chosen)
+            except Fenced:
+                assigned.fenced = True
+                raise
             return
         for assigned in self._assigned.values():
             self._store.update(assigned.queue, assigned.position)
         persisted = await self._store.persist_all()
+        for lost in persisted.lost:
+            self._of(lost).fenced = True
         for failure in (*persisted.lost.values(), *persisted.kept.values()):
             raise failure
 

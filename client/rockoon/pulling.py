@@ -123,7 +123,7 @@ async def pull(
             max_bytes=limits.bytes_max,
             wait_ms=limits.wait_ms,
             tag_hashes=subscription.tag_hashes,
-            route_revision=cluster.routes.revision,
+            route_revision=cluster.routes.topic_revision(queue.topic),
         ),
         unavailable=BrokerUnavailable,
         timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,

@@ -436,7 +436,8 @@ class PushConsumer:
     async def _take_up(
         self, queues: list[MessageQueue], births: Mapping[MessageQueue, int]
     ) -> bool:
-        revision = max(self._route_revision, self._cluster.routes.revision)
+        routes = self._cluster.routes
+        revision = max(self._route_revision, *(routes.topic_revision(q.topic) for q in queues))
         try:
             found = await self._store.resolve(queues, self._consume_from, revision)
         except RockoonError as error:
@@ -496,6 +497,7 @@ class PushConsumer:
         # What was pulled before is still handed out and committed; the offset service then decides
         # where to go on.
         log.warning("%s", lost_place)
+        reading.failure = lost_place.to_error()
         self.statistics.out_of_range += 1
         seen = reading.finished.count
         while reading.process_queue.unfinished:

@@ -63,9 +63,7 @@ class QueuePlaces:
     ) -> tuple[dict[MessageQueue, QueueState], int]:
         reply = await self._cluster.call(
             self._cluster.broker(broker).QueueStatus,
-            QueueStatusRequest(
-                queues=_to_wire(queues), route_revision=self._cluster.routes.revision
-            ),
+            QueueStatusRequest(queues=_to_wire(queues), route_revision=self._revision(queues)),
             unavailable=BrokerUnavailable,
             broker=broker,
         )
@@ -73,6 +71,9 @@ class QueuePlaces:
             if state.HasField("error"):
                 raise from_wire(state.error)
         return dict(zip(queues, reply.queues, strict=True)), reply.as_of_ms
+
+    def _revision(self, queues: list[MessageQueue]) -> int:
+        return max(self._cluster.routes.topic_revision(queue.topic) for queue in queues)
 
     async def _search(
         self, broker: str, queues: list[MessageQueue], timestamp_ms: int
@@ -82,7 +83,7 @@ class QueuePlaces:
             SearchOffsetRequest(
                 queues=_to_wire(queues),
                 timestamp_ms=timestamp_ms,
-                route_revision=self._cluster.routes.revision,
+                route_revision=self._revision(queues),
             ),
             unavailable=BrokerUnavailable,
             broker=broker,

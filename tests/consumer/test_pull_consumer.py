@@ -96,6 +96,20 @@ async def test_a_message_that_arrives_wakes_a_waiting_poll(
         assert [message.body for message in await waiting] == [b"now"]
 
 
+async def test_a_reader_can_be_looped_over(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(5))
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign([Q0])
+        found = []
+        async for message in consumer:
+            found.append(message.body)
+            if len(found) == 4:
+                break
+        assert found == numbered(4)
+        assert consumer.position(Q0) == 4
+
+
 async def test_only_wanted_tags_come_also_when_hashes_collide(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
@@ -302,6 +316,11 @@ async def test_a_commit_after_a_reset_is_refused(fake: FakeCluster, cluster: Clu
         with pytest.raises(Fenced):
             await consumer.commit()
         assert await consumer.committed(Q0) == 2
+        await consumer.assign([Q0])
+        assert consumer.position(Q0) == 2
+        await bodies(consumer, 8)
+        await consumer.commit()
+        assert await consumer.committed(Q0) == 10
 
 
 async def test_a_paused_group_says_so(fake: FakeCluster, cluster: Cluster) -> None:
