@@ -208,6 +208,9 @@ class Dispatcher:
             for lingering in slots.lingering:
                 self.ready(lingering)
             slots.lingering.clear()
+        if slots.blocked:
+            # Before the lane whose batch this was, or busy lanes would keep the slots for ever.
+            self.ready(slots.blocked.popitem(last=False)[0])
         self.ready(lane)
         return slots
 

@@ -1,0 +1,363 @@
+"""Which batch goes where, decided without a clock or a wire."""
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Lane, ProducerBatch
+from rockoon.dispatch import Assignment, Dispatcher
+from rockoon.errors import (
+    BrokerUnavailable,
+    Busy,
+    NoWritableQueue,
+    QueueNotFound,
+    RockoonError,
+    StoreNotWritable,
+    TimedOut,
+)
+from rockoon.message import MessageQueue
+from rockoon.selectors import RoundRobin, crc32_key_hash, java_key_hash, queue_of_key
+from rockoon_proto.v1.broker_pb2 import Appended
+
+LINGER_SECONDS = 5.0
+DELIVERY_SECONDS = 100.0
+
+
+def queues_of(broker: str, count: int, topic: str = "orders") -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, number) for number in range(count)]
+
+
+class Bench:
+    """An accumulator and a dispatcher, and a clock that the test sets."""
+
+    def __init__(self, in_flight_max: int = 8) -> None:
+        self.accumulator = Accumulator(self.hurried)
+        self.dispatcher = Dispatcher(self.accumulator, in_flight_max)
+        self.now = 0.0
+
+    def hurried(self, lane: Lane) -> None:
+        self.dispatcher.ready(lane)
+
+    def routes(self, *queues: MessageQueue, live: set[str] | None = None) -> None:
+        topics = {queue.topic for queue in queues}
+        for topic in topics:
+            self.dispatcher.set_queues(topic, sorted(q for q in queues if q.topic == topic))
+        self.dispatcher.set_live({queue.broker for queue in queues} if live is None else live)
+
+    def lane(self, queue: MessageQueue | None = None, topic: str = "orders") -> Lane:
+        if queue is None:
+            return self.accumulator.spread.get(topic) or self.accumulator.open_spread(topic)
+        return self.accumulator.chosen.get(queue) or self.accumulator.open_chosen(queue)
+
+    def add(self, lane: Lane, body: bytes, *, close: bool = False) -> ProducerBatch:
+        batch = lane.batch
+        batch.bodies.append(body)
+        size = len(body) + MESSAGE_OVERHEAD_BYTES
+        batch.bytes += size
+        self.accumulator.unclaimed_bytes += size
+        if not batch.close_bytes:
+            batch.close_bytes = 1 << 30
+            batch.linger_end = self.now + LINGER_SECONDS
+            batch.deadline = self.now + DELIVERY_SECONDS
+            self.accumulator.pending[batch] = None
+        if close:
+            lane.close_batch()
+        self.dispatcher.ready(lane)
+        return batch
+
+    def out(self) -> list[Assignment]:
+        return list(self.dispatcher.assignments(self.now))
+
+    def acknowledge(self, batch: ProducerBatch) -> None:
+        batch.ids, batch.lengths = b"", None
+        self.dispatcher.acknowledged(batch, Appended())
+
+    def refuse(self, batch: ProducerBatch, error: RockoonError, *, blame: bool = False) -> None:
+        self.dispatcher.refused(batch, error, self.now, blame_broker=blame)
+
+
+def test_a_message_for_an_idle_broker_goes_at_once() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 2))
+    batch = bench.add(bench.lane(), b"one")
+    assert [each.batch for each in bench.out()] == [batch]
+
+
+def test_while_the_broker_is_busy_a_batch_lingers_until_its_time_or_until_the_broker_is_idle() -> (
+    None
+):
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 4))
+    first = bench.add(bench.lane(), b"one")
+    bench.out()
+    second = bench.add(bench.lane(), b"two")
+    assert bench.out() == []
+    assert bench.dispatcher.next_alarm() == second.linger_end
+    bench.now = second.linger_end
+    assert [each.batch for each in bench.out()] == [second]
+
+    third = bench.add(bench.lane(), b"three")
+    assert bench.out() == []
+    bench.acknowledge(first)
+    assert bench.out() == [], "the broker has the second batch"
+    bench.acknowledge(second)
+    assert [each.batch for each in bench.out()] == [third]
+
+
+def test_a_batch_that_somebody_awaits_does_not_linger() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 4))
+    bench.add(bench.lane(), b"one")
+    bench.out()
+    second = bench.add(bench.lane(), b"two")
+    assert bench.out() == []
+    bench.accumulator.claim(second, 0)
+    assert [each.batch for each in bench.out()] == [second]
+
+
+def test_a_full_batch_does_not_linger() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 4))
+    bench.add(bench.lane(), b"one")
+    bench.out()
+    second = bench.add(bench.lane(), b"two", close=True)
+    assert [each.batch for each in bench.out()] == [second]
+
+
+def test_round_robin_gives_each_batch_the_next_queue_and_no_queue_two() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 2), *queues_of("broker-b", 1))
+    for number in range(5):
+        bench.add(bench.lane(), b"%d" % number, close=True)
+    out = bench.out()
+    assert sorted(each.queue for each in out) == [
+        *queues_of("broker-a", 2),
+        *queues_of("broker-b", 1),
+    ]
+    bench.acknowledge(out[1].batch)
+    assert [each.queue for each in bench.out()] == [out[1].queue]
+
+
+def test_a_chosen_queue_has_one_batch_out_and_a_failed_one_goes_first() -> None:
+    bench = Bench()
+    queue = MessageQueue("orders", "broker-a", 1)
+    bench.routes(*queues_of("broker-a", 4))
+    first, second, third = (
+        bench.add(bench.lane(queue), b"%d" % number, close=True) for number in range(3)
+    )
+    assert [each.batch for each in bench.out()] == [first]
+    bench.refuse(first, Busy(reason="a test"))
+    assert bench.out() == [], "it pauses before it tries again"
+    alarm = bench.dispatcher.next_alarm()
+    assert alarm is not None
+    bench.now = alarm
+    assert [each.batch for each in bench.out()] == [first]
+    bench.acknowledge(first)
+    assert [each.batch for each in bench.out()] == [second]
+    bench.acknowledge(second)
+    assert [each.batch for each in bench.out()] == [third]
+
+
+def test_round_robin_goes_around_a_broker_that_failed() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 2), *queues_of("broker-b", 2))
+    batch = bench.add(bench.lane(), b"one")
+    (first,) = bench.out()
+    bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
+    (second,) = bench.out()
+    assert second.batch is batch
+    assert second.queue.broker != first.queue.broker
+
+
+def test_a_broker_has_no_more_than_its_share_in_flight_and_serves_lanes_in_turn() -> None:
+    bench = Bench(in_flight_max=2)
+    queues = queues_of("broker-a", 5)
+    bench.routes(*queues)
+    batches = [bench.add(bench.lane(queue), b"x", close=True) for queue in queues]
+    more = bench.add(bench.lane(queues[0]), b"y", close=True)
+    order = [each.batch for each in bench.out()]
+    assert order == batches[:2]
+    for batch in (*batches, more):
+        bench.acknowledge(batch)
+        order += [each.batch for each in bench.out()]
+    assert order == [*batches, more]
+
+
+def test_messages_for_a_topic_that_is_not_known_yet_wait_for_its_routes() -> None:
+    bench = Bench()
+    batch = bench.add(bench.lane(), b"one")
+    assert bench.out() == []
+    bench.routes(*queues_of("broker-a", 1))
+    assert [each.batch for each in bench.out()] == [batch]
+
+
+def test_messages_for_a_broker_that_is_away_wait_for_it() -> None:
+    bench = Bench()
+    queue = MessageQueue("orders", "broker-a", 0)
+    bench.routes(queue, live=set())
+    batch = bench.add(bench.lane(queue), b"one")
+    assert bench.out() == []
+    bench.dispatcher.set_live({"broker-a"})
+    assert [each.batch for each in bench.out()] == [batch]
+
+
+def test_a_broker_that_came_back_is_not_held_to_what_it_failed_with_before() -> None:
+    bench = Bench()
+    queue = MessageQueue("orders", "broker-a", 0)
+    bench.routes(queue)
+    batch = bench.add(bench.lane(queue), b"one")
+    bench.out()
+    bench.refuse(batch, BrokerUnavailable(broker="broker-a"), blame=True)
+    bench.dispatcher.set_live(set())
+    bench.dispatcher.set_live({"broker-a"})
+    assert [each.batch for each in bench.out()] == [batch]
+
+
+@pytest.mark.parametrize(
+    ("live", "chosen", "expected"),
+    [
+        (set(), False, NoWritableQueue),
+        (set(), True, BrokerUnavailable),
+        ({"broker-a"}, True, TimedOut),
+    ],
+)
+def test_an_overdue_batch_fails_with_what_stood_in_its_way(
+    live: set[str], chosen: bool, expected: type[RockoonError]
+) -> None:
+    bench = Bench(in_flight_max=1)
+    queue = MessageQueue("orders", "broker-a", 0)
+    bench.routes(queue, live=live)
+    lane = bench.lane(queue if chosen else None)
+    if live:
+        bench.add(lane, b"in the way", close=True)
+        bench.out()
+    batch = bench.add(lane, b"one")
+    bench.out()
+    assert bench.dispatcher.expire(batch.deadline - 1) == []
+    assert bench.dispatcher.expire(batch.deadline) == [batch]
+    assert isinstance(batch.outcome, expected)
+
+
+def test_an_overdue_batch_that_was_refused_fails_with_the_last_refusal() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 1))
+    batch = bench.add(bench.lane(), b"one")
+    bench.out()
+    bench.refuse(batch, Busy(reason="the last"))
+    bench.dispatcher.expire(DELIVERY_SECONDS)
+    assert isinstance(batch.outcome, Busy)
+
+
+def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_awaiters() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 1))
+    batch = bench.add(bench.lane(), b"x" * 40)
+    bench.add(bench.lane(), b"y" * 40)
+    assert bench.accumulator.unclaimed_bytes == 400
+    bench.accumulator.claim(batch, 1)
+    assert bench.accumulator.unclaimed_bytes == 200
+    assert bench.accumulator.buffered_bytes == 400
+    bench.out()
+    bench.acknowledge(batch)
+    assert (bench.accumulator.unclaimed_bytes, bench.accumulator.buffered_bytes) == (0, 0)
+
+
+def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
+    bench = Bench()
+    batch = bench.add(bench.lane(topic="no-such-topic"), b"one")
+    bench.accumulator.forget_idle({"orders"})
+    assert bench.accumulator.lanes() == [batch.lane]
+    batch.lane.take()
+    bench.accumulator.settle(batch, QueueNotFound(topic="x", queue=0, broker="x"))
+    bench.accumulator.forget_idle({"orders"})
+    assert bench.accumulator.lanes() == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    in_flight_max = chance.randint(1, 4)
+    bench = Bench(in_flight_max)
+    brokers = ["broker-a", "broker-b", "broker-c"][: chance.randint(1, 3)]
+    queues = [queue for broker in brokers for queue in queues_of(broker, chance.randint(1, 3))]
+    bench.routes(*queues)
+    lanes: list[MessageQueue | None] = [
+        None,
+        *chance.sample(queues, chance.randint(1, len(queues))),
+    ]
+    out: list[Assignment] = []
+    live = set(brokers)
+    stored: dict[MessageQueue | None, list[int]] = defaultdict(list)
+    sent = 0
+
+    def step(*, calm: bool) -> None:
+        nonlocal sent
+        what = chance.random()
+        if not calm and what < 0.35:
+            queue = chance.choice(lanes)
+            bench.add(bench.lane(queue), b"%d" % sent, close=chance.random() < 0.5)
+            sent += 1
+        elif out and what < 0.6:
+            done = out.pop(chance.randrange(len(out)))
+            stored[done.batch.lane.queue] += [int(body) for body in done.batch.bodies]
+            bench.acknowledge(done.batch)
+        elif out and not calm and what < 0.7:
+            gone = out.pop(chance.randrange(len(out)))
+            bench.refuse(gone.batch, Busy(reason="chance"), blame=chance.random() < 0.5)
+        elif not calm and what < 0.75:
+            broker = chance.choice(brokers)
+            live.symmetric_difference_update({broker})
+            bench.dispatcher.set_live(live)
+        bench.now += chance.random()
+        for assignment in bench.dispatcher.assignments(bench.now):
+            assert assignment.queue.broker in live
+            out.append(assignment)
+            lane = assignment.batch.lane
+            same = [each for each in out if each.batch.lane is lane]
+            assert len({each.queue for each in same}) == len(same), "two batches for one queue"
+            assert len(same) == 1 or lane.queue is None, "a chosen queue has two batches out"
+            at_broker = [each for each in out if each.queue.broker == assignment.queue.broker]
+            assert len(at_broker) <= in_flight_max
+
+    for _ in range(400):
+        step(calm=False)
+    bench.dispatcher.set_live(brokers)
+    live = set(brokers)
+    for _ in range(4000):
+        if not bench.accumulator.pending:
+            break
+        step(calm=True)
+    assert not bench.accumulator.pending, "a batch was left standing somewhere"
+    assert bench.accumulator.buffered_bytes == 0
+    assert sum(len(numbers) for numbers in stored.values()) == sent
+    for queue, numbers in stored.items():
+        if queue is not None:
+            assert numbers == sorted(numbers), queue
+
+
+def test_round_robin_passes_over_what_is_not_usable_and_tells_when_nothing_is() -> None:
+    queues = queues_of("broker-a", 4)
+    turn = RoundRobin(start=3)
+    assert [turn.choose(queues, lambda _: True) for _ in range(3)] == [
+        queues[3],
+        queues[0],
+        queues[1],
+    ]
+    assert turn.choose(queues, lambda queue: queue.queue_id == 1) == queues[1]
+    assert turn.choose(queues, lambda _: False) is None
+
+
+def test_a_key_has_one_queue_on_every_machine() -> None:
+    queues = queues_of("broker-a", 8)
+    assert [queue_of_key(key, queues, crc32_key_hash).queue_id for key in ("a", "b", "ключ")] == [
+        3,
+        1,
+        2,
+    ]
+    # "polygenelubricants".hashCode() is Integer.MIN_VALUE, whose remainder by 8 is 0.
+    assert queue_of_key("polygenelubricants", queues, java_key_hash) == queues[0]
+    assert queue_of_key("user-1", queues_of("broker-a", 7), java_key_hash).queue_id == (
+        abs(-836031825) % 7
+    )
