@@ -1,6 +1,5 @@
 """The command line: its commands, and what happens when one fails."""
 
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rockoon.cli import groups, offsets, topics
-from rockoon.cli.failures import FAILED, report
+from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
 if TYPE_CHECKING:
@@ -152,7 +151,9 @@ def produce(
     else:
         print(tally)
     if tally.failed:
-        print(f"rockoon: {tally.failed} were not: {tally.first_failure}", file=sys.stderr)
+        complain(f"{tally.failed} were not acknowledged: {tally.first_failure}")
+    if tally.trouble:
+        complain(f"stopped at {tally.trouble}")
     raise typer.Exit(tally.exit_status)
 
 

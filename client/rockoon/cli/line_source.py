@@ -13,7 +13,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
+from rockoon.cli.failures import CommandError
+
 PIECE_BYTES = 256 << 10
+# Larger bodies are refused anyway.
+LINE_BYTES_MAX = 4 << 20
 
 
 async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]]:
@@ -24,11 +28,16 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
 
     Yields:
         Some lines, and how many bytes of the file (as it lies on disk) have been read so far.
+
+    Raises:
+        CommandError: a line is longer than a message may be.
     """
     rest = b""
     async for piece, position in read_pieces(file):
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
+        if len(rest) > LINE_BYTES_MAX:
+            raise CommandError(f"a line of more than {LINE_BYTES_MAX} bytes, without an end")
         yield [line.removesuffix(b"\r") for line in lines], position
     if rest:
         yield [rest.removesuffix(b"\r")], 0

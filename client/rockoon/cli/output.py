@@ -2,23 +2,14 @@
 
 import datetime
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import Any
 
 # Where there is no terminal to fit into, nothing is cut or wrapped.
 PIPE_COLUMNS = 4096
-
-
-def console() -> "Console":
-    """A console on standard output."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    return Console(width=width, highlight=False, soft_wrap=width is not None)
 
 
 def print_json(value: object) -> None:
@@ -51,6 +42,7 @@ def print_table(
         print(empty)
         return
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -61,7 +53,18 @@ def print_table(
     for line in lines:
         # Text, not markup: a topic may be called anything.
         table.add_row(*map(Text, line))
-    console().print(table)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def print_wrapped(heading: str, sentence: str) -> None:
+    """A sentence beside its heading, wrapped to a terminal, in one line elsewhere."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_COLUMNS
+    room = max(width - len(heading), 20)
+    lines = textwrap.wrap(sentence, room, break_on_hyphens=False) or [""]
+    print(heading + ("\n" + " " * len(heading)).join(lines))
 
 
 def cell(value: Any) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Between two looks at what was acknowledged. The producer's own buffer bounds what is on its way.
 LINES_PER_TURN = 1_000
+UNSETTLED_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)
@@ -32,6 +33,9 @@ class Tally:
     acknowledged: int = 0
     failed: int = 0
     first_failure: str = ""
+    trouble: str = ""
+    """Why reading stopped before the end."""
+    line_number: int = 0
     interrupted: bool = False
     seconds: float = 0.0
     waiting: "deque[Receipt]" = field(default_factory=deque)
@@ -42,6 +46,7 @@ class Tally:
             "acknowledged": self.acknowledged,
             "failed": self.failed,
             "first_failure": self.first_failure or None,
+            "trouble": self.trouble or None,
             "interrupted": self.interrupted,
             "seconds": round(self.seconds, 3),
             "messages_per_second": round(self.acknowledged / self.seconds) if self.seconds else 0,
@@ -54,9 +59,17 @@ class Tally:
 
     @property
     def exit_status(self) -> int:
-        if self.failed:
+        if self.failed or self.trouble:
             return FAILED
         return INTERRUPTED if self.interrupted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What goes with a message beside its body."""
+
+    key: str | None = None
+    tags: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +84,29 @@ class LineReader:
     key_field: str | None
     tag_field: str | None
 
-    def options(self, line: bytes, number: int) -> dict[str, str]:
-        """Arguments for `send`.
+    def labels(self, line: bytes) -> Labels:
+        """The labels of a line.
 
         Raises:
             CommandError: a field was asked for and the line is not a JSON object.
         """
         if self.key_field is None and self.tag_field is None:
-            return {}
+            return Labels()
         try:
             record = json.loads(line)
         except ValueError as failure:
-            raise CommandError(f"line {number} is not JSON: {failure}") from None
+            raise CommandError(f"it is not JSON: {failure}") from None
         if not isinstance(record, dict):
-            raise CommandError(f"line {number} is not a JSON object, so it has no fields")
-        options: dict[str, str] = {}
-        if self.key_field is not None and record.get(self.key_field) is not None:
-            # The same key goes to the same queue, and can be looked up.
-            options["key"] = as_text(record[self.key_field])
-            options["keys"] = options["key"].replace(" ", "_")
-        if self.tag_field is not None and record.get(self.tag_field) is not None:
-            options["tags"] = as_text(record[self.tag_field])
-        return options
+            raise CommandError("it is not a JSON object, so it has no fields")
+        return Labels(field_text(record, self.key_field), field_text(record, self.tag_field))
 
 
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def field_text(record: dict[str, Any], field: str | None) -> str | None:
+    """A field as text; None when it is absent, null or empty."""
+    value = record.get(field) if field is not None else None
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)) or None
 
 
 async def produce(
@@ -118,6 +128,8 @@ async def produce(
         async with cluster.producer() as producer:
             try:
                 await send_until_interrupted(producer, topic, file, reader, tally, progress)
+            except CommandError as failure:
+                tally.trouble = str(failure)
             finally:
                 await settle(tally)
                 tally.seconds = time.perf_counter() - began
@@ -160,11 +172,24 @@ async def send_until_interrupted(
 async def send_some(
     producer: "Producer", topic: str, lines: list[bytes], reader: LineReader, tally: Tally
 ) -> None:
+    from rockoon.errors import RockoonError
+
+    unsettled_bytes = 0
     for line in lines:
-        if line:
-            options = reader.options(line, tally.sent + 1)
-            tally.waiting.append(producer.send(topic, line, **options))
-            tally.sent += 1
+        tally.line_number += 1
+        if not line:
+            continue
+        try:
+            labels = reader.labels(line)
+            receipt = producer.send(topic, line, key=labels.key, keys=labels.key, tags=labels.tags)
+        except (CommandError, RockoonError) as error:
+            raise CommandError(f"line {tally.line_number}: {error}") from None
+        tally.waiting.append(receipt)
+        tally.sent += 1
+        unsettled_bytes += len(line)
+        if unsettled_bytes > UNSETTLED_BYTES_MAX:
+            unsettled_bytes = 0
+            await producer.drain()
     await producer.drain()
     while tally.waiting and tally.waiting[0].done:
         await note(tally)

@@ -10,8 +10,10 @@ orders@broker-a:0
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from rockoon.cli.groups import queue_lag_json
-from rockoon.cli.output import console, duration, local_time
+from rockoon.cli.output import duration, local_time, print_wrapped
 
 if TYPE_CHECKING:
     from rockoon.admin import QueueStory
@@ -19,22 +21,14 @@ if TYPE_CHECKING:
 
 
 def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     if not stories:
         print(f"Group {group} reads no queues yet: it starts when a consumer of it does.")
-        return
-    out = console()
-    for story in stories:
-        out.print(Text(str(story.queue), style="bold"))
-        lines = Table.grid(padding=(0, 2, 0, 0))
-        lines.add_column(width=6, no_wrap=True)
-        lines.add_column()
+    for number, story in enumerate(stories):
+        if number:
+            print()
+        typer.secho(str(story.queue), bold=True)
         for heading, sentence in told(story):
-            lines.add_row(Text(heading, style="dim"), Text(sentence))
-        out.print(Padding(lines, (0, 0, 1, 2)))
+            print_wrapped(f"  {heading:<8}", sentence)
 
 
 def told(story: "QueueStory") -> Iterator[tuple[str, str]]:

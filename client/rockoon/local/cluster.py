@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
@@ -240,7 +241,7 @@ class LocalCluster:
         except queue.Empty:
             return None
 
-    def __enter__(self) -> "LocalCluster":
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -252,7 +253,7 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    async def __aenter__(self) -> "LocalCluster":
+    async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.start)
         return self
 
