@@ -119,15 +119,20 @@ async def test_a_group_deleted_while_others_subscribe_leaves_no_subscription_beh
     ):
         topics = [f"t{number}" for number in range(10)]
         await create_topics(nameserver, *topics)
-        for _ in range(5):
+        deletion = DeleteGroupRequest(name="g")
+        for place in range(10):
             await subscribe(nameserver, "g", "t0")
             async with asyncio.TaskGroup() as tasks:
-                for topic in topics[1:]:
+                # Deleting reads, then writes, as subscribing does: first or last, in turn, it has
+                # others' reads or others' writes in between.
+                for topic in topics[1 : place + 1]:
                     tasks.create_task(subscribe_if_it_exists(nameserver, "g", topic))
-                deletion = tasks.create_task(
-                    nameserver.call("DeleteGroup", DeleteGroupRequest(name="g"))
-                )
-            while watching.view.revision < deletion.result().revision:
+                tasks.create_task(nameserver.call("DeleteGroup", deletion))
+                for topic in topics[place + 1 :]:
+                    tasks.create_task(subscribe_if_it_exists(nameserver, "g", topic))
+            # Something later than all of that, to know when the watch has shown it.
+            last = await nameserver.call("CreateGroup", create_request(f"marker-{place}"))
+            while watching.view.revision < last.revision:
                 await watching.next()
             assert watching.view.subscriptions == {}
 
