@@ -88,11 +88,8 @@ class Groups:
             self._store.write(ledger.forget_group(group, revision))
             self.membership.forget_group(group)
             self._watch.group_deleted(group)
-        readers: set[str] = set()
-        for topic in change.topics | change.removed_topics:
-            readers |= self._table.readers.get(topic, set())
-            readers |= self.membership.readers(topic)
-        self._watch.routes_changed(readers | change.groups)
+        members = self.membership.readers(change.topics | change.removed_topics)
+        self._watch.routes_changed(change.readers | members | change.groups)
 
     def _is_another(self, group: str) -> bool:
         """Whether a group was deleted and created again since it last stored progress."""

@@ -121,13 +121,13 @@ class Membership:
         """Groups that have members, sorted."""
         return sorted(name for name, state in self._groups.items() if state.leases)
 
-    def readers(self, topic: str) -> set[str]:
-        """Groups of which a member reads a topic."""
+    def readers(self, topics: frozenset[str]) -> set[str]:
+        """Groups of which a member reads one of some topics."""
         return {
             name
             for name, state in self._groups.items()
             for lease in state.leases.values()
-            if any(topic == wanted for wanted, _ in lease.member.subscriptions)
+            if any(topic in topics for topic, _ in lease.member.subscriptions)
         }
 
     def to_remember(self, group: str) -> MembersChanged:

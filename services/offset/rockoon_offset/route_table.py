@@ -19,6 +19,8 @@ class Change(NamedTuple):
     # Groups that appeared or changed, and groups that are gone.
     groups: frozenset[str]
     removed_groups: frozenset[str]
+    # Groups that read one of those topics, before or after.
+    readers: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -61,12 +63,16 @@ class RouteTable:
         if update.snapshot:
             removed_topics = self.topics.keys() - topics.keys()
             removed_groups = self.groups.keys() - groups.keys()
-            self.subscriptions, self.readers, self.brokers = {}, {}, {}
         else:
             removed_topics = set(update.removed_topics)
             removed_groups = set(update.removed_groups)
         changed_topics = {name for name, topic in topics.items() if self.topics.get(name) != topic}
         changed_groups = {name for name, group in groups.items() if self.groups.get(name) != group}
+        touched = changed_topics | removed_topics
+        # A deleted topic takes its subscriptions along.
+        readers = self._readers_of(touched)
+        if update.snapshot:
+            self.subscriptions, self.readers, self.brokers = {}, {}, {}
         self.topics.update(topics)
         self.groups.update(groups)
         self._apply_nodes(update)
@@ -82,6 +88,7 @@ class RouteTable:
             removed_topics=frozenset(removed_topics),
             groups=frozenset(changed_groups),
             removed_groups=frozenset(removed_groups),
+            readers=readers | self._readers_of(touched),
         )
 
     def birth(self, queue: Queue) -> int:
@@ -104,6 +111,9 @@ class RouteTable:
 
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}
+
+    def _readers_of(self, topics: set[str]) -> frozenset[str]:
+        return frozenset().union(*(self.readers.get(topic, ()) for topic in topics))
 
     def _apply_nodes(self, update: RouteUpdate) -> None:
         for node in update.nodes:

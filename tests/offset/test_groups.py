@@ -1,0 +1,197 @@
+"""Members of groups, and those who watch them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from offset.cluster import GROUP, TOPIC, Cluster
+
+from rockoon_offset.membership import Membership
+from rockoon_offset.records import Member
+from rockoon_proto.errors import ERROR_METADATA_KEY, MemberIdTaken
+from rockoon_proto.v1 import nameserver_pb2 as ns
+from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_proto.v1.errors_pb2 import Error
+
+SECOND = 1_000_000_000
+
+
+def member(name: str, instance: str = "i1", topics: str = "t") -> Member:
+    return Member(name, instance, 1, tuple((topic, "*") for topic in topics), "peer", 0)
+
+
+def names(membership: Membership) -> list[str]:
+    return [lease.member.member_id for lease in membership.leases("g")]
+
+
+def test_a_silent_member_is_out_after_its_lease_and_not_before() -> None:
+    members = Membership(10 * SECOND, starts=1)
+    members.heartbeat("g", member("a"), 0, 0)
+    members.heartbeat("g", member("b"), 4 * SECOND, 0)
+    assert members.expire(10 * SECOND - 1) == []
+    assert members.expire(10 * SECOND) == ["g"]
+    assert names(members) == ["b"]
+
+
+def test_the_version_grows_with_every_change_and_only_then() -> None:
+    members = Membership(10 * SECOND, starts=1)
+    versions = [members.version("g")]
+    for change in (
+        lambda: members.heartbeat("g", member("a"), 0, 0),
+        lambda: members.heartbeat("g", member("b"), 0, 0),
+        lambda: members.heartbeat("g", member("b", topics="tu"), 0, 0),
+        lambda: members.leave("g", "a", "i1"),
+        lambda: members.expire(99 * SECOND),
+    ):
+        assert change()
+        versions.append(members.version("g"))
+    assert versions == sorted(set(versions))
+    assert not members.leave("g", "a", "i1")
+    assert members.version("g") == versions[-1]
+    assert Membership(10 * SECOND, starts=2).version("g") > versions[-1]
+
+
+def test_a_second_process_with_the_same_id_is_refused_while_the_first_lives() -> None:
+    members = Membership(10 * SECOND, starts=1)
+    members.heartbeat("g", member("a", "i1"), 0, 0)
+    with pytest.raises(MemberIdTaken):
+        members.heartbeat("g", member("a", "i2"), 5 * SECOND, 0)
+    assert not members.leave("g", "a", "i2")
+    assert names(members) == ["a"]
+    # Dead, though nobody has counted it out yet.
+    assert members.heartbeat("g", member("a", "i2"), 10 * SECOND, 0)
+
+
+def test_a_wall_clock_that_jumps_decides_nothing() -> None:
+    members = Membership(10 * SECOND, starts=1)
+    members.heartbeat("g", member("a"), 0, 1_700_000_000_000)
+    members.heartbeat("g", member("a"), SECOND, 0)
+    assert members.expire(10 * SECOND) == []
+
+
+async def heartbeat(cluster: Cluster, name: str, instance: str = "i1") -> pb.HeartbeatReply:
+    return await cluster.stub.Heartbeat(  # type: ignore[no-any-return]
+        pb.HeartbeatRequest(
+            group=GROUP,
+            member_id=name,
+            instance=instance,
+            mode=pb.CLUSTERING,
+            subscriptions=[pb.TopicSubscription(topic=TOPIC, expression="*")],
+        )
+    )
+
+
+def watch(cluster: Cluster) -> AsyncIterator[pb.GroupEvent]:
+    call: Any = cluster.stub.WatchGroup(pb.WatchGroupRequest(group=GROUP))
+    return call.__aiter__()  # type: ignore[no-any-return]
+
+
+async def event_with(events: AsyncIterator[pb.GroupEvent], condition: Any) -> pb.GroupEvent:
+    async with asyncio.timeout(10):
+        while True:
+            event = await anext(events)
+            if condition(event):
+                return event
+
+
+def ids(event: pb.GroupEvent | pb.HeartbeatReply) -> list[str]:
+    return [entry.member_id for entry in event.members]
+
+
+async def test_a_heartbeat_tells_who_is_in_and_how_often_to_come_back(cluster: Cluster) -> None:
+    await heartbeat(cluster, "b")
+    reply = await heartbeat(cluster, "a")
+    assert ids(reply) == ["a", "b"]
+    assert (reply.heartbeat_seconds, reply.lease_seconds) == (3.0, 10.0)
+    assert reply.members[0].subscriptions[0].topic == TOPIC
+    assert reply.members[0].peer
+    again = await heartbeat(cluster, "a")
+    assert again.membership_version == reply.membership_version
+
+
+async def test_a_second_process_with_a_member_s_id_is_told(cluster: Cluster) -> None:
+    await heartbeat(cluster, "a", "i1")
+    with pytest.raises(Exception, match="in use by a live process") as refused:
+        await heartbeat(cluster, "a", "i2")
+    metadata: Any = refused.value
+    (raw,) = [v for k, v in metadata.trailing_metadata() if k == ERROR_METADATA_KEY]
+    assert Error.FromString(raw).code == Error.MEMBER_ID_TAKEN
+
+
+async def test_watchers_see_members_come_and_go(cluster: Cluster) -> None:
+    events = watch(cluster)
+    first = await anext(events)
+    assert ids(first) == []
+    await heartbeat(cluster, "a")
+    joined = await event_with(events, lambda event: ids(event) == ["a"])
+    assert joined.membership_version > first.membership_version
+    await cluster.stub.Leave(pb.LeaveRequest(group=GROUP, member_id="a", instance="i1"))
+    left = await event_with(events, lambda event: ids(event) == [])
+    assert left.membership_version > joined.membership_version
+
+
+async def test_watchers_see_a_member_fall_silent(cluster: Cluster) -> None:
+    cluster.more_settings |= {"heartbeat_seconds": 0.05, "lease_seconds": 0.2}
+    await cluster.restart_service()
+    await heartbeat(cluster, "a")
+    events = watch(cluster)
+    await event_with(events, lambda event: ids(event) == ["a"])
+    await event_with(events, lambda event: ids(event) == [])
+
+
+async def test_a_restart_of_the_service_is_no_change_of_members(cluster: Cluster) -> None:
+    await heartbeat(cluster, "a")
+    before = await heartbeat(cluster, "b")
+    await cluster.restart_service()
+    # The first to call again does not find itself alone.
+    after = await heartbeat(cluster, "a")
+    assert ids(after) == ["a", "b"]
+    assert after.membership_version > before.membership_version
+
+
+async def test_a_watcher_that_reads_slowly_gets_one_event_for_many_changes(
+    cluster: Cluster,
+) -> None:
+    events = watch(cluster)
+    await anext(events)
+    for number in range(500):
+        await heartbeat(cluster, f"m{number:03}")
+    seen = 0
+    async with asyncio.timeout(10):
+        async for event in events:
+            seen += 1
+            if len(event.members) == 500:
+                break
+    assert seen <= 500
+
+
+async def test_watchers_are_told_of_routes_and_of_the_group_s_end(cluster: Cluster) -> None:
+    await cluster.start_of()
+    await cluster.until_revision()
+    events = watch(cluster)
+    await anext(events)
+    await cluster.add_queues(1)
+    await event_with(events, lambda event: event.routes_changed)
+    await cluster.delete_topic()
+    await event_with(events, lambda event: event.routes_changed)
+    await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+    await event_with(events, lambda event: event.deleted)
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+async def test_members_are_listed_per_group(cluster: Cluster) -> None:
+    await heartbeat(cluster, "a")
+    reply = await cluster.stub.ListMembers(pb.ListMembersRequest())
+    assert [(entry.group, len(entry.members)) for entry in reply.groups] == [(GROUP, 1)]
+
+
+async def test_too_many_watchers_are_refused(cluster: Cluster) -> None:
+    cluster.more_settings["watchers_max"] = 2
+    await cluster.restart_service()
+    kept = [watch(cluster), watch(cluster)]
+    for events in kept:
+        await anext(events)
+    with pytest.raises(Exception, match="too much at once"):
+        await anext(watch(cluster))
