@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.fake_nameserver import FakeNameserver
+from support.broker_routes import BrokerRoutes
 
 
 @pytest.fixture
-async def nameserver() -> AsyncIterator[FakeNameserver]:
-    async with FakeNameserver() as running:
+async def nameserver() -> AsyncIterator[BrokerRoutes]:
+    async with BrokerRoutes() as running:
         yield running

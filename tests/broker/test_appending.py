@@ -10,7 +10,7 @@ from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.broker import NOW_MS, RunningBroker, batch, bodies_of, running_broker
-from support.fake_nameserver import FakeNameserver
+from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
 
 
@@ -32,8 +32,8 @@ def with_bytes_at(request: Any, position: int, value: bytes) -> Any:
     return changed(request, frames=bytes(frames))
 
 
-async def test_what_was_appended_is_pulled(tmp_path: Path, nameserver: FakeNameserver) -> None:
-    nameserver.create_topic("T", {"broker-a": 2})
+async def test_what_was_appended_is_pulled(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         first = await broker.append("T", 1, b"one", b"two")
         second = await broker.append("T", 1, b"three")
@@ -49,12 +49,12 @@ async def test_what_was_appended_is_pulled(tmp_path: Path, nameserver: FakeNames
 
 
 async def test_each_refusal_says_what_is_wrong_and_stores_nothing(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
     """One broker, one request after the other: (request, error, what it says)."""
-    nameserver.create_topic("T", {"broker-a": 2})
-    nameserver.create_topic("Elsewhere", {"broker-b": 2})
-    nameserver.create_topic("ReadOnly", {"broker-a": 1}, permissions=4)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    await nameserver.create_topic("Elsewhere", {"broker-b": 2})
+    await nameserver.create_topic("ReadOnly", {"broker-a": 1}, permissions=4)
     good = batch("T", 0, b"one", b"two")
     size = len(good.frames) // 2
     cases: list[tuple[Any, type[errors.RockoonError], str]] = [
@@ -90,9 +90,9 @@ async def test_each_refusal_says_what_is_wrong_and_stores_nothing(
 
 
 async def test_a_batch_that_fits_into_no_file_is_refused_for_good(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     settings = {"commit_log_file_bytes": 4096}
     async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
         with pytest.raises(errors.MalformedBatch, match="does not fit into a file of 4096"):
@@ -103,9 +103,9 @@ async def test_a_batch_that_fits_into_no_file_is_refused_for_good(
 
 
 async def test_a_full_disk_refuses_appends_until_there_is_room_again(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     settings = {
         "disk_full_percent": 90,
@@ -148,9 +148,9 @@ def outcome(reply: Any) -> object:
 
 
 async def test_a_stream_answers_in_order_and_goes_on_after_a_refused_batch(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 2})
+    await nameserver.create_topic("T", {"broker-a": 2})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         replies = await stream_of(
             broker,
@@ -172,10 +172,10 @@ async def test_a_stream_answers_in_order_and_goes_on_after_a_refused_batch(
 
 
 async def test_a_stream_stops_reading_while_too_much_is_unanswered(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
     """64 batches of a stream may wait for their sync; the rest waits in the sender's hands."""
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
         await broker.append("T", 0, b"first")
@@ -194,9 +194,9 @@ async def test_a_stream_stops_reading_while_too_much_is_unanswered(
 
 
 async def test_appends_wait_while_too_many_bytes_are_unsynced(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     settings = {"unsynced_bytes_max": 4096}
     async with running_broker(tmp_path, [nameserver.address], disk=disk, **settings) as broker:
@@ -211,9 +211,9 @@ async def test_appends_wait_while_too_many_bytes_are_unsynced(
 
 
 async def test_a_sender_that_goes_away_leaves_the_broker_as_it_was(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
         disk.hold()

@@ -10,15 +10,15 @@ from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.process import ExitStatus
 from support.broker import RunningBroker, batch, running_broker
-from support.fake_nameserver import FakeNameserver
+from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
 from support.store_directory import in_log
 
 
 async def test_an_append_is_answered_and_seen_after_its_sync_only(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with (
         running_broker(tmp_path, [nameserver.address], disk=disk) as broker,
@@ -38,9 +38,9 @@ async def test_an_append_is_answered_and_seen_after_its_sync_only(
 
 
 async def test_appends_of_many_senders_share_one_sync(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 4})
+    await nameserver.create_topic("T", {"broker-a": 4})
     disk = HoldingDisk()
     async with (
         running_broker(tmp_path, [nameserver.address], disk=disk) as broker,
@@ -61,9 +61,9 @@ async def test_appends_of_many_senders_share_one_sync(
 
 
 async def test_flush_async_answers_without_waiting_for_a_sync(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     settings = {"flush": "async"}
     async with running_broker(tmp_path, [nameserver.address], disk=disk, **settings) as broker:
@@ -74,9 +74,9 @@ async def test_flush_async_answers_without_waiting_for_a_sync(
 
 
 async def test_a_failed_sync_ends_the_broker_and_nothing_is_acknowledged_any_more(
-    tmp_path: Path, nameserver: FakeNameserver
+    tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with (
         running_broker(tmp_path, [nameserver.address], disk=disk) as broker,

@@ -110,7 +110,9 @@ async def running_broker(
             )
         finally:
             if not address.done():
-                address.cancel()
+                address.set_exception(stop.fatal or RuntimeError("it did not serve"))
+                # Retrieved here too: nobody awaits it when `serve` raises.
+                address.exception()
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(life(), name="broker")

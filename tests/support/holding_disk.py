@@ -10,10 +10,15 @@ class HoldingDisk(FailingDisk):
 
     While held, `fdatasync` of a CommitLog file does not return. `release` lets it go on, after
     which it may still fail as `fail_sync` says.
+
+    Args:
+        held: begin held.
+        everything: hold the syncs of all files, those that a start makes included.
     """
 
-    def __init__(self, *, held: bool = False) -> None:
+    def __init__(self, *, held: bool = False, everything: bool = False) -> None:
         super().__init__()
+        self._everything = everything
         self._free = threading.Event()
         if not held:
             self._free.set()
@@ -25,6 +30,6 @@ class HoldingDisk(FailingDisk):
         self._free.set()
 
     def fdatasync(self, fd: int) -> None:
-        if in_log(self.paths[fd]):
+        if self._everything or in_log(self.paths[fd]):
             assert self._free.wait(60), "the test forgot to release the disk"
         super().fdatasync(fd)

@@ -61,6 +61,8 @@ class Registration:
         self._turns = Turns(nameservers.addresses)
         self._lease_id = 0
         self._settled = asyncio.Event()
+        # The name in the routes is another's, not ours to take out.
+        self._refused = False
         # Whether the last call was answered; for logging each change once.
         self._in_routes = False
 
@@ -104,6 +106,8 @@ class Registration:
         if isinstance(reason, NodeNameTaken) or (
             isinstance(reason, WrongCluster) and never_accepted
         ):
+            self._refused = True
+            self._settled.set()
             raise Fatal(ExitStatus.CONFIGURATION, str(reason))
         if self._in_routes or not self._settled.is_set():
             log.warning("not registered: %s; serving what is known, and trying on", reason)
@@ -115,6 +119,8 @@ class Registration:
 
     async def leave(self) -> None:
         """Take the broker out of the routes: one short try at each nameserver."""
+        if self._refused:
+            return
         request = nameserver_pb2.UnregisterNodeRequest(
             kind=self._node.kind, name=self._node.name, store_id=self._node.store_id
         )

@@ -71,7 +71,8 @@ async def serve(
                 await server.set_serving(True)
                 loops.append(tasks.create_task(keep_registered(registration, stop)))
                 await at_most(settings.first_routes_seconds_max, registration.wait_settled())
-                announce("broker", settings.name, address)
+                if not stop.requested:
+                    announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
 
                 await server.set_serving(False)

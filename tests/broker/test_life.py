@@ -1,0 +1,186 @@
+"""A broker's start and end: what it answers meanwhile, and what stops it from starting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rockoon_proto import errors
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_runtime.process import ExitStatus, Fatal
+from rockoon_runtime.settings import SettingsError
+from support.broker import RunningBroker, batch, running_broker
+from support.broker_routes import BrokerRoutes
+from support.etcd import free_ports
+from support.holding_disk import HoldingDisk
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE = health_pb2.HealthCheckRequest(service="rockoon.v1.Broker")
+
+
+@asynccontextmanager
+async def health_of(address: str) -> AsyncIterator[Any]:
+    async with aio.insecure_channel(address) as channel:
+        call = health_pb2_grpc.HealthStub(channel).Watch(SERVICE, wait_for_ready=True)
+        yield call
+        call.cancel()
+
+
+def cause_of(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+async def test_a_broker_that_recovers_is_not_ready_and_says_so(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]):
+        pass
+    disk = HoldingDisk(held=True, everything=True)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    # A watch of its health is a call that never ends by itself.
+    settings = {"listen": address, "drain_seconds_max": 0.2}
+    async with asyncio.TaskGroup() as tasks:
+
+        async def use() -> None:
+            async with running_broker(
+                tmp_path, [nameserver.address], disk=disk, **settings
+            ) as broker:
+                await broker.append("T", 0, b"x")
+                assert (await health.read()).status == SERVING
+                broker.stop.request("the test is over")
+                assert (await health.read()).status == NOT_SERVING
+
+        async with health_of(address) as health, aio.insecure_channel(address) as channel:
+            life = tasks.create_task(use())
+            assert (await health.read()).status == NOT_SERVING
+            early = RunningBroker(address, channel, None)  # type: ignore[arg-type]
+            with pytest.raises(errors.NotReady, match="recovering"):
+                await early.append("T", 0, b"x")
+            with pytest.raises(errors.NotReady):
+                await early.pull("T")
+            assert [reply async for reply in refused_stream(early)] == ["NOT_READY"]
+            disk.release()
+            await life
+
+
+async def refused_stream(broker: RunningBroker) -> AsyncIterator[str]:
+    try:
+        async for _ in broker.stub.AppendStream():
+            yield "answered"
+    except aio.AioRpcError as failure:
+        yield errors.from_rpc_error(failure, errors.BrokerUnavailable, broker="").name
+
+
+async def test_a_stop_answers_who_waits_and_finishes_what_was_taken(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """Stopping takes what the disk takes, and not the time that readers were ready to wait."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    disk = HoldingDisk()
+    async with (
+        running_broker(tmp_path, [nameserver.address], disk=disk) as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        pulling = tasks.create_task(broker.pull("T", wait_ms=30_000))
+        await broker.until(lambda seen: seen.waiting_pulls == 1)
+        disk.hold()
+        call = broker.stub.AppendStream()
+        for serial in range(3):
+            await call.write(batch("T", 0, b"%d" % serial, request_id=serial))
+        await broker.until(lambda seen: seen.messages_appended == 3)
+        unary = tasks.create_task(broker.append("T", 0, b"3"))
+        await broker.until(lambda seen: seen.messages_appended == 4)
+
+        broker.stop.request("the test says so")
+        assert (await pulling).status in (pb.NO_MESSAGE_IN_QUEUE, pb.NO_MATCHED_LOGIC_QUEUE)
+        assert nameserver.nodes == {}
+        disk.release()
+        replies = [await call.read() for _ in range(3)]
+        assert [reply.appended.first_queue_offset for reply in replies] == [0, 1, 2]
+        assert await call.read() is aio.EOF
+        assert (await unary).first_queue_offset == 3
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert (await broker.describe()).recovery_was_clean
+        assert await broker.bodies("T") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_an_idle_stream_does_not_hold_up_a_stop(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    settings = {"drain_seconds_max": 60.0}
+    async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
+        call = broker.stub.AppendStream()
+        await call.write(batch("T", 0, b"0"))
+        await call.read()
+        broker.stop.request("the test says so")
+        async with asyncio.timeout(10):
+            assert await call.read() is aio.EOF
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"commit_log_file_bytes": 1 << 20}, "expected 1048576 bytes"),
+        ({"consume_queue_file_entries": 10}, "expected 200 bytes"),
+    ],
+)
+async def test_a_store_of_another_shape_is_refused(
+    tmp_path: Path, nameserver: BrokerRoutes, changes: dict[str, Any], text: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"x")
+    await refused(tmp_path, nameserver, text, **changes)
+
+
+async def test_a_store_in_use_is_refused(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    async with running_broker(tmp_path, [nameserver.address]):
+        await refused(tmp_path, nameserver, "already open", name="broker-b")
+
+
+async def test_a_foreign_file_in_the_log_is_refused(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "notes.txt").write_text("mine")
+    await refused(tmp_path, nameserver, "notes.txt")
+
+
+async def test_a_damaged_topics_file_is_refused(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{")
+    await refused(tmp_path, nameserver, "topics.json cannot be read")
+    # It was refused for what is in the file alone, and the store is free again.
+    (tmp_path / "config" / "topics.json").unlink()
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.describe()
+
+
+async def refused(tmp_path: Path, nameserver: BrokerRoutes, text: str, **changes: Any) -> None:
+    with pytest.raises(BaseExceptionGroup) as failure:
+        async with running_broker(tmp_path, [nameserver.address], **changes):
+            pass
+    cause = cause_of(failure.value)
+    assert isinstance(cause, Fatal)
+    assert cause.status is ExitStatus.STORE
+    assert text in str(cause)
+
+
+async def test_settings_that_only_the_store_can_judge_are_refused_as_settings(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    for changes in ({"delete_when": "25"}, {"store_host": "no.such.host.invalid:1"}):
+        with pytest.raises(BaseExceptionGroup) as failure:
+            async with running_broker(tmp_path, [nameserver.address], **changes):
+                pass
+        assert isinstance(cause_of(failure.value), SettingsError)
