@@ -1,0 +1,189 @@
+"""The broker as a process: killed, told to stop, started on what it cannot use."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from rockoon_runtime.process import ExitStatus
+from support.broker import CHANNEL_OPTIONS, RunningBroker, batch, running_broker
+from support.broker_routes import BrokerRoutes
+
+HERE = Path(__file__).parent
+QUEUES = 4
+MODULE = ("-m", "rockoon_broker")
+
+
+class Process:
+    """A broker process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def wait_ready(self) -> str:
+        """Its address, once it serves."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(30):
+            line = await self._process.stdout.readline()
+        assert line, await self.end()
+        return str(json.loads(line)["address"])
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def end(self) -> tuple[int, str]:
+        """Exit status and what it wrote to standard error."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(30):
+            text = (await self._process.stderr.read()).decode()
+            return await self._process.wait(), text
+
+    def put_away(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+
+
+@asynccontextmanager
+async def process(
+    root: Path, nameserver: str, *more: str, program: tuple[str, ...] = MODULE
+) -> AsyncIterator[Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *program,
+        *("--listen", "127.0.0.1:0", "--name", "broker-a", "--nameservers", nameserver),
+        *("--store-path", str(root), "--disk-full-percent", "100", "--disk-forced-percent", "100"),
+        *("--commit-log-file-bytes", "4MiB", "--consume-queue-file-entries", "1000", *more),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+    )
+    running = Process(started)
+    try:
+        yield running
+    finally:
+        running.put_away()
+        await started.wait()
+
+
+@asynccontextmanager
+async def calls_to(address: str) -> AsyncIterator[RunningBroker]:
+    async with aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        yield RunningBroker(address, channel, None)  # type: ignore[arg-type]
+
+
+def numbered(queue_id: int, serial: int) -> list[bytes]:
+    """The bodies of a queue's batch: ten lines that say where they belong."""
+    return [b"queue %d batch %d line %d" % (queue_id, serial, line) for line in range(10)]
+
+
+async def send_until_acknowledged(broker: RunningBroker, batches: int) -> list[int]:
+    """Keep 40 batches in flight; returns how many of each queue's were acknowledged."""
+    call = broker.stub.AppendStream()
+    acknowledged = [0] * QUEUES
+    for turn in range(batches + 40):
+        queue_id, serial = turn % QUEUES, turn // QUEUES
+        await call.write(batch("T", queue_id, *numbered(queue_id, serial), request_id=queue_id))
+        if turn >= 40:
+            reply: Any = await call.read()
+            assert reply.HasField("appended"), reply
+            assert reply.appended.first_queue_offset == acknowledged[reply.request_id] * 10
+            acknowledged[reply.request_id] += 1
+    call.cancel()
+    return acknowledged
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_a_kill_during_load_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, nameserver: BrokerRoutes, flush: str
+) -> None:
+    """With `async` too: the process dies, the system and its page cache do not."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    randomness = random.Random(seed)
+    await nameserver.create_topic("T", {"broker-a": QUEUES})
+    acknowledged = [0] * QUEUES
+    async with process(tmp_path, nameserver.address, "--flush", flush) as first:
+        async with calls_to(await first.wait_ready()) as broker:
+            acknowledged = await send_until_acknowledged(broker, randomness.randrange(50, 1000))
+            first.signal(signal.SIGKILL)
+        assert (await first.end())[0] == -signal.SIGKILL
+
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert not (await broker.describe()).recovery_was_clean
+        for queue_id in range(QUEUES):
+            found = await broker.bodies("T", queue_id)
+            assert len(found) % 10 == 0, "a batch was torn"
+            assert len(found) >= acknowledged[queue_id] * 10
+            expected = [
+                body for serial in range(len(found) // 10) for body in numbered(queue_id, serial)
+            ]
+            assert found == expected
+            appended = await broker.append("T", queue_id, b"next")
+            assert appended.first_queue_offset == len(found)
+
+
+async def test_a_signal_stops_it_cleanly(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with process(tmp_path, nameserver.address) as first:
+        async with calls_to(await first.wait_ready()) as broker:
+            await broker.append("T", 0, b"x")
+            first.signal(signal.SIGTERM)
+            status, text = await first.end()
+        assert status == ExitStatus.STOPPED, text
+        assert "Traceback" not in text
+        assert nameserver.nodes == {}
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_a_sync_that_fails_ends_the_process_with_its_own_status(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    program = (str(HERE / "broker_on_a_failing_disk.py"),)
+    async with process(tmp_path, nameserver.address, program=program) as first:
+        async with calls_to(await first.wait_ready()) as broker:
+            await broker.append("T", 0, b"good")
+            first.signal(signal.SIGUSR1)
+            call = broker.stub.AppendStream()
+            reply: Any = None
+            for serial in range(1000):
+                await call.write(batch("T", 0, b"bad"))
+                reply = await call.read()
+                if reply is aio.EOF or reply.HasField("error"):
+                    break
+                assert serial < 999, "it goes on acknowledging"
+            status, text = await first.end()
+        assert status == ExitStatus.DISK_FAILED, text
+        assert text.splitlines()[-1].startswith("rockoon-broker: a sync of ")
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_store_it_cannot_use_ends_the_start_with_one_sentence(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with (
+        running_broker(tmp_path, [nameserver.address]),
+        process(tmp_path, nameserver.address) as second,
+    ):
+        status, text = await second.end()
+    assert status == ExitStatus.STORE
+    assert text.splitlines()[-1].endswith("is in use by another process")
+    assert "Traceback" not in text
+
+
+async def test_a_setting_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('flush_mode = "sync"\n')
+    async with process(tmp_path, "127.0.0.1:1", "--config", str(config)) as first:
+        status, text = await first.end()
+    assert status == ExitStatus.CONFIGURATION
+    assert "unknown setting 'flush_mode'" in text
