@@ -42,7 +42,7 @@ class Cluster:
     def settings(self, **more: Any) -> OffsetSettings:
         given = {
             "listen": "127.0.0.1:0",
-            "nameservers": (self.nameserver.address,),
+            "nameservers": (self.nameserver.listen,),
             "store_path": self.store_path,
             "broker_timeout_seconds": 1.0,
             "route_wait_seconds": 1.0,

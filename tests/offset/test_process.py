@@ -1,0 +1,223 @@
+"""The service as a process: killed, locked out, registered, out of disk."""
+
+import asyncio
+import contextlib
+import json
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from offset.cluster import GROUP, TOPIC, Cluster, running
+
+from rockoon_offset import journal
+from rockoon_offset.server import serve
+from rockoon_proto.v1 import nameserver_pb2 as ns
+from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
+
+COMMITTERS = 20
+KILLS = 3
+
+
+class Process:
+    """`python -m rockoon_offset` with a stub to talk to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, stub: Any, ready: Any) -> None:
+        self.process = process
+        self.stub = stub
+        self.ready = ready
+
+    async def killed(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def process(
+    cluster: Cluster, *arguments: str, before: Callable[[], None] | None = None
+) -> AsyncIterator[Process]:
+    """The cluster's own service must be stopped: there is one store."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "rockoon_offset",
+        "--listen=127.0.0.1:0",
+        f"--nameservers={cluster.nameserver.address}",
+        f"--store-path={cluster.store_path}",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=before,
+    )
+    assert started.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            ready = await started.stdout.readline()
+        line = json.loads(ready) if ready else {}
+        async with aio.insecure_channel(line.get("address", "127.0.0.1:1")) as channel:
+            yield Process(started, OffsetServiceStub(channel), line)
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def starts(stub: Any, cluster: Cluster, queues: int) -> list[pb.Start]:
+    request = pb.ResolveRequest(
+        group=GROUP,
+        member_id="m1",
+        queues=[cluster.ref(queue_id) for queue_id in range(queues)],
+        policy=ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST),
+        route_revision=cluster.nameserver.revision,
+    )
+    return list((await stub.Resolve(request)).starts)
+
+
+async def commit_until_it_dies(
+    stub: Any, cluster: Cluster, start: pb.Start, acknowledged: dict[int, int]
+) -> None:
+    """Go forward one by one; note what was acknowledged."""
+    offset = start.offset
+    with contextlib.suppress(aio.AioRpcError):
+        while True:
+            offset += 1
+            entry = pb.CommitEntry(queue=start.queue, offset=offset, epoch=start.epoch)
+            request = pb.CommitRequest(group=GROUP, member_id="m1", entries=[entry])
+            (result,) = (await stub.Commit(request)).results
+            if result.HasField("error"):
+                raise AssertionError(result.error.message)
+            acknowledged[start.queue.queue_id] = offset
+
+
+async def test_killed_again_and_again_under_load_nothing_acknowledged_is_lost(
+    cluster: Cluster,
+) -> None:
+    await cluster.stop_service()
+    await cluster.create_topic("busy", queues=1)
+    await cluster.add_queues(COMMITTERS - 2)
+    for queue_id in range(COMMITTERS):
+        cluster.broker.queue(TOPIC, queue_id).append(1_000_000)
+    acknowledged: dict[int, int] = {}
+    for kill in range(1, KILLS + 1):
+        # A small journal, so that generations change under the load too.
+        async with process(cluster, "--journal-bytes-max=16384") as service:
+            found = await starts(service.stub, cluster, COMMITTERS)
+            for start in found:
+                assert start.offset >= acknowledged.get(start.queue.queue_id, 0)
+            wanted = kill * 2000
+            async with asyncio.TaskGroup() as tasks:
+                for start in found:
+                    tasks.create_task(
+                        commit_until_it_dies(service.stub, cluster, start, acknowledged)
+                    )
+                await cluster.until(lambda: sum(acknowledged.values()) > wanted, 30)  # noqa: B023
+                await service.killed()
+    await cluster.start_service()
+    stored = {entry.queue.queue_id: entry.offset for entry in await cluster.progress()}
+    for queue_id, offset in acknowledged.items():
+        # One more may have reached the disk without its answer reaching us.
+        assert offset <= stored[queue_id] <= offset + 1
+
+
+async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_more(
+    cluster: Cluster,
+) -> None:
+    await cluster.stop_service()
+    cluster.broker.queue(TOPIC).append(1_000_000)
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    acknowledged: dict[int, int] = {}
+    async with process(cluster, "--export-seconds=0", before=small_files) as service:
+        (start, _) = await starts(service.stub, cluster, 2)
+        async with asyncio.timeout(20):
+            await commit_until_it_dies(service.stub, cluster, start, acknowledged)
+            assert await service.process.wait() == ExitStatus.DISK_FAILED
+        assert service.process.stderr is not None
+        assert b"File too large" in await service.process.stderr.read()
+    assert acknowledged[0] > 3
+    await cluster.start_service()
+    assert (await cluster.progress())[0].offset >= acknowledged[0]
+
+
+async def test_a_second_process_on_the_same_store_is_refused(cluster: Cluster) -> None:
+    async with process(cluster) as second, asyncio.timeout(10):
+        assert await second.process.wait() == ExitStatus.STORE
+        assert second.process.stderr is not None
+        assert b"in use by another process" in await second.process.stderr.read()
+
+
+async def test_a_second_service_with_another_store_is_refused(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("offset", "offset-2"):
+        settings = cluster.settings(store_path=tmp_path / name, name=name)
+        with pytest.raises(BaseExceptionGroup) as refused:
+            async with running(settings, Stop(), capsys):
+                pass
+        fatal = root_cause(refused.value)
+        assert isinstance(fatal, Fatal)
+        assert cluster.address in str(fatal)
+    assert await cluster.progress() == []
+
+
+async def test_the_service_is_in_the_routes_while_it_runs_and_keeps_its_identity(
+    cluster: Cluster,
+) -> None:
+    key = (ns.OFFSET_SERVICE, "offset")
+    first = cluster.nameserver.nodes[key]
+    assert first.address == cluster.address
+    await cluster.stop_service()
+    assert key not in cluster.nameserver.nodes
+    await cluster.start_service()
+    again = cluster.nameserver.nodes[key]
+    assert again.store_id == first.store_id
+    # Renewed: a nameserver that lost it is told again.
+    del cluster.nameserver.nodes[key]
+    await cluster.until(lambda: key in cluster.nameserver.nodes)
+
+
+async def test_a_damaged_journal_is_refused_with_the_place(
+    cluster: Cluster,
+) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    epoch = (await cluster.start_of()).epoch
+    await cluster.commit(10, epoch)
+    await cluster.stop_service()
+    path = journal.journal_path(cluster.store_path / "journal", 1)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(Fatal, match=r"000000000001.journal is damaged: .* at byte 28") as refused:
+        await serve(cluster.settings(), Stop())
+    assert refused.value.status is ExitStatus.STORE
+    assert path.read_bytes() == bytes(data)
+
+
+async def test_until_a_nameserver_has_answered_commits_are_taken_and_nothing_is_decided(
+    cluster: Cluster,
+) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    start = await cluster.start_of()
+    await cluster.stop_service()
+    nameserver = cluster.nameserver.address
+    await cluster.nameserver.stop()
+    stop = Stop()
+    settings = cluster.settings(nameservers=(nameserver,), listen=cluster.address)
+    async with asyncio.TaskGroup() as tasks, aio.insecure_channel(cluster.address) as channel:
+        serving = tasks.create_task(serve(settings, stop))
+        cluster.stub = OffsetServiceStub(channel)
+        await channel.channel_ready()
+        with pytest.raises(Exception, match="no nameserver has answered yet"):
+            await cluster.start_of()
+        assert not (await cluster.commit(10, start.epoch)).HasField("error")
+        stop.request("the scenario is over")
+    assert serving.done()
+    await cluster.nameserver.start()
