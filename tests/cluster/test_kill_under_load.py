@@ -20,7 +20,8 @@ import rockoon
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue, SendResult
-from rockoon.producer import Producer, Receipt
+from rockoon.producer import Producer
+from rockoon.receipt import Receipt
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 
 TOPIC = "load"

@@ -39,12 +39,16 @@ class Received:
 
     group: str
     messages: Counter[str] = field(default_factory=Counter)
+    # Message id → where it stands: more than one place if it was stored more than once.
+    places: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     # The last offset seen per (member, queue): offsets must rise within one member's life.
     last_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     backward_steps: int = 0
 
     def take(self, member: str, message: Message) -> None:
         self.messages[message.message_id] += 1
+        stands = (str(message.queue), message.queue_offset)
+        self.places.setdefault(message.message_id, set()).add(stands)
         place = (member, str(message.queue))
         if message.queue_offset <= self.last_offsets.get(place, -1):
             self.backward_steps += 1
@@ -52,6 +56,10 @@ class Received:
 
     def missing(self, acknowledged: set[str]) -> set[str]:
         return acknowledged - self.messages.keys()
+
+    @property
+    def stored_twice(self) -> int:
+        return sum(len(places) > 1 for places in self.places.values())
 
     @property
     def duplicates(self) -> int:
