@@ -71,7 +71,7 @@ _FATAL = (
     TopicNotFound,
     WrongCluster,
 )
-_LAST_COMMIT_SECONDS_MAX = 5.0
+_LAST_COMMIT_SECONDS_MAX = 3.0
 
 
 @dataclass(slots=True)
@@ -547,18 +547,23 @@ class PushConsumer:
             self._store.update(reading.queue, reading.process_queue.commit_offset)
 
     async def _commit_before_loss(self, readings: Iterable[Reading]) -> None:
-        """Store progress of queues that are about to be given up, if that is soon done."""
+        """Store progress of queues that are about to be given up, if that can be done soon."""
         chosen = list(readings)
         for reading in chosen:
             self._update(reading)
+        persisted = Persisted()
+        backoff = Backoff()
         try:
             async with asyncio.timeout(_LAST_COMMIT_SECONDS_MAX):
-                persisted = await self._store.persist([reading.queue for reading in chosen])
+                while True:
+                    persisted = await self._store.persist([reading.queue for reading in chosen])
+                    self.statistics.commits += len(persisted.stored)
+                    self.statistics.fenced += len(persisted.lost)
+                    if not persisted.kept:
+                        break
+                    await asyncio.sleep(backoff.next_seconds())
         except (RockoonError, TimeoutError) as error:
             log.warning("the last progress of %d queues is not stored: %r", len(chosen), error)
-            return
-        self.statistics.commits += len(persisted.stored)
-        self.statistics.fenced += len(persisted.lost)
         for queue, reason in {**persisted.kept, **persisted.lost}.items():
             log.warning("the last progress of %s is not stored: %s", queue, reason)
 

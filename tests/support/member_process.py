@@ -1,0 +1,28 @@
+"""A member of a group in a process of its own, to be killed: prints each body it has handled.
+
+python member_process.py NAMESERVERS GROUP TOPIC
+"""
+
+import asyncio
+import sys
+
+import rockoon
+from rockoon.message import Message
+
+
+async def main(nameservers: str, group: str, topic: str) -> None:
+    async def handle(message: Message) -> None:
+        sys.stdout.write(message.body.decode() + "\n")
+        sys.stdout.flush()
+
+    async with (
+        rockoon.connect(nameservers) as cluster,
+        cluster.push_consumer(
+            group, {topic: "*"}, handle, consume_from="first", commit_seconds=0.1
+        ) as consumer,
+    ):
+        await consumer.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))
