@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from grpc import aio
 
+from rockoon_offset.disk import Disk
 from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import nameserver_pb2 as ns
@@ -27,14 +26,13 @@ POLL_SECONDS = 0.005
 class Cluster:
     """What a scenario works with."""
 
-    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.nameserver = FakeNameserver()
         self.broker = FakeBroker()
         self.store_path = directory / "store"
         self.stub: Any = None
         self.address = ""
         self.stop = Stop()
-        self._capsys = capsys
         self._stack = contextlib.AsyncExitStack()
         self._service: contextlib.AsyncExitStack | None = None
         self.more_settings: dict[str, Any] = {}
@@ -70,9 +68,7 @@ class Cluster:
         assert self._service is None
         stack = contextlib.AsyncExitStack()
         self.stop = Stop()
-        self.address = await stack.enter_async_context(
-            running(self.settings(), self.stop, self._capsys)
-        )
+        self.address = await stack.enter_async_context(running(self.settings(), self.stop))
         channel = await stack.enter_async_context(aio.insecure_channel(self.address))
         self.stub = OffsetServiceStub(channel)
         self._service = stack
@@ -194,19 +190,20 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: OffsetSettings, stop: Stop, capsys: pytest.CaptureFixture[str]
+    settings: OffsetSettings, stop: Stop, disk: Disk | None = None
 ) -> AsyncIterator[str]:
-    """A service in this loop; gives its address when it is ready."""
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(serve(settings, stop))
-        address = ""
-        async with asyncio.timeout(10):
-            while not address:
-                assert not task.done(), "it ended before it was ready"
-                for line in capsys.readouterr().out.splitlines():
-                    address = json.loads(line)["address"]
-                await asyncio.sleep(POLL_SECONDS)
+    """A service in this loop; gives its address when it is ready. What `serve` raises is raised."""
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def life() -> None:
         try:
-            yield address
+            await serve(
+                settings, stop, disk=disk, announce=lambda *ready: address.set_result(ready[2])
+            )
         finally:
-            stop.request("the scenario is over")
+            address.cancel()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(life(), name="offset service")
+        yield await address
+        stop.request("the scenario is over")

@@ -6,8 +6,8 @@ from offset.cluster import Cluster
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """A running service, a nameserver, and a broker with topic `orders` of two queues."""
-    async with Cluster(tmp_path, capsys) as started:
+    async with Cluster(tmp_path) as started:
         await started.create_topic(queues=2)
         yield started

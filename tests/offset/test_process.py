@@ -155,12 +155,12 @@ async def test_a_second_process_on_the_same_store_is_refused(cluster: Cluster) -
 
 
 async def test_a_second_service_with_another_store_is_refused(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     for name in ("offset", "offset-2"):
         settings = cluster.settings(store_path=tmp_path / name, name=name)
         with pytest.raises(BaseExceptionGroup) as refused:
-            async with running(settings, Stop(), capsys):
+            async with running(settings, Stop()):
                 pass
         fatal = root_cause(refused.value)
         assert isinstance(fatal, Fatal)

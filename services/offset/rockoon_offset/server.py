@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from grpc import aio
 
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.commits import Commits, QueueEnds
+from rockoon_offset.disk import Disk
 from rockoon_offset.export_files import ExportFiles
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
@@ -55,11 +57,23 @@ class Parts:
     servicer: OffsetService
 
 
-async def serve(settings: OffsetSettings, stop: Stop) -> None:
+async def serve(
+    settings: OffsetSettings,
+    stop: Stop,
+    *,
+    disk: Disk | None = None,
+    announce: Callable[[str, str, str], None] = announce,
+) -> None:
     """Run the offset service until `stop` is requested.
 
     It is announced when it has read the routes and is in them. From then on it goes on with what
     it knows while nameservers or brokers are away.
+
+    Args:
+        settings: see there.
+        stop: ends it.
+        disk: the file system of the journal.
+        announce: told kind, name and address when it serves.
 
     Raises:
         SettingsError: no nameserver, or a lease that heartbeats cannot keep.
@@ -70,12 +84,12 @@ async def serve(settings: OffsetSettings, stop: Stop) -> None:
         raise SettingsError("nameservers is empty: where should progress be registered?")
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
-    store = open_store(settings, stop)
+    store = open_store(settings, stop, disk)
     nameservers = Nameservers(settings.nameservers, settings.cluster)
     try:
         parts = assembled(settings, store, nameservers)
         try:
-            await run_parts(settings, stop, store, nameservers, parts)
+            await run_parts(settings, stop, store, nameservers, parts, announce)
         finally:
             await parts.brokers.close()
     finally:
@@ -83,12 +97,17 @@ async def serve(settings: OffsetSettings, stop: Stop) -> None:
         close_store(store, stop)
 
 
-def open_store(settings: OffsetSettings, stop: Stop) -> Store:
+def open_store(settings: OffsetSettings, stop: Stop, disk: Disk | None) -> Store:
     def disk_failed(failure: StoreFailed) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
 
     try:
-        return Store(settings.store_path, disk_failed, journal_bytes_max=settings.journal_bytes_max)
+        return Store(
+            settings.store_path,
+            disk_failed,
+            disk=disk,
+            journal_bytes_max=settings.journal_bytes_max,
+        )
     except (StoreCorrupt, StoreLocked) as failure:
         raise Fatal(ExitStatus.STORE, str(failure)) from failure
     except OSError as failure:
@@ -140,7 +159,12 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
 
 
 async def run_parts(
-    settings: OffsetSettings, stop: Stop, store: Store, nameservers: Nameservers, parts: Parts
+    settings: OffsetSettings,
+    stop: Stop,
+    store: Store,
+    nameservers: Nameservers,
+    parts: Parts,
+    announce: Callable[[str, str, str], None],
 ) -> None:
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
