@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster, connect
     from rockoon.errors import RockoonError
     from rockoon.message import Batch, Message, MessageQueue, SendResult
+    from rockoon.receipt import Receipt, SendResults
     from rockoon.routes import TopicRoute
 
 __all__ = [
@@ -23,8 +24,10 @@ __all__ = [
     "Cluster",
     "Message",
     "MessageQueue",
+    "Receipt",
     "RockoonError",
     "SendResult",
+    "SendResults",
     "TopicRoute",
     "connect",
     "errors",
@@ -36,8 +39,10 @@ _HOMES = {
     "Cluster": "rockoon.connection",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
+    "Receipt": "rockoon.receipt",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
+    "SendResults": "rockoon.receipt",
     "TopicRoute": "rockoon.routes",
     "connect": "rockoon.connection",
 }

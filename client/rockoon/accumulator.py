@@ -296,7 +296,11 @@ class Accumulator:
         """Drop the empty lanes of topics that are not among the known ones."""
         for lane in self.lanes():
             if lane.topic not in known and lane.is_empty and not lane.out:
-                if lane.queue is None:
-                    del self.spread[lane.topic]
-                else:
-                    del self.chosen[lane.queue]
+                self.forget(lane)
+
+    def forget(self, lane: Lane) -> None:
+        """Drop a lane; whoever empties it settles its batches."""
+        if lane.queue is None:
+            del self.spread[lane.topic]
+        else:
+            del self.chosen[lane.queue]

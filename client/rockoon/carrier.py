@@ -322,6 +322,7 @@ class Carrier:
         for lane in self.accumulator.lanes_of(route.name):
             if lane.queue is not None and lane.queue not in route.births:
                 queue = lane.queue
+                self.accumulator.forget(lane)
                 for batch in lane.take_all():
                     self.settle(
                         batch,

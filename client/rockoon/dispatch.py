@@ -244,10 +244,12 @@ class Dispatcher:
         if lane.not_before > now:
             self._alarm(lane, lane.not_before)
             return None
-        queues = self._queues.get(lane.topic) if lane.queue is None else (lane.queue,)
+        queues = self._queues.get(lane.topic)
         if not queues:
             self._absent[lane] = None
             return None
+        if lane.queue is not None:
+            queues = (lane.queue,)
         is_due = (
             head is not lane.batch or lane.is_hurried or head.linger_end <= now or head.tries > 0
         )

@@ -113,8 +113,8 @@ def _reserved_reason(name: str) -> str:
 
 def _join(keys: Sequence[str]) -> str:
     for key in keys:
-        if not key or KEY_SEPARATOR in key:
-            raise InvalidProperty(name=PROPERTY_KEYS, reason=f"{key!r} is empty or has a space")
+        if not isinstance(key, str) or not key or KEY_SEPARATOR in key:
+            raise InvalidProperty(name=PROPERTY_KEYS, reason=f"{key!r} is no key")
     return KEY_SEPARATOR.join(keys)
 
 

@@ -84,9 +84,7 @@ class Producer:
         self._key_hash = key_hash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._carrier = Carrier(
-            cluster, self.settings, clock, self._place_early, self._fail_early
-        )
+        self._carrier = Carrier(cluster, self.settings, clock, self._place_early, self._fail_early)
         self._accumulator = self._carrier.accumulator
         self._early: dict[str, _EarlyMessages] = {}
         # What `send` reads for every message.
@@ -217,11 +215,16 @@ class Producer:
         spans: list[tuple[ProducerBatch, int, int]] = []
         batch: ProducerBatch | None = None
         first = index = 0
-        key_of_each = None if keys is None else iter(keys)
+        none: tuple[()] = ()
+        keys_left = None if keys is None else iter(keys)
         drain_bytes = self.settings.drain_bytes
         accumulator = self._accumulator
         async for body in _each(bodies):
-            own_keys = None if key_of_each is None else next(key_of_each)
+            own_keys = None
+            if keys_left is not None:
+                own_keys = next(keys_left, none)
+                if own_keys is none:
+                    raise InvalidArgument(reason="there are fewer keys than bodies")
             if accumulator.buffered_bytes > drain_bytes:
                 await self._make_room()
             receipt = self.send(topic, body, keys=own_keys, tags=tags, key=key, queue=queue)
@@ -233,6 +236,8 @@ class Producer:
             index = receipt.index
         if batch is not None:
             spans.append((batch, first, index - first + 1))
+        if keys_left is not None and next(keys_left, none) is not none:
+            raise InvalidArgument(reason="there are more keys than bodies")
         for batch, _, count in spans:
             batch.awaited += count
             self._accumulator.hurry(batch)
