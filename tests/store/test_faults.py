@@ -1,6 +1,7 @@
 """The disk refuses or dies: nothing that was acknowledged is lost, and no offset is wasted."""
 
 import errno
+import queue
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.store import Store
 from rockoon_broker.store.verify import verify_store
+from rockoon_format.batch import encode_batch
 from support.store_directory import (
+    BORN_HOST,
+    NOW_MS,
     FailingDisk,
     Owner,
     crashed_copy,
@@ -227,3 +232,22 @@ def test_a_closed_store_refuses_everything_and_closes_once(tmp_path: Path) -> No
     owner.store.close()
     with pytest.raises(StoreClosed):
         owner.append()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_a_callback_fails_the_store_rather_than_hanging_it(tmp_path: Path) -> None:
+    failed: queue.Queue[OSError] = queue.Queue()
+
+    def broken(end_offset: int) -> None:
+        raise RuntimeError(f"{end_offset} goes nowhere")
+
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC))
+    owner.store.close()
+    store = Store.open(settings(tmp_path, flush=Flush.SYNC), on_synced=broken, on_failed=failed.put)
+    frames, lengths = encode_batch(b"T", 0, [b"x"], [b""], NOW_MS, BORN_HOST)
+    store.append("T", 0, frames, lengths, NOW_MS)
+    assert "goes nowhere" in str(failed.get(timeout=30))
+    with pytest.raises(StoreFailed):
+        store.append("T", 0, frames, lengths, NOW_MS)
+    store.close()
+    assert (tmp_path / "abort").exists()

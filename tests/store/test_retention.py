@@ -215,3 +215,16 @@ def test_a_tick_cleans_only_when_it_is_time(tmp_path: Path) -> None:
     cleaned.store.tick(start + 70_000)
     assert cleaned.store.writable
     cleaned.store.close()
+
+
+def test_files_that_no_recovery_point_covers_stay(cleaned: Cleaned) -> None:
+    cleaned.fill(2)
+    for _ in range(3):
+        cleaned.owner.append(bodies=[bytes(500)] * 5)
+    cleaned.disk.usage_percent = 86
+    cleaned.clean(hour=12)
+    assert cleaned.store.log_min_offset == 4096
+    cleaned.owner.write_point()
+    cleaned.clean(hour=12)
+    assert cleaned.store.log_min_offset == 4 * 4096
+    cleaned.store.close()

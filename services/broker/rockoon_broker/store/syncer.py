@@ -195,6 +195,10 @@ class Syncer:
             except OSError as error:
                 self._fail(error)
                 return
+            except Exception as error:
+                # A bug, here or in a callback: the owner must not wait for syncs that never come.
+                self._fail(OSError(f"the syncing thread ended: {error!r}"))
+                raise
 
     def _has_work(self) -> bool:
         return bool(self._sync or self._wanted_file or self._point or self._doomed)
