@@ -66,6 +66,11 @@ async def send(cluster: Cluster, topic: str, bodies: Sequence[bytes], **more: An
         await producer.send_many(topic, bodies, **more)
 
 
+async def add_queues(cluster: Cluster, topic: str, queues: dict[str, int]) -> None:
+    route = await cluster.admin.update_topic(topic, add=queues)
+    await cluster.route(topic, min_revision=route.modified_revision)
+
+
 def member(cluster: Cluster, topic: str, seen: Seen, **settings: Any) -> PushConsumer:
     chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 0.1, **settings}
     return cluster.push_consumer(f"group-of-{topic}", {topic: "*"}, seen, **chosen)
@@ -153,7 +158,7 @@ async def test_queues_added_while_running_are_read_from_their_first_message(
     async with member(cluster, topic, seen, consume_from="last") as consumer:
         await eventually(lambda: len(consumer.assignment) == 4)
         assert {start.reason for start in consumer.starts.values()} == {"LAST"}
-        await cluster.admin.update_topic(topic, add={"broker-b": 1})
+        await add_queues(cluster, topic, {"broker-b": 1})
         await send(cluster, topic, [b"new"], queue=MessageQueue(topic, "broker-b", 2))
         await seen.wait_all([b"new"])
         assert seen.bodies == [b"new"]
@@ -166,7 +171,7 @@ async def test_queues_added_while_stopped_are_read_from_their_first_message(
     await send(cluster, topic, numbered(10))
     async with member(cluster, topic, seen, consume_from="last") as consumer:
         await eventually(lambda: len(consumer.assignment) == 4)
-    await cluster.admin.update_topic(topic, add={"broker-a": 1, "broker-b": 1})
+    await add_queues(cluster, topic, {"broker-a": 1, "broker-b": 1})
     await send(cluster, topic, [b"while stopped"], queue=MessageQueue(topic, "broker-a", 2))
     async with member(cluster, topic, seen, consume_from="last") as consumer:
         await seen.wait_all([b"while stopped"])
