@@ -13,11 +13,11 @@ from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.nameservers import Nameservers
 from rockoon_broker.registration import Registration, read_or_make_store_id
-from rockoon_broker.service import SERVICE_NAME, BrokerService
+from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
-from rockoon_proto.v1 import broker_pb2_grpc, nameserver_pb2
+from rockoon_proto.v1 import nameserver_pb2
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import GrpcServer
@@ -89,7 +89,7 @@ async def serve(
 
 def make_server(settings: BrokerSettings, service: BrokerService) -> GrpcServer:
     def register(server: aio.Server) -> None:
-        broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
+        add_to_server(service, server)
 
     return GrpcServer(
         "broker",

@@ -3,9 +3,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import numpy as np
+from grpc import aio
 
 from rockoon_broker.append_stream import AppendStream, reply_to
 from rockoon_broker.appends import Placed
@@ -32,10 +35,52 @@ QUEUES_MAX = 4096
 TAG_HASHES_MAX = 4096
 READ_MESSAGES_MAX = 1024
 
+# Field 5 of PullReply, length-delimited.
+FRAMES_TAG = b"\x2a"
+
 STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
     status: getattr(broker_pb2, status.name) for status in GetStatus
 }
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """A PullReply whose frames go out as they are: protobuf would copy them twice."""
+
+    reply: broker_pb2.PullReply
+    """Without frames."""
+    frames: bytes
+
+    def serialized(self) -> bytes:
+        """The wire form of the whole message: serialised fields may follow one another freely."""
+        head = self.reply.SerializeToString()
+        if not self.frames:
+            return head
+        return b"".join((head, FRAMES_TAG, varint(len(self.frames)), self.frames))
+
+
+def varint(number: int) -> bytes:
+    """A length as protobuf writes it."""
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def add_to_server(service: "BrokerService", server: aio.Server) -> None:
+    """Register every method; Pull with its own serialiser, which is found first."""
+    pull = grpc.unary_unary_rpc_method_handler(
+        service.pull,
+        request_deserializer=broker_pb2.PullRequest.FromString,
+        response_serializer=PullAnswer.serialized,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE_NAME, {"Pull": pull}),)
+    )
+    broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
 
 
 class BrokerService(broker_pb2_grpc.BrokerServicer):
@@ -107,6 +152,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
 
     async def Pull(self, request: broker_pb2.PullRequest, context: object) -> broker_pb2.PullReply:
+        answer = await self.pull(request, context)
+        answer.reply.frames = answer.frames
+        return answer.reply
+
+    async def pull(self, request: broker_pb2.PullRequest, context: object) -> PullAnswer:
+        """Pull, with frames that are not copied."""
         check_offset(request.offset)
         for name in ("max_messages", "max_bytes", "wait_ms"):
             if getattr(request, name) < 0:
@@ -124,14 +175,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
         pulled = await self._open().pull(wish, request.route_revision)
         found = pulled.found
-        return broker_pb2.PullReply(
+        reply = broker_pb2.PullReply(
             status=STATUSES[pulled.status],
             next_offset=pulled.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
-            frames=found.frames,
             record_lengths=packed(found),
         )
+        return PullAnswer(reply, found.frames)
 
     async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
         broker = self._open()
