@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rockoon import errors, sync
     from rockoon.connection import Cluster, connect
+    from rockoon.delivery import ConsumeResult
     from rockoon.errors import RockoonError
     from rockoon.message import Batch, Message, MessageQueue, SendResult
+    from rockoon.pull_consumer import PullConsumer
+    from rockoon.push_consumer import PushConsumer
     from rockoon.receipt import Receipt, SendResults
     from rockoon.routes import TopicRoute
+    from rockoon.start import ConsumeFrom
 
 __all__ = [
     "Batch",
     "Cluster",
+    "ConsumeFrom",
+    "ConsumeResult",
     "Message",
     "MessageQueue",
+    "PullConsumer",
+    "PushConsumer",
     "Receipt",
     "RockoonError",
     "SendResult",
@@ -37,8 +45,12 @@ __all__ = [
 _HOMES = {
     "Batch": "rockoon.message",
     "Cluster": "rockoon.connection",
+    "ConsumeFrom": "rockoon.start",
+    "ConsumeResult": "rockoon.delivery",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
+    "PullConsumer": "rockoon.pull_consumer",
+    "PushConsumer": "rockoon.push_consumer",
     "Receipt": "rockoon.receipt",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
