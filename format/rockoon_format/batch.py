@@ -280,16 +280,7 @@ def check_batch(
         )
         if layout is not None:
             return layout
-    _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
-    ends = np.cumsum(sizes)
-    total = int(ends[-1])
-    # Sizes above 2^31 could wrap the sum.
-    _refuse(BatchFault.LENGTHS, sizes > len(frames), "longer than the batch")
-    if total != len(frames):
-        raise BatchError(
-            BatchFault.LENGTHS, 0, f"lengths add up to {total}, the batch has {len(frames)} bytes"
-        )
-    starts = ends - sizes
+    starts, total = _starts(frames, sizes)
     parts = locate(frames, starts)
     prefix = parts.prefix
     magics, flags = prefix["magic"], prefix["sys_flag"]
@@ -306,21 +297,12 @@ def check_batch(
     _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
     _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
     _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
-    _refuse(
-        BatchFault.BODY_TOO_LARGE,
-        parts.body_lengths > body_bytes_max,
-        f"a body of more than {body_bytes_max} bytes",
-    )
-    _refuse(
-        BatchFault.PROPERTIES_TOO_LARGE,
-        parts.properties_lengths > properties_bytes_max,
-        f"properties of more than {properties_bytes_max} bytes",
-    )
-    _refuse(
-        BatchFault.RECORD_TOO_LARGE,
-        sizes > record_bytes_max,
-        f"a record of more than {record_bytes_max} bytes",
-    )
+    for fault, found_bytes, limit in (
+        (BatchFault.BODY_TOO_LARGE, parts.body_lengths, body_bytes_max),
+        (BatchFault.PROPERTIES_TOO_LARGE, parts.properties_lengths, properties_bytes_max),
+        (BatchFault.RECORD_TOO_LARGE, sizes, record_bytes_max),
+    ):
+        _refuse(fault, found_bytes > limit, f"more than {limit} bytes")
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
     delays_ms = None
@@ -334,6 +316,20 @@ def check_batch(
         total_bytes=total,
         delays_ms=delays_ms,
     )
+
+
+def _starts(frames: bytes, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Where each record begins, and the bytes of all: sizes must add up to the frames."""
+    _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    # Sizes above 2^31 could wrap the sum.
+    _refuse(BatchFault.LENGTHS, sizes > len(frames), "longer than the batch")
+    if total != len(frames):
+        raise BatchError(
+            BatchFault.LENGTHS, 0, f"lengths add up to {total}, the batch has {len(frames)} bytes"
+        )
+    return ends - sizes, total
 
 
 def _layout_of_few(
