@@ -32,7 +32,7 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
     Raises:
         CommandError: a line is longer than a message may be.
     """
-    rest = b""
+    rest, position = b"", 0
     async for piece, position in read_pieces(file):
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
@@ -40,7 +40,7 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
             raise CommandError(f"a line of more than {LINE_BYTES_MAX} bytes, without an end")
         yield [line.removesuffix(b"\r") for line in lines], position
     if rest:
-        yield [rest.removesuffix(b"\r")], 0
+        yield [rest.removesuffix(b"\r")], position
 
 
 async def read_pieces(file: Path | None) -> AsyncIterator[tuple[bytes, int]]:

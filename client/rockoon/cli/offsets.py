@@ -42,19 +42,17 @@ MaybeTopic = Annotated[
     str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
 ]
 Format = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--format",
         metavar="jsonl|rocketmq",
-        help="jsonl: everything; rocketmq: a broker's consumerOffset.json.",
+        help="jsonl: everything; rocketmq: a broker's consumerOffset.json (default with --broker).",
     ),
 ]
 Broker = Annotated[str, typer.Option(metavar="NAME", help="Whose queues, with --format rocketmq.")]
 Operator = Annotated[
     str, typer.Option(metavar="TEXT", help="Who and why, for the record (default: your login).")
 ]
-
-FORMATS = {"jsonl": "JSON_LINES", "rocketmq": "ROCKETMQ"}
 
 
 @app.command()
@@ -141,22 +139,20 @@ def reset(
         from_file=from_file,
     )
 
-    async def plan_it(cluster: "Cluster") -> "ResetPlan":
+    async def work(cluster: "Cluster") -> "ResetPlan":
         from rockoon.message import MessageQueue
 
         queues = [MessageQueue.parse(f"{topic}@{each}") for each in queue or ()]
-        return await cluster.admin.plan_reset(group, topic, target, queues)
-
-    plan = with_cluster(nameservers, plan_it)
-    if not as_json:
-        show_plan(plan)
-    if not dry_run and plan.steps:
+        plan = await cluster.admin.plan_reset(group, topic, target, queues)
+        if not as_json:
+            show_plan(plan)
+        if dry_run or not plan.steps:
+            return plan
+        # The loop stands still while somebody thinks; it has nothing else to do.
         confirm(f"Move {group} on {len(plan.steps)} queues of {topic}?", yes=yes)
+        return await cluster.admin.apply_reset(plan.reset_id, operator or login())
 
-        async def apply_it(cluster: "Cluster") -> "ResetPlan":
-            return await cluster.admin.apply_reset(plan.reset_id, operator or login())
-
-        plan = with_cluster(nameservers, apply_it)
+    plan = with_cluster(nameservers, work)
     if as_json:
         print_json(plan_json(plan))
     elif plan.applied:
@@ -188,7 +184,7 @@ def export_offsets(
     group: Annotated[
         str, typer.Argument(metavar="[GROUP]", show_default=False, help="Only this group.")
     ] = "",
-    form: Format = "jsonl",
+    form: Format = None,
     broker: Broker = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Instead of the screen.")
@@ -212,7 +208,7 @@ def export_offsets(
 @app.command("import")
 def import_offsets(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What an export wrote, or -.")],
-    form: Format = "jsonl",
+    form: Format = None,
     broker: Broker = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, do nothing.")] = False,
     overwrite: Annotated[
@@ -253,10 +249,11 @@ def import_offsets(
     print(f"{len(reply.imported)} offsets {done}, {len(reply.skipped)} skipped")
 
 
-def export_format(form: str, broker: str) -> "ExportFormat":
+def export_format(form: str | None, broker: str) -> "ExportFormat":
     from rockoon_proto.v1 import offset_pb2 as pb
 
-    if form not in FORMATS:
+    form = form or ("rocketmq" if broker else "jsonl")
+    if form not in ("jsonl", "rocketmq"):
         raise typer.BadParameter(f"{form!r} is neither jsonl nor rocketmq", param_hint="--format")
     if form == "rocketmq" and not broker:
         raise typer.BadParameter("--format rocketmq needs --broker: the file is one broker's")

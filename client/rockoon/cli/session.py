@@ -1,6 +1,6 @@
 """What every command that talks to a cluster does first."""
 
-import asyncio
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
-CONNECT_SECONDS_MAX = 2.0
+CONNECT_SECONDS_MAX = 5.0
+LISTEN_SECONDS_MAX = 2.0
 
 Result = TypeVar("Result")
 
@@ -32,16 +33,33 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]]) -> Result:
     """Connect, do the work, disconnect."""
+    import asyncio
+
     import uvloop
 
-    from rockoon.connection import connect
+    from rockoon.connection import connect, parse_addresses
+    from rockoon.errors import NameserverUnavailable
+
+    addresses = parse_addresses(nameservers)
+    if not any(map(somebody_listens, addresses)):
+        # The SDK would go on trying; a person at a terminal had better be told at once.
+        raise NameserverUnavailable(address=", ".join(addresses))
 
     async def session() -> Result:
-        async with connect(nameservers, connect_seconds_max=CONNECT_SECONDS_MAX) as cluster:
+        async with connect(addresses, connect_seconds_max=CONNECT_SECONDS_MAX) as cluster:
             return await work(cluster)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(session())
+
+
+def somebody_listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LISTEN_SECONDS_MAX).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -1,0 +1,5 @@
+"""`python -m rockoon.cli` is `rockoon`."""
+
+from rockoon.cli import main
+
+main()

@@ -1,0 +1,91 @@
+"""One cluster for all tests of the command line, and the real command in a process of its own."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rockoon.testing.disposable import DisposableCluster
+from support.command_forks import CommandForks
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def words(self) -> list[list[str]]:
+        """The words of each line."""
+        return [line.split() for line in self.out.splitlines()]
+
+
+class Command:
+    """`rockoon`, pointed at a cluster.
+
+    Args:
+        environment: of the command.
+        forks: runs it.
+    """
+
+    def __init__(self, environment: dict[str, str], forks: CommandForks) -> None:
+        self.environment = environment
+        self.program = (sys.executable, "-m", "rockoon.cli")
+        self._forks = forks
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "", status: int = 0) -> Ran:
+        """Run it and check its exit status."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        ran = Ran(*self._forks.run(arguments, given))
+        assert ran.status == status, f"{arguments}: {ran}"
+        assert "Traceback" not in ran.err, ran.err
+        return ran
+
+    def fails(self, *arguments: str) -> str:
+        """Run it, expecting a failure; return the one sentence it prints."""
+        lines = self(*arguments, status=1).err.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("rockoon: ")
+        return lines[0].removeprefix("rockoon: ")
+
+    def misused(self, *arguments: str) -> str:
+        """Run it, expecting it to say that it was used wrongly."""
+        return " ".join(self(*arguments, status=2).err.split())
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[DisposableCluster]:
+    with DisposableCluster(brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def rockoon(
+    cluster: DisposableCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Command]:
+    environment = {**os.environ, "ROCKOON_NAMESERVERS": ",".join(cluster.nameservers)}
+    with CommandForks(tmp_path_factory.mktemp("command"), environment) as forks:
+        yield Command(environment, forks)
+
+
+@pytest.fixture
+def topic(cluster: DisposableCluster, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, with a queue on each of the two brokers."""
+    return cluster.new_topic(request.node.name, queues_per_broker=1)
+
+
+@pytest.fixture(scope="session")
+def taken(cluster: DisposableCluster) -> str:
+    """A topic that is there and stays empty."""
+    return cluster.new_topic("taken")

@@ -1,0 +1,205 @@
+"""`rockoon group` and `rockoon offsets`: who reads, from where, why, and how that is moved."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MESSAGES = 20
+
+
+@pytest.fixture(scope="module")
+def read_group(rockoon: Any, cluster: Any) -> tuple[str, str]:
+    """A group that has read a topic of twenty messages to its end."""
+    topic = cluster.new_topic("read", queues_per_broker=1)
+    rockoon("produce", topic, stdin="\n".join(str(number) for number in range(MESSAGES)))
+    group = f"{topic}-billing"
+    rockoon("consume", topic, "--group", group, "--from", "first")
+    return group, topic
+
+
+def offsets_of(rockoon: Any, group: str) -> dict[tuple[str, int], int]:
+    shown = rockoon("offsets", "show", group, "--json").json
+    return {(q["broker"], q["queue_id"]): q["committed_offset"] for q in shown["queues"]}
+
+
+def test_why_tells_where_a_group_started_and_what_is_left(
+    rockoon: Any, read_group: tuple[str, str]
+) -> None:
+    group, topic = read_group
+    told = rockoon("offsets", "why", group).out
+    assert f"{topic}@broker-a:0\n  began   at 0 (FIRST) on " in told
+    assert "born at revision" in told, "the figures the decision was made on"
+    assert " committed by " in told
+    assert "nothing: it has read up to the end" in told
+
+    queues = rockoon("offsets", "why", group, topic, "--json").json["queues"]
+    assert [(each["broker"], each["queue_id"]) for each in queues] == [
+        ("broker-a", 0),
+        ("broker-b", 0),
+    ]
+    for queue in queues:
+        assert queue["progress"]["start_reason"] == "FIRST"
+        assert queue["progress"]["start_offset"] == 0
+        assert queue["progress"]["epoch"] > 0
+        assert queue["lag"]["lag"] == 0
+    assert sum(queue["progress"]["committed_offset"] for queue in queues) == MESSAGES
+
+
+def test_a_queue_born_after_the_group_subscribed_starts_at_its_first_message(
+    rockoon: Any, read_group: tuple[str, str]
+) -> None:
+    group, topic = read_group
+    rockoon("topic", "expand", topic, "--add", "broker-b=1")
+    told = rockoon("offsets", "why", group).out
+    assert f"{topic}@broker-b:1\n  began   not yet" in told
+    rockoon("consume", topic, "--group", group)
+    queues = rockoon("offsets", "why", group, "--json").json["queues"]
+    assert queues[-1]["progress"]["start_reason"] == "NEW_QUEUE"
+    assert queues[-1]["progress"]["start_offset"] == 0
+
+
+def test_groups_are_listed_and_described(rockoon: Any, read_group: tuple[str, str]) -> None:
+    group, topic = read_group
+    assert [group, topic] == next(w for w in rockoon("group", "list").words if w[:1] == [group])[:2]
+    listed = {each["group"]: each for each in rockoon("group", "list", "--json").json}
+    assert list(listed[group]["topics"]) == [topic]
+    described = rockoon("group", "describe", group).out
+    assert f"reads: {topic}" in described
+    assert "Nobody is reading with it now." in described
+    assert "total lag: 0 messages" in described
+    assert rockoon("group", "describe", group, "--json").json["members"] == []
+
+
+def test_a_reset_is_planned_applied_and_undone(rockoon: Any, read_group: tuple[str, str]) -> None:
+    group, topic = read_group
+    before = offsets_of(rockoon, group)
+
+    plan = rockoon("offsets", "reset", group, topic, "--shift", "-3", "--dry-run", "--json").json
+    assert not plan["applied"]
+    assert offsets_of(rockoon, group) == before, "a dry run changes nothing"
+
+    refused = rockoon("offsets", "reset", group, topic, "--to-earliest", status=1)
+    assert "Say so with --yes" in refused.err
+    assert "QUEUE HOLDS" in refused.out, "the plan is shown before the question"
+    assert offsets_of(rockoon, group) == before
+
+    done = rockoon("offsets", "reset", group, topic, "--to-earliest", "--yes").out
+    assert f"{MESSAGES} messages will be read again" in done
+    assert set(offsets_of(rockoon, group).values()) == {0}
+    assert "(RESET)" in rockoon("offsets", "why", group).out
+    reset_id = done.split("`rockoon offsets undo ")[1].split("`")[0]
+
+    assert "undone" in rockoon("offsets", "undo", reset_id).out
+    assert offsets_of(rockoon, group) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (["--to-latest"], "end"),
+        (["--to-offset", "1"], 1),
+        (["--to-offset", "1000000"], "end"),
+        (["--to-time", "2001-01-01T00:00:00Z"], 0),
+        (["--by-duration", "1h"], 0),
+        (["--by-duration", "0s"], "end"),
+        (["--shift", "-1000"], 0),
+    ],
+)
+def test_reset_targets(
+    rockoon: Any, read_group: tuple[str, str], target: list[str], expected: int | str
+) -> None:
+    group, topic = read_group
+    arguments = ("offsets", "reset", group, topic, "--queue", "broker-a:0", "--dry-run", "--json")
+    plan = rockoon(*arguments, *target).json
+    (step,) = plan["steps"]
+    assert step["to_offset"] == (step["max_offset"] if expected == "end" else expected)
+    assert step["clamped"] == (target[-1] in ("1000000", "-1000"))
+
+
+def test_offsets_are_exported_and_set_from_the_file(
+    rockoon: Any, read_group: tuple[str, str], tmp_path: Path
+) -> None:
+    group, topic = read_group
+    file = tmp_path / "offsets.jsonl"
+    assert f"offsets written to {file}" in rockoon("offsets", "export", group, "-o", str(file)).out
+    saved = offsets_of(rockoon, group)
+    rockoon("offsets", "reset", group, topic, "--to-earliest", "--yes")
+    rockoon("offsets", "reset", group, topic, "--from-file", str(file), "--yes")
+    assert offsets_of(rockoon, group) == saved
+
+    again = rockoon("offsets", "import", str(file), "--json").json
+    assert again["imported"] == []
+    assert len(again["skipped"]) == len(saved), "what is stored already stays"
+
+
+def test_rocketmq_s_progress_is_brought_along(rockoon: Any, taken: str, tmp_path: Path) -> None:
+    file = tmp_path / "consumerOffset.json"
+    file.write_text('{"offsetTable": {"TOPIC@moved": {0: 0, 1: 0}}}'.replace("TOPIC", taken))
+    arguments = ("offsets", "import", str(file), "--broker", "broker-a")
+    planned = rockoon(*arguments, "--dry-run").out
+    assert "2 offsets would be imported, 0 skipped" in planned
+    assert "2 offsets imported" in rockoon(*arguments).out
+    exported = rockoon("offsets", "export", "--format", "rocketmq", "--broker", "broker-a").out
+    assert f"{taken}@moved" in exported
+
+
+def test_a_group_from_its_creation_to_its_end(rockoon: Any) -> None:
+    made = rockoon("group", "create", "made", "--from", "2h", "--new-queue-rule", "classic").out
+    assert made == "group made starts from 2 h ago\n"
+    config = {each["group"]: each for each in rockoon("group", "list", "--json").json}["made"]
+    assert config["new_queue_rule"] == "CLASSIC"
+    assert config["start_policy"]["duration_ms"] == 7_200_000
+    assert rockoon("offsets", "why", "made").out.startswith("Group made reads no queues yet")
+    assert rockoon("offsets", "show", "made").out == "It reads no queues yet.\n"
+    assert "group 'made' exists already" in rockoon.fails("group", "create", "made")
+    rockoon("group", "delete", "made", "--yes")
+    assert "'made' does not exist" in rockoon.fails("group", "describe", "made")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["group", "describe", "absent"], "consumer group 'absent' does not exist"),
+        (["group", "delete", "absent", "--yes"], "consumer group 'absent' does not exist"),
+        (["group", "create", "not a name"], "'not a name' is not a consumer group name"),
+        (["offsets", "show", "absent"], "consumer group 'absent' does not exist"),
+        (["offsets", "why", "absent"], "consumer group 'absent' does not exist"),
+        (["offsets", "reset", "absent", "TAKEN", "--to-latest"], "group 'absent' does not exist"),
+        (["offsets", "undo", "absent"], "no reset 'absent' is known"),
+        (["offsets", "import", "no/such.file"], "no/such.file: No such file"),
+        (["offsets", "reset", "g", "TAKEN", "--from-file", "no/such.file"], "No such file"),
+        (["offsets", "reset", "g", "TAKEN", "--to-latest", "--queue", "x"], "is not of the form"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    rockoon: Any, taken: str, arguments: list[str], sentence: str
+) -> None:
+    words = [taken if each == "TAKEN" else each for each in arguments]
+    assert sentence in rockoon.fails(*words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["reset", "g", "t"], "say where to with one of --to-earliest"),
+        (["reset", "g", "t", "--to-latest", "--to-offset", "0"], "say where to with one of"),
+        (["reset", "g", "t", "--to-offset", "-1"], "an offset is 0 or more"),
+        (["reset", "g", "t", "--to-time", "noon"], "'noon' is no time"),
+        (["reset", "g", "t", "--by-duration", "2 fortnights"], "is no duration"),
+        (["export", "--format", "xml"], "'xml' is neither jsonl nor rocketmq"),
+        (["export", "--format", "rocketmq"], "--format rocketmq needs --broker"),
+    ],
+)
+def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:
+    assert sentence in rockoon.misused("offsets", *arguments)
+
+
+def test_a_file_of_offsets_that_cannot_be_read_names_the_line(rockoon: Any, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.jsonl"
+    file.write_text('{"topic": "t", "broker": "b", "queue_id": 0, "offset": 1}\n{"topic": "t"}\n')
+    said = rockoon.fails("offsets", "reset", "g", "t", "--from-file", str(file))
+    assert f"{file}, line 2: not of the form" in said
+    file.write_text('{"topic": "other", "broker": "b", "queue_id": 0, "offset": 1}\n')
+    said = rockoon.fails("offsets", "reset", "g", "t", "--from-file", str(file))
+    assert "has no offset on topic t" in said

@@ -1,0 +1,203 @@
+"""`rockoon produce` and `rockoon consume`: lines in, lines out."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from support.waiting import DEADLINE_SECONDS, wait_until
+
+
+class Running:
+    """A command that goes on, and what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.lines: list[bytes] = []
+        assert process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self.lines.append(line.rstrip(b"\n"))
+
+    def write(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(DEADLINE_SECONDS)
+        self._reader.join(DEADLINE_SECONDS)
+        assert self.process.stderr is not None
+        assert self.process.stderr.read() == b""
+        return status
+
+
+@contextmanager
+def running(rockoon: Any, *arguments: str) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [*rockoon.program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=rockoon.environment,
+    )
+    with process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()
+
+
+def test_lines_from_a_pipe_arrive_as_messages(rockoon: Any, topic: str) -> None:
+    sent = rockoon("produce", topic, stdin="one\ntwo\r\n\nthree")
+    assert sent.out.startswith("3 of 3 messages acknowledged in ")
+    assert sorted(rockoon("consume", topic).out.splitlines()) == ["one", "three", "two"]
+
+
+def test_ndjson_with_keys_and_tags_from_a_packed_file(
+    rockoon: Any, topic: str, tmp_path: Path
+) -> None:
+    lines = [{"id": number, "kind": "even" if number % 2 == 0 else "odd"} for number in range(50)]
+    file = tmp_path / "orders.ndjson.gz"
+    file.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    tally = rockoon(
+        *("produce", topic, "--file", str(file), "--key-field", "id", "--tag-field", "kind"),
+        "--json",
+    ).json
+    assert (tally["sent"], tally["acknowledged"], tally["failed"]) == (50, 50, 0)
+
+    read = [json.loads(line) for line in rockoon("consume", topic, "--json").out.splitlines()]
+    assert sorted(json.loads(each["body"])["id"] for each in read) == list(range(50))
+    for each in read:
+        body = json.loads(each["body"])
+        assert each["keys"] == [str(body["id"])]
+        assert each["tags"] == body["kind"]
+        assert each["message_id"] == each["properties"]["UNIQ_KEY"]
+    odd = rockoon("consume", topic, "--tags", "odd").out.splitlines()
+    assert [json.loads(line)["kind"] for line in odd] == ["odd"] * 25
+
+
+def test_a_line_that_is_no_json_stops_it_and_what_was_sent_is_acknowledged(
+    rockoon: Any, topic: str
+) -> None:
+    ran = rockoon("produce", topic, "--key-field", "id", stdin='{"id": 1}\nnonsense\n', status=1)
+    assert "rockoon: stopped at line 2: it is not JSON" in ran.err
+    assert ran.out.startswith("1 of 1 messages acknowledged")
+    assert rockoon("consume", topic).out == '{"id": 1}\n'
+
+
+def test_bytes_that_are_no_text_come_back_as_they_were(rockoon: Any, topic: str) -> None:
+    rockoon("produce", topic, stdin=b"\xff\xfe\n")
+    assert json.loads(rockoon("consume", topic, "--json").out)["body_hex"] == "fffe"
+
+
+def test_where_reading_starts(rockoon: Any, topic: str) -> None:
+    # With one key all go to one queue, in order.
+    lines = [json.dumps({"k": "same", "n": number}) for number in range(5)]
+    rockoon("produce", topic, "--key-field", "k", stdin="\n".join(lines))
+
+    def numbers(*arguments: str) -> list[int]:
+        out = rockoon("consume", topic, *arguments).out
+        return [json.loads(line)["n"] for line in out.splitlines()]
+
+    assert numbers() == [0, 1, 2, 3, 4]
+    assert numbers("--from", "3") == [3, 4]
+    assert numbers("--from", "last") == []
+    assert numbers("--from", "1h") == [0, 1, 2, 3, 4]
+    assert numbers("--from", "2100-01-01T00:00") == []
+    assert numbers("--max-messages", "2") == [0, 1]
+
+
+def test_a_group_goes_on_where_it_stopped(rockoon: Any, topic: str) -> None:
+    rockoon("produce", topic, stdin="\n".join(f"first {n}" for n in range(10)))
+    group = f"{topic}-group"
+    first = rockoon("consume", topic, "--group", group, "--from", "first", "--max-messages", "4")
+    assert len(first.out.splitlines()) == 4
+    rest = rockoon("consume", topic, "--group", group)
+    assert len(rest.out.splitlines()) == 6, "exactly what was not printed before"
+    assert not set(first.out.splitlines()) & set(rest.out.splitlines())
+    assert rockoon("consume", topic, "--group", group).out == ""
+
+
+@pytest.mark.parametrize("group", [None, "followers"])
+def test_following_prints_what_comes_until_ctrl_c(
+    rockoon: Any, topic: str, group: str | None
+) -> None:
+    options = ["--group", group] if group else []
+    with running(rockoon, "consume", topic, "--follow", "--from", "first", *options) as consumer:
+        rockoon("produce", topic, stdin="now\n")
+        wait_until(lambda: b"now" in consumer.lines, "the first message")
+        rockoon("produce", topic, stdin="later\n")
+        wait_until(lambda: b"later" in consumer.lines, "the second message")
+        assert consumer.end() == 0
+    if group:
+        shown = rockoon("offsets", "show", group, topic, "--json").json
+        assert shown["total_lag"] == 0, "what was printed is committed on Ctrl-C"
+
+
+def test_a_line_typed_into_a_pipe_is_sent_at_once_and_ctrl_c_waits_for_the_rest(
+    rockoon: Any, topic: str
+) -> None:
+    with running(rockoon, "produce", topic) as producer:
+        producer.write(b"typed\nunfinished")
+        wait_until(lambda: rockoon("consume", topic).out == "typed\n", "the line to arrive")
+        assert producer.end() == 130
+    assert producer.lines[0].startswith(b"1 of 1 messages acknowledged")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(rockoon: Any, topic: str) -> None:
+    rockoon("produce", topic, stdin="x" * 1000 + "\n" + ("y" * 1000 + "\n") * 3000)
+    process = subprocess.Popen(
+        [*rockoon.program, "consume", topic],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=rockoon.environment,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        os.read(process.stdout.fileno(), 10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait(DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["produce", "absent"], "topic 'absent' does not exist: create it with"),
+        (["consume", "absent"], "topic 'absent' does not exist: create it with"),
+        (["consume", "absent", "--group", "g"], "topic 'absent' does not exist"),
+        (["produce", "TAKEN", "--file", "no/such.file"], "no/such.file: No such file"),
+        (["consume", "TAKEN", "--group", "not a name"], "'not a name' is not a consumer group"),
+        (["consume", "TAKEN", "--tags", "||"], "is not a subscription expression"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    rockoon: Any, taken: str, arguments: list[str], sentence: str
+) -> None:
+    assert sentence in rockoon.fails(*(taken if each == "TAKEN" else each for each in arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--from", "somewhere"], "'somewhere' is none of: first, last, an offset"),
+        (["--group", "g", "--from", "17"], "`rockoon offsets reset` moves it"),
+        (["--max-messages", "0"], "Input should be greater than or equal to 1"),
+    ],
+)
+def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:
+    assert sentence in rockoon.misused("consume", "TAKEN", *arguments)

@@ -1,0 +1,79 @@
+"""`rockoon topic`: topics are made, shown, grown and deleted."""
+
+from typing import Any
+
+import pytest
+
+
+def test_a_topic_from_its_creation_to_its_end(rockoon: Any) -> None:
+    assert "topic life has 4 queues: 2 on broker-a, 2 on broker-b" in (
+        rockoon("topic", "create", "life", "--queues", "2").out
+    )
+    assert ["life", "4", "broker-a,", "broker-b", "rw"] in rockoon("topic", "list").words
+    shown = rockoon("topic", "describe", "life").words
+    assert ["broker-b", "1", "0", "0", "0", "-"] in shown
+
+    grown = rockoon("topic", "expand", "life", "--add", "broker-b=3", "--json").json
+    births = {
+        (each["broker"], each["queue_id"]): each["birth_revision"] for each in grown["queues"]
+    }
+    assert len(births) == 7
+    assert births["broker-b", 4] > births["broker-b", 1], "new queues are younger"
+
+    rockoon("topic", "delete", "life", "--yes")
+    assert not any("life" in words for words in rockoon("topic", "list").words)
+
+
+def test_placements_permissions_and_attributes_are_kept(rockoon: Any) -> None:
+    made = rockoon(
+        *("topic", "create", "placed", "--add", "broker-b=1", "--permissions", "r"),
+        *("--attribute", "cleanup.policy=COMPACTION", "--json"),
+    ).json
+    assert [queue["broker"] for queue in made["queues"]] == ["broker-b"]
+    described = rockoon("topic", "describe", "placed", "--json").json
+    assert described["permissions"] == "r"
+    assert described["attributes"] == {"cleanup.policy": "COMPACTION"}
+    assert described["queues"][0]["max_offset"] == 0
+    assert described["groups"] == []
+
+
+def test_lists_are_json_for_programs(rockoon: Any) -> None:
+    rockoon("topic", "create", "listed", "--if-absent")
+    rockoon("topic", "create", "listed", "--if-absent")
+    names = [topic["topic"] for topic in rockoon("topic", "list", "--json").json]
+    assert "listed" in names
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["create", "TAKEN"], "exists already"),
+        (["create", "no spaces"], "'no spaces' is not a topic name"),
+        (["create", "x" * 200], "is not a topic name"),
+        (["create", "new", "--add", "broker-z=1"], "no live broker is named 'broker-z'"),
+        (["describe", "absent"], "topic 'absent' does not exist: create it with"),
+        (["expand", "absent", "--queues", "1"], "topic 'absent' does not exist"),
+        (["delete", "absent", "--yes"], "topic 'absent' does not exist"),
+        (["delete", "TAKEN"], "Say so with --yes: there is no terminal to ask at"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    rockoon: Any, taken: str, arguments: list[str], sentence: str
+) -> None:
+    words = [taken if each == "TAKEN" else each for each in arguments]
+    assert sentence in rockoon.fails("topic", *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["create", "x", "--queues", "0"], "Input should be greater than or equal to 1"),
+        (["create", "x", "--permissions", "all"], "'all' is none of rw, r, w"),
+        (["create", "x", "--add", "broker-a"], "'broker-a' is not of the form BROKER=QUEUES"),
+        (["create", "x", "--add", "broker-a=many"], "the value must be a number above 0"),
+        (["expand", "x"], "say either how many --queues per broker, or --add"),
+    ],
+)
+def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:
+    assert sentence in rockoon.misused("topic", *arguments)

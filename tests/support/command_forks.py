@@ -1,0 +1,105 @@
+"""Runs the `rockoon` command many times, each in a process of its own, and loads it once.
+
+A command takes a third of a second to load and a fraction of that to do its work, so tests that run
+a hundred of them would mostly load. This program loads everything, starts no thread, and forks for
+every command: `python -m support.command_forks` reads one JSON job a line and answers with the exit
+status.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+LOADED = (
+    "rockoon.cli.app",
+    "rockoon.cli.consume",
+    "rockoon.cli.produce",
+    "rockoon.cli.status",
+    "rockoon.admin",
+    "rockoon.producer",
+    "rockoon.pull_consumer",
+    "rockoon.push_consumer",
+    "rich.table",
+    "uvloop",
+)
+
+
+class CommandForks:
+    """The program, and a way to run commands with it.
+
+    Args:
+        directory: for the commands' input and output.
+        environment: of the commands.
+    """
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self._directory = directory
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "support.command_forks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            text=True,
+        )
+
+    def run(self, arguments: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
+        """Run `rockoon` with these arguments; returns exit status, output and error output."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        files = [str(self._directory / name) for name in ("in", "out", "err")]
+        Path(files[0]).write_bytes(stdin)
+        self._process.stdin.write(json.dumps([files, arguments]) + "\n")
+        self._process.stdin.flush()
+        status = int(self._process.stdout.readline())
+        return status, Path(files[1]).read_text(), Path(files[2]).read_text()
+
+    def __enter__(self) -> "CommandForks":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate()
+
+
+def become_command(files: list[str], arguments: list[str]) -> None:
+    """Turn this fork into the command, and end with its exit status."""
+    flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
+    for descriptor, (path, how) in enumerate(zip(files, flags, strict=True)):
+        os.dup2(os.open(path, how, 0o644), descriptor)
+    # What this process had read ahead is not the command's.
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.argv = ["rockoon", *arguments]
+    status = 70
+    try:
+        status = importlib.import_module("rockoon.cli.app").run_command_line()
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001 - the fork's root
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def serve() -> None:
+    for module in LOADED:
+        importlib.import_module(module)
+    for line in sys.stdin:
+        files, arguments = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            become_command(files, arguments)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()
