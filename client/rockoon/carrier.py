@@ -207,7 +207,7 @@ class Carrier:
             queue_id=queue.queue_id,
             frames=frames,
             record_lengths=lengths.astype("<u4").tobytes(),
-            route_revision=self._cluster.routes.revision,
+            route_revision=self._cluster.routes.topic_revision(queue.topic),
         )
         self._stream(queue.broker).submit(batch, request, self._loop.time())
 
@@ -251,9 +251,9 @@ class Carrier:
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
-        # Round robin may try another queue: the routes may be ahead of this broker, or it of them.
-        may_pass = error.retriable or (batch.lane.queue is None and isinstance(error, _WRONG_QUEUE))
-        if may_pass:
+        # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
+        # before us: then the routes are about to say so, and everything for the topic fails.
+        if error.retriable or isinstance(error, _WRONG_QUEUE):
             self._dispatcher.refused(
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )

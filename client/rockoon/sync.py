@@ -41,12 +41,13 @@ def connect(
     *,
     cluster: str | None = None,
     client_id: str | None = None,
+    connect_seconds_max: float = connection.CONNECT_SECONDS_MAX,
     **producer_settings: Any,
 ) -> "Cluster":
     """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.
 
     Args:
-        nameservers, cluster, client_id: as in `rockoon.connect`.
+        nameservers, cluster, client_id, connect_seconds_max: as in `rockoon.connect`.
         producer_settings: for `send` and `send_many`; see `rockoon.producer_settings`.
 
     Raises:
@@ -54,7 +55,12 @@ def connect(
     """
     addresses = connection.parse_addresses(nameservers)
     return Cluster(
-        lambda: connection.connect(addresses, cluster=cluster, client_id=client_id),
+        lambda: connection.connect(
+            addresses,
+            cluster=cluster,
+            client_id=client_id,
+            connect_seconds_max=connect_seconds_max,
+        ),
         producer_settings,
     )
 

@@ -16,6 +16,7 @@ from rockoon.errors import (
     QueueNotFound,
     RockoonError,
     StoreNotWritable,
+    TopicNotFound,
     TopicNotWritable,
 )
 from rockoon.message import MessageQueue
@@ -120,11 +121,21 @@ async def test_a_queue_that_only_the_routes_know_is_passed_over_by_round_robin(
         QueueNotFound(topic="orders", queue=0, broker="broker-a") if request.queue_id == 0 else None
     )
     async with rockoon.connect(nameserver.address) as cluster:
-        producer = cluster.producer()
+        producer = cluster.producer(delivery_timeout_seconds=0.5)
         for _ in range(4):
             assert (await producer.send("orders", b"x")).queue.queue_id == 1
         with pytest.raises(QueueNotFound):
             await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
+
+
+async def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(
+    cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
+) -> None:
+    producer = cluster.producer()
+    broker.plan = Once(TopicNotFound(topic="orders"), TopicNotFound(topic="orders"))
+    await producer.send("orders", b"x", key="k")
+    assert broker.all_bodies("orders") == [b"x"]
+    assert broker.route_revisions[0] == nameserver.revision
 
 
 async def test_a_refusal_of_the_topic_is_told(cluster: Cluster, broker: FakeAppendBroker) -> None:

@@ -53,6 +53,7 @@ class FakeAppendBroker(BrokerServicer):
         gate: answers wait while it is cleared.
         queues: what is stored, by topic and queue id.
         requests: how many batches arrived, and `streams` on how many streams.
+        clusters: what each stream says that it wants; route_revisions: what each batch says.
         in_flight_seen: the most batches that were unanswered at a time.
     """
 
@@ -65,6 +66,7 @@ class FakeAppendBroker(BrokerServicer):
         self.requests = 0
         self.streams = 0
         self.clusters: list[str] = []
+        self.route_revisions: list[int] = []
         self.in_flight_seen = 0
         self._nameserver = nameserver
         self._server: GrpcServer | None = None
@@ -126,6 +128,7 @@ class FakeAppendBroker(BrokerServicer):
         async def receive() -> None:
             async for request in requests:
                 self.requests += 1
+                self.route_revisions.append(request.route_revision)
                 received.put_nowait(request)
                 self.in_flight_seen = max(self.in_flight_seen, received.qsize())
                 self._arrived.set()

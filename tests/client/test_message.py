@@ -1,0 +1,131 @@
+"""Consumed messages are views of the stored bytes, as columns and one by one."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rockoon.errors import InvalidArgument
+from rockoon.message import Batch, MessageQueue
+from rockoon_format.properties import encode
+from rockoon_format.record import (
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    SYS_FLAG_COMPRESSED,
+    Record,
+    RecordError,
+    encode_host,
+    encode_record,
+)
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+
+
+def batch_of(*records: dict[str, Any], queue: MessageQueue = QUEUE) -> Batch:
+    frames = [
+        encode_record(
+            Record(
+                **{
+                    "topic": queue.topic.encode(),
+                    "queue_id": queue.queue_id,
+                    "queue_offset": 100 + number,
+                    "physical_offset": 1000 * number,
+                    "born_timestamp_ms": 10 + number,
+                    "store_timestamp_ms": 20 + number,
+                    "born_host": encode_host("10.0.0.1", 5),
+                    "store_host": encode_host("10.0.0.2", 10911),
+                    **record,
+                    "properties": encode(record.get("properties", {})),
+                }
+            )
+        )
+        for number, record in enumerate(records)
+    ]
+    lengths = b"".join(len(frame).to_bytes(4, "little") for frame in frames)
+    return Batch(queue, b"".join(frames), lengths)
+
+
+def test_a_batch_reads_as_columns_and_as_messages() -> None:
+    batch = batch_of(
+        {"body": b"one", "properties": {"TAGS": "new", "KEYS": "a b", "UNIQ_KEY": "F0"}},
+        {"body": b"two", "properties": {"colour": "blue"}, "reconsume_times": 2, "flag": 7},
+    )
+    assert len(batch) == 2
+    assert batch.bodies == [b"one", b"two"]
+    assert batch.tags == ["new", None]
+    assert batch.keys == ["a b", None]
+    assert batch.offsets.tolist() == [100, 101]
+    assert batch.store_times.tolist() == [20, 21]
+
+    first, second = batch
+    assert (first.topic, first.queue, first.queue_offset, first.body) == (
+        "orders",
+        QUEUE,
+        100,
+        b"one",
+    )
+    assert first.keys == ["a", "b"]
+    assert first.tags == "new"
+    assert first.message_id == "F0"
+    assert first.offset_message_id == "0A000002" + "00002A9F" + "0" * 16
+    assert first.born_host == ("10.0.0.1", 5)
+    assert (second.born_timestamp_ms, second.store_timestamp_ms) == (11, 21)
+    assert second.message_id == second.offset_message_id, "its producer gave it no id"
+    assert (second.reconsume_times, second.flag, second.physical_offset) == (2, 7, 1000)
+    assert second.properties == {"colour": "blue"}
+    assert batch[-1].body == b"two"
+    assert [message.body for message in batch[:1]] == [b"one"]
+    with pytest.raises(IndexError):
+        batch[2]
+
+
+def test_no_messages_are_a_batch_too() -> None:
+    batch = Batch(QUEUE, b"", b"")
+    assert len(batch) == 0
+    assert batch.bodies == []
+    assert list(batch) == []
+
+
+def test_a_compressed_body_comes_out_as_it_was_sent() -> None:
+    raw = b"x" * 1000
+    compressed = {"body": zlib.compress(raw), "sys_flag": SYS_FLAG_COMPRESSED}
+    newer = compressed | {"sys_flag": SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB}
+    batch = batch_of(compressed, newer, {"body": b"plain"})
+    assert batch.bodies == [raw, raw, b"plain"]
+    assert [message.body for message in batch] == [raw, raw, b"plain"]
+
+
+def test_a_body_that_cannot_be_decompressed_is_told() -> None:
+    flag = SYS_FLAG_COMPRESSED | COMPRESSION_ZSTD
+    with pytest.raises(InvalidArgument, match="type 2"):
+        _ = batch_of({"body": b"?", "sys_flag": flag}).bodies
+    with pytest.raises(InvalidArgument, match="zlib"):
+        _ = batch_of({"body": b"?", "sys_flag": SYS_FLAG_COMPRESSED})[0].body
+
+
+def test_a_redelivered_message_has_the_topic_it_was_sent_to() -> None:
+    queue = MessageQueue("%RETRY%billing", "broker-a", 0)
+    properties = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "AB"}
+    (message,) = batch_of({"properties": properties}, queue=queue)
+    assert message.topic == "orders"
+    assert message.queue == queue
+    assert message.origin_message_id == "AB"
+
+
+def test_lengths_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RecordError):
+        Batch(QUEUE, b"x" * 100, np.array([100], np.uint32))
+    with pytest.raises(RecordError):
+        Batch(QUEUE, b"", np.array([91]))
+
+
+def test_a_batch_becomes_arrow_columns() -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = batch_of({"body": b"one", "properties": {"TAGS": "t"}}, {"body": b"two"})
+    table = pa.Table.from_batches([batch.to_arrow(), batch.to_arrow()])
+    assert table.column("body").to_pylist() == [b"one", b"two"] * 2
+    assert table.column("topic").to_pylist() == ["orders"] * 4
+    assert table.column("tags").to_pylist() == ["t", None] * 2
+    assert table.column("queue_offset").to_pylist() == [100, 101] * 2
+    assert table.column("store_time").cast(pa.int64()).to_pylist() == [20, 21] * 2

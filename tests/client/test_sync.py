@@ -1,0 +1,75 @@
+"""The SDK for scripts: what the asyncio one does, from any thread, and no thread left behind."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rockoon import sync
+from rockoon.errors import Closed, NameserverUnavailable, TopicNotFound
+from support.fake_append_broker import FakeAppendBroker
+from support.scripted_nameserver import ScriptedNameserver
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The fakes, in a loop and thread of their own."""
+    found: list[str] = []
+    up, over = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def live() -> None:
+        async with ScriptedNameserver() as nameserver, FakeAppendBroker("broker-a", nameserver):
+            nameserver.put_topic("orders", {"broker-a": 2})
+            found.append(nameserver.address)
+            up.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(live()))
+    thread.start()
+    assert up.wait(20)
+    yield found[0]
+    loop.call_soon_threadsafe(over.set)
+    thread.join()
+    loop.close()
+
+
+def test_send_returns_when_the_message_is_stored(address: str) -> None:
+    with sync.connect(address) as cluster:
+        assert cluster.send("orders", b"one", key="k").queue_offset == 0
+        assert cluster.send("orders", b"two", key="k").queue_offset == 1
+        assert len(cluster.send_many("orders", [b"x"] * 1000)) == 1000
+        assert len(cluster.queues("orders")) == 2
+        with pytest.raises(TopicNotFound):
+            cluster.send("payments", b"x")
+
+
+def test_many_threads_share_a_connection(address: str) -> None:
+    with sync.connect(address) as cluster, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: cluster.send("orders", b"%d" % n), range(200)))
+    assert len({(result.queue, result.queue_offset) for result in results}) == 200
+
+
+def test_leaving_ends_the_thread_and_later_calls_are_refused(address: str) -> None:
+    before = threading.active_count()
+    with sync.connect(address) as cluster:
+        cluster.send("orders", b"one")
+        assert threading.active_count() > before
+    assert "rockoon" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(Closed):
+        cluster.send("orders", b"late")
+
+
+def test_what_the_body_raises_comes_out_as_it_is(address: str) -> None:
+    with pytest.raises(KeyError, match="mine"), sync.connect(address):
+        raise KeyError("mine")
+
+
+def test_no_nameserver_is_told_on_entering() -> None:
+    with (
+        pytest.raises(NameserverUnavailable),
+        sync.connect("127.0.0.1:1", connect_seconds_max=0.3),
+    ):
+        pass
