@@ -1,0 +1,56 @@
+"""Times, durations and pairs as people type them."""
+
+import datetime
+
+import pytest
+import typer
+
+from rockoon.cli.arguments import parse_counts, parse_duration, parse_pairs, parse_time
+from rockoon.cli.output import duration, for_humans
+
+
+def test_times_have_the_zone_they_name_or_the_local_one() -> None:
+    assert parse_time("2026-01-31T12:00:00Z") == 1769860800000
+    assert parse_time("2026-01-31 13:00+01:00") == 1769860800000
+    assert parse_time("1769860800000") == 1769860800000
+    here = datetime.datetime(2026, 1, 31, 12).astimezone()
+    assert parse_time("2026-01-31T12:00") == int(here.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("500ms", 500), ("0s", 0), ("15m", 900_000), ("1h30m", 5_400_000), ("7d", 604_800_000)],
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    assert parse_duration(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "15", "h", "-1h", "1h 30m", "1.5h", "2w"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no duration"):
+        parse_duration(text)
+
+
+def test_pairs_and_counts() -> None:
+    assert parse_pairs(["a=b=c", "d="], "NAME=VALUE") == {"a": "b=c", "d": ""}
+    assert parse_counts(["broker-a=3"], "BROKER=QUEUES") == {"broker-a": 3}
+    with pytest.raises(typer.BadParameter, match="given twice"):
+        parse_pairs(["a=1", "a=2"], "NAME=VALUE")
+    with pytest.raises(typer.BadParameter, match="above 0"):
+        parse_counts(["broker-a=0"], "BROKER=QUEUES")
+
+
+def test_figures_are_short() -> None:
+    assert [duration(ms) for ms in (None, 5, 2_000, 90_000, 7_200_000)] == [
+        None,
+        "5 ms",
+        "2 s",
+        "1.5 min",
+        "2 h",
+    ]
+    assert [for_humans(size) for size in (0, 1023, 1536, 3 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 GiB",
+    ]

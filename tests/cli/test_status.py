@@ -1,0 +1,45 @@
+"""`rockoon status`: who is well, and who is not."""
+
+from typing import Any
+
+from support.waiting import wait_until
+
+
+def test_a_healthy_cluster(rockoon: Any, cluster: Any) -> None:
+    shown = rockoon("status").out
+    assert "cluster rockoon: healthy" in shown
+    for name in ("nameserver-a", "broker-a", "broker-b", "offset"):
+        assert name in shown
+    said = rockoon("status", "--json").json
+    assert said["healthy"]
+    assert said["etcd_reachable"]
+    assert {node["address"] for node in said["brokers"]} == {
+        cluster.node(name).address for name in cluster.brokers
+    }
+
+
+def test_a_dead_broker_is_shown_and_the_exit_status_says_so(rockoon: Any, cluster: Any) -> None:
+    cluster.kill("broker-b")
+    try:
+        ran = rockoon("status", status=1)
+        assert "NOT HEALTHY" in ran.out
+        line = next(line for line in ran.out.splitlines() if " broker-b " in line)
+        assert "DOWN: broker 'broker-b' does not answer" in line
+        said = rockoon("status", "--json", status=1).json
+        assert {node["name"]: node["up"] for node in said["brokers"]} == {
+            "broker-a": True,
+            "broker-b": False,
+        }
+    finally:
+        cluster.start("broker-b")
+
+
+def test_etcd_out_of_reach_is_shown_while_the_rest_goes_on(rockoon: Any, cluster: Any) -> None:
+    cluster.kill("etcd")
+    try:
+        # The nameserver finds out when its watch breaks.
+        wait_until(lambda: "OUT OF REACH" in rockoon("status", status=None).out, "the discovery")
+        assert "etcd away for" in rockoon("status", status=1).out
+    finally:
+        cluster.start("etcd")
+    wait_until(lambda: rockoon("status", status=None).status == 0, "the nameserver to be back")
