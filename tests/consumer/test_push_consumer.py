@@ -16,6 +16,7 @@ from rockoon.errors import (
     ConsumeDisabled,
     GroupNotFound,
     InvalidArgument,
+    InvalidOffset,
     MemberIdTaken,
     TopicNotFound,
 )
@@ -337,9 +338,9 @@ async def test_a_topic_created_again_is_read_from_its_beginning(
         assert old
         del fake.brokers["broker-a"].queues["orders", 0]
         fake.create_topic("orders")
-        fake.append("orders", [b"again"])
-        await seen.wait(6)
-        assert seen.bodies[5] == b"again"
+        fake.append("orders", numbered(10, first=100))
+        await seen.wait(15)
+        assert sorted(seen.bodies[5:]) == numbered(10, first=100)
 
 
 async def test_a_broker_away_does_not_hold_up_the_queues_of_others() -> None:
@@ -423,16 +424,23 @@ async def test_a_reset_that_was_not_heard_of_is_noticed_at_the_next_commit(
         assert sorted(seen.bodies[10:]) == sorted([b"10", *numbered(7, first=4)])
 
 
-async def test_retention_that_overtakes_a_reader_is_counted_and_reading_goes_on(
+async def test_retention_that_overtakes_a_reader_is_counted_and_nothing_held_is_dropped(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders")
     fake.append("orders", numbered(100))
     seen = Seen()
+    slow = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.body == b"9":
+            await slow.wait()
+        await seen(message)
+
     seen.gate.clear()
     async with consumer_of(
         cluster,
-        seen,
+        handle,
         flow_limits=FlowLimits(messages_max=10),
         pull_limits=PullLimits(messages_max=10),
     ) as consumer:
@@ -441,10 +449,46 @@ async def test_retention_that_overtakes_a_reader_is_counted_and_reading_goes_on(
         )
         fake.brokers["broker-a"].queues["orders", 0].expire(50)
         seen.gate.set()
+        await eventually(lambda: consumer.statistics.out_of_range == 1)
+        assert isinstance(consumer.queues()[Q0].failure, InvalidOffset)
+        slow.set()
         await seen.wait(60)
         assert sorted(map(int, seen.bodies)) == [*range(10), *range(50, 100)]
         assert consumer.starts[Q0].reason == "BELOW_MIN"
         assert consumer.statistics.gap_total == 40
+
+
+async def test_progress_is_stored_before_queues_are_given_up(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders", queues=2)
+    fake.append("orders", numbered(5))
+    seen = Seen()
+    async with consumer_of(cluster, seen, commit_seconds=60) as consumer:
+        await seen.wait(5)
+        await eventually(lambda: consumer.statistics.delivery.messages == 5)
+        write_only = 2
+        fake.nameserver.topics["orders"].config.permissions = write_only
+        fake.nameserver.changed()
+        await eventually(lambda: not consumer.assignment)
+        assert fake.offset.progress["billing", PLACE].offset == 5
+        assert consumer.statistics.queues_lost == 2
+
+
+async def test_what_a_reset_made_void_is_not_handed_out(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(10))
+    seen = Seen()
+    seen.gate.clear()
+    async with consumer_of(cluster, seen, concurrency=1) as consumer:
+        await eventually(lambda: Q0 in consumer.queues() and consumer.queues()[Q0].unfinished == 10)
+        fake.offset.reset("billing", PLACE, 7)
+        await eventually(lambda: consumer.statistics.queues_gained == 2)
+        seen.gate.set()
+        await eventually(lambda: fake.offset.progress["billing", PLACE].offset == 10)
+    assert seen.bodies == [b"0", b"7", b"8", b"9"]
 
 
 async def test_what_no_retry_can_mend_reaches_the_owner(
