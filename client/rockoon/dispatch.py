@@ -42,12 +42,14 @@ class Assignment:
 class Slots:
     """What is known about one broker as a receiver."""
 
-    __slots__ = ("backoff", "blocked", "in_flight", "is_live", "lingering", "not_before")
+    __slots__ = ("backoff", "blocked", "error", "in_flight", "is_live", "lingering", "not_before")
 
     def __init__(self, backoff: Backoff) -> None:
         self.in_flight = 0
         self.is_live = False
+        # After a failure: when to try again, and what it was.
         self.not_before = 0.0
+        self.error: RockoonError | None = None
         self.backoff = backoff
         # In the order in which they are to be served; one at most once.
         self.blocked: OrderedDict[Lane, None] = OrderedDict()
@@ -106,6 +108,7 @@ class Dispatcher:
                 # It was away: what it failed with then says nothing about it now.
                 slots.is_live = True
                 slots.not_before = 0.0
+                slots.error = None
                 slots.backoff.reset()
         for name, slots in self._brokers.items():
             slots.is_live = name in brokers
@@ -125,6 +128,7 @@ class Dispatcher:
         slots = self._returned(batch)
         slots.backoff.reset()
         slots.not_before = 0.0
+        slots.error = None
         batch.lane.not_before = 0.0
         self._accumulator.settle(batch, appended)
 
@@ -147,6 +151,7 @@ class Dispatcher:
         lane = batch.lane
         lane.put_back(batch)
         if blame_broker:
+            slots.error = error
             if slots.not_before <= now:
                 slots.not_before = now + slots.backoff.next_seconds()
         else:
@@ -305,6 +310,10 @@ class Dispatcher:
         if lane.topic in self._unknown:
             return self._unknown[lane.topic]
         queues = self._queues.get(lane.topic, ()) if lane.queue is None else (lane.queue,)
+        errors = [self._slots(queue.broker).error for queue in queues]
+        for error in errors:
+            if error is not None:
+                return error
         if any(self._slots(queue.broker).is_live for queue in queues):
             return TimedOut(f"{lane.queue or lane.topic} took no messages before their deadline")
         if lane.queue is not None:

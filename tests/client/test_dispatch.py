@@ -249,6 +249,19 @@ def test_an_overdue_batch_that_was_refused_fails_with_the_last_refusal() -> None
     assert isinstance(batch.outcome, Busy)
 
 
+def test_an_overdue_batch_that_was_never_sent_fails_with_what_its_broker_failed_with() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 2)
+    bench.routes(*queues)
+    first = bench.add(bench.lane(queues[0]), b"one")
+    bench.out()
+    bench.refuse(first, StoreNotWritable(reason="full"), blame=True)
+    second = bench.add(bench.lane(queues[1]), b"two")
+    assert bench.out() == []
+    bench.dispatcher.expire(DELIVERY_SECONDS)
+    assert isinstance(second.outcome, StoreNotWritable)
+
+
 def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_awaiters() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 1))

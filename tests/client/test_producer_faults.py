@@ -179,18 +179,31 @@ async def test_a_broker_that_hangs_is_left_after_the_reply_timeout(
             assert (await producer.send("orders", b"x")).queue.broker == "broker-b"
 
 
-async def test_what_cannot_be_delivered_fails_with_the_last_error_after_the_delivery_timeout(
+async def test_what_is_refused_all_the_time_fails_with_the_last_refusal(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
     producer = cluster.producer(delivery_timeout_seconds=0.3)
     broker.plan = lambda _: Busy(reason="always")
     with pytest.raises(Busy, match="always"):
         await producer.send("orders", b"x", key="k")
+
+
+async def test_what_a_dead_broker_does_not_take_fails_after_the_delivery_timeout(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
     await broker.stop()
+    producer = cluster.producer(delivery_timeout_seconds=0.3)
     with pytest.raises(BrokerUnavailable):
         await producer.send("orders", b"x", key="k")
-    await broker.start()
+    with pytest.raises(BrokerUnavailable):
+        await producer.send("orders", b"behind it, perhaps never tried", key="k")
+
+
+async def test_what_is_never_answered_fails_after_the_delivery_timeout(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
     broker.plan = lambda _: Fault.SILENCE
+    producer = cluster.producer(delivery_timeout_seconds=0.3)
     with pytest.raises(BrokerUnavailable):
         await producer.send("orders", b"x", key="k")
 
