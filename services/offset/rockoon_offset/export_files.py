@@ -6,6 +6,7 @@ stays as `.bak`, as RocketMQ leaves it.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class ExportFiles:
         self._exported_changes = -1
         # Brokers that a file was written for: one whose progress is all gone gets an empty table.
         self._brokers: set[str] = set()
+        # Guards the files: a round that was cancelled goes on writing in its thread for a moment.
+        self._writing = threading.Lock()
 
     async def run(self) -> None:
         """Export until cancelled."""
@@ -52,7 +55,7 @@ class ExportFiles:
         self._brokers |= {entry.queue.broker for entry in progress}
         try:
             await asyncio.to_thread(
-                write_files,
+                self._write,
                 self._store.root / "config",
                 progress,
                 sorted(self._brokers),
@@ -65,16 +68,16 @@ class ExportFiles:
         else:
             self._exported_changes = changes
 
-
-def write_files(
-    config: Path, progress: list[Progress], brokers: list[str], changes: int, now_ms: int
-) -> None:
-    """Write one file per broker. Raises OSError."""
-    disk = Disk()
-    for broker in brokers:
-        path = config / broker / FILE_NAME
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            backup = path.with_name(f"{FILE_NAME}.bak")
-            replace_file(disk, backup, path.read_bytes())
-        replace_file(disk, path, to_rocketmq(progress, broker, changes, now_ms))
+    def _write(
+        self, config: Path, progress: list[Progress], brokers: list[str], changes: int, now_ms: int
+    ) -> None:
+        """Write one file per broker; in a thread of its own. Raises OSError."""
+        disk = Disk()
+        with self._writing:
+            for broker in brokers:
+                path = config / broker / FILE_NAME
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.exists():
+                    backup = path.with_name(f"{FILE_NAME}.bak")
+                    replace_file(disk, backup, path.read_bytes())
+                replace_file(disk, path, to_rocketmq(progress, broker, changes, now_ms))
