@@ -42,7 +42,9 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
             assert update.snapshot
             assert update.etcd_reachable
             assert update.cluster == cluster
+            assert update.etcd_cluster_id != 0
             assert update.revision >= first.revision
+            etcd_cluster_id = update.etcd_cluster_id
             second = await create_group(nameserver, "b")
             update = await watching.next()
             assert update == RouteUpdate(
@@ -50,6 +52,7 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
                 groups=[second.group],
                 etcd_reachable=True,
                 cluster=cluster,
+                etcd_cluster_id=etcd_cluster_id,
             )
 
 

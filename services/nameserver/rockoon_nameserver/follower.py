@@ -76,6 +76,11 @@ class RouteFollower:
         return self._away_since is None
 
     @property
+    def etcd_cluster_id(self) -> int:
+        """Identity of the etcd that counted the table's revisions; 0 before the first snapshot."""
+        return self._cluster_id
+
+    @property
     def away_seconds(self) -> float:
         return 0.0 if self._away_since is None else self._clock() - self._away_since
 

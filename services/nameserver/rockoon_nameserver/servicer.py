@@ -58,6 +58,7 @@ class NameServer(NameServerServicer):
         )
         update.etcd_reachable = self._follower.reachable
         update.cluster = self._cluster
+        update.etcd_cluster_id = self._follower.etcd_cluster_id
         return update
 
     async def WatchRoutes(
@@ -66,6 +67,7 @@ class NameServer(NameServerServicer):
         wanted = interest(list(request.topics), groups=request.include_groups)
         async for update in self._follower.updates(request.after_revision, wanted):
             update.cluster = self._cluster
+            update.etcd_cluster_id = self._follower.etcd_cluster_id
             yield update
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
