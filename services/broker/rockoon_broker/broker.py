@@ -23,7 +23,7 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
-from rockoon_broker.topics import RouteChange, ServedTopic, plan
+from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
 from rockoon_proto.errors import (
     QueueNotFound,
     TopicNotFound,
@@ -37,6 +37,7 @@ CATCH_UP_SECONDS_MAX = 2.0
 CATCH_UP_KNOWN_SECONDS_MAX = 0.25
 TICK_SECONDS_MAX = 0.1
 RETRY_SECONDS = 1.0
+NOTE_SECONDS = 10.0
 CONFIG_DIRECTORY = "config"
 
 
@@ -82,6 +83,11 @@ class Broker:
             arrived=self._waiting.arrived,
         )
         self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
+        # The last table whose change is complete, unlike `table` while topics are being dropped.
+        self._applied = self.table
+        # The table as it was last written down, and when, in monotonic seconds.
+        self._written = self.table
+        self._written_at = clock.monotonic_seconds()
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
         self._given_up_revision = 0
 
@@ -220,15 +226,33 @@ class Broker:
                 for topic in planned.drop:
                     log.info("topic %s was deleted: dropping its messages", topic)
                     self.store.drop_topic(topic, self._clock.now_ms())
-                if planned.changed:
-                    await asyncio.to_thread(
-                        self._topic_file.write, planned.table, self._clock.now_ms()
-                    )
+                if planned.changed or self._revision_is_stale(planned.table):
+                    await asyncio.to_thread(self._write, planned.table)
                 break
             except (OSError, StoreError) as failure:
                 log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
                 await asyncio.sleep(RETRY_SECONDS)
-        self.table = planned.table
+        self.table = self._applied = planned.table
+
+    def _revision_is_stale(self, table: TopicTable) -> bool:
+        """Whether what is written down is far behind.
+
+        The newest revision seen is how a lost etcd is told from one in which topics were deleted.
+        """
+        age_seconds = self._clock.monotonic_seconds() - self._written_at
+        return table.revision != self._written.revision and age_seconds >= NOTE_SECONDS
+
+    def _write(self, table: TopicTable) -> None:
+        self._topic_file.write(table, self._clock.now_ms())
+        self._written, self._written_at = table, self._clock.monotonic_seconds()
+
+    def note_revision(self) -> None:
+        """At the end: write down how far the routes were followed."""
+        if self._applied.revision != self._written.revision:
+            try:
+                self._write(self._applied)
+            except OSError as failure:
+                log.warning("the route revision was not written down: %s", failure)
 
     async def run_ticks(self) -> None:
         """Let the store do what is due, until cancelled or the store has failed."""

@@ -84,6 +84,7 @@ async def serve(
     finally:
         await nameservers.close()
         if broker is not None:
+            broker.note_revision()
             close_store(broker, stop)
 
 
