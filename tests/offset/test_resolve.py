@@ -248,18 +248,19 @@ async def _is_empty(cluster: Cluster) -> bool:
     return not await cluster.progress()
 
 
-async def test_an_etcd_that_lost_everything_costs_nobody_its_place(cluster: Cluster) -> None:
+@pytest.mark.parametrize("seen", ["seen", "missed"])
+async def test_an_etcd_that_lost_everything_costs_nobody_its_place(
+    cluster: Cluster, seen: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.broker.queue(TOPIC).append(10)
     await cluster.start_of()
     await cluster.until_revision()
-    await cluster.restart_service()
-    await cluster.stop_service()
-    cluster.nameserver.revision = 1
-    cluster.nameserver.topics.clear()
-    cluster.nameserver.groups.clear()
-    cluster.nameserver.subscriptions.clear()
-    cluster.nameserver._updates.clear()
-    await cluster.start_service()
+    if seen == "missed":
+        await cluster.stop_service()
+    await cluster.nameserver.lose_everything()
+    if seen == "missed":
+        await cluster.start_service()
+    await cluster.until(lambda: "nothing of it is dropped" in caplog.text)
     assert [entry.offset for entry in await cluster.progress()] == [10]
 
 

@@ -1,5 +1,8 @@
 """The store: what is told is on disk, and only one process may write it."""
 
+import asyncio
+import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.start_position import Decision, StartReason
 from rockoon_offset.store import Store
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Stop
@@ -89,6 +93,73 @@ async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> No
         store.admit()
     with pytest.raises(StoreFailed):
         store.close()
+
+
+class HoldingDisk(Disk):
+    """Lets no sync return while `held`."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = 0
+
+    def fdatasync(self, fd: int) -> None:
+        self.waiting += 1
+        assert self.free.wait(20)
+        self.waiting -= 1
+        super().fdatasync(fd)
+
+
+async def resolve(stub: Any, cluster: Cluster, epoch: int) -> Any:
+    request = pb.ResolveRequest(group=GROUP, member_id="other", queues=[cluster.ref()])
+    return await stub.Resolve(request)
+
+
+async def commit(stub: Any, cluster: Cluster, epoch: int) -> Any:
+    entry = pb.CommitEntry(queue=cluster.ref(), offset=9, epoch=epoch)
+    return await stub.Commit(pb.CommitRequest(group=GROUP, entries=[entry]))
+
+
+async def reset(stub: Any, cluster: Cluster, epoch: int) -> Any:
+    target = pb.ResetTarget(earliest=True)
+    plan = await stub.PlanReset(pb.PlanResetRequest(group=GROUP, topic=TOPIC, target=target))
+    return await stub.ApplyReset(pb.ApplyResetRequest(reset_id=plan.reset_id))
+
+
+async def import_(stub: Any, cluster: Cluster, epoch: int) -> Any:
+    line = {"group": GROUP, "topic": TOPIC, "broker": "broker-a", "queue_id": 1, "offset": 0}
+    content = json.dumps(line).encode()
+    return await stub.Import(pb.ImportRequest(format=pb.JSON_LINES, content=content))
+
+
+async def listed(stub: Any) -> Any:
+    return await stub.ListProgress(pb.ListProgressRequest())
+
+
+@pytest.mark.parametrize("call", [resolve, commit, reset, import_])
+async def test_nothing_is_answered_before_it_is_on_disk(cluster: Cluster, call: Any) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    policy = ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST)
+    epoch = (await cluster.start_of(policy=policy)).epoch
+    await cluster.stop_service()
+    disk = HoldingDisk()
+    async with (
+        running(cluster.settings(export_seconds=0.0), Stop(), disk) as address,
+        aio.insecure_channel(address) as channel,
+    ):
+        stub: Any = OffsetServiceStub(channel)
+        async with asyncio.TaskGroup() as tasks:
+            await stub.ListProgress(pb.ListProgressRequest())
+            disk.free.clear()
+            changing = tasks.create_task(call(stub, cluster, epoch))
+            await cluster.until(lambda: disk.waiting)
+            # Whoever looks now must not see what a crash could still take back.
+            looking = tasks.create_task(listed(stub))
+            assert (await stub.ListMembers(pb.ListMembersRequest())).groups == []
+            assert not changing.done()
+            assert not looking.done()
+            disk.free.set()
+        assert looking.done()
 
 
 async def test_a_failed_sync_ends_the_service(cluster: Cluster) -> None:

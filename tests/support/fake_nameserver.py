@@ -74,6 +74,16 @@ class FakeNameserver(NameServerServicer):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    async def lose_everything(self) -> None:
+        """What a nameserver tells whose etcd was replaced by an empty one; watches begin anew."""
+        await self.stop()
+        self.revision = 1
+        self.topics.clear()
+        self.groups.clear()
+        self.subscriptions.clear()
+        self._updates.clear()
+        await self.start()
+
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:

@@ -74,10 +74,22 @@ class Groups:
         """Drop what was deleted, and tell the groups that read what changed."""
         ledger, revision = self._store.ledger, self._table.revision
         self._ends.forget_topics(change.topics | change.removed_topics)
+        if revision < ledger.counters.route_revision:
+            # etcd was restored, or is a new one: what it lacks was not deleted.
+            log.error(
+                "routes are at revision %d, progress has seen %d: nothing of it is dropped",
+                revision,
+                ledger.counters.route_revision,
+            )
+        else:
+            self._drop_deleted(change, revision)
+        members = self.membership.readers(change.topics | change.removed_topics)
+        self._watch.routes_changed(change.readers | members | change.groups)
+
+    def _drop_deleted(self, change: Change, revision: int) -> None:
+        ledger = self._store.ledger
         if change.snapshot:
             groups = self._table.group_incarnations()
-            if revision < ledger.counters.route_revision:
-                log.error("progress is not compared with routes from the past (%d)", revision)
             self._store.write(
                 ledger.compare_with_routes(revision, frozenset(self._table.topics), groups)
             )
@@ -88,8 +100,8 @@ class Groups:
             self._store.write(ledger.forget_group(group, revision))
             self.membership.forget_group(group)
             self._watch.group_deleted(group)
-        members = self.membership.readers(change.topics | change.removed_topics)
-        self._watch.routes_changed(change.readers | members | change.groups)
+        if change.topics or change.removed_topics or change.groups or change.removed_groups:
+            self._store.write(ledger.routes_seen(revision))
 
     def _is_another(self, group: str) -> bool:
         """Whether a group was deleted and created again since it last stored progress."""

@@ -1,5 +1,8 @@
-"""How far behind a group is. Committed offsets are taken first, the queues' ends after them: an end
-only grows, so the difference is never negative. What is not known is said to be unknown."""
+"""How far behind a group is, without guessing.
+
+Committed offsets are taken first, the queues' ends after them: an end only grows, so the difference
+is never negative. What is not known is said to be unknown.
+"""
 
 import asyncio
 from typing import NamedTuple

@@ -365,9 +365,13 @@ class Ledger:
                 records += self.forget_group(group, revision)
         missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
         records += self.forget_topics(missing)
-        if records or revision > self.counters.route_revision:
-            records += self._apply_all([self.counters._replace(route_revision=revision)])
-        return records
+        return records + self.routes_seen(revision)
+
+    def routes_seen(self, revision: int) -> list[Record]:
+        """Remember that progress agrees with the routes up to a revision."""
+        if revision <= self.counters.route_revision:
+            return []
+        return self._apply_all([self.counters._replace(route_revision=revision)])
 
     def _moved(
         self,

@@ -15,7 +15,7 @@ from rockoon_runtime.process import ExitStatus, Fatal
 log = logging.getLogger(__name__)
 
 # How often in a row a snapshot from the past is refused, per nameserver, before it is believed.
-REFUSED_SNAPSHOTS_MAX = 5
+REFUSED_SNAPSHOTS_MAX = 3
 
 
 class Routes:
