@@ -330,7 +330,7 @@ async def test_a_topic_created_again_is_read_from_its_beginning(
     fake.create_topic("orders")
     fake.append("orders", numbered(5))
     seen = Seen()
-    async with consumer_of(cluster, seen):
+    async with consumer_of(cluster, seen, commit_seconds=60):
         await seen.wait(5)
         fake.offset.progress.clear()
         # In one step, as a watcher that was away would see it.
@@ -339,8 +339,9 @@ async def test_a_topic_created_again_is_read_from_its_beginning(
         del fake.brokers["broker-a"].queues["orders", 0]
         fake.create_topic("orders")
         fake.append("orders", numbered(10, first=100))
-        await seen.wait(15)
-        assert sorted(seen.bodies[5:]) == numbered(10, first=100)
+        # Its later messages may come twice: the reading of the old queue goes on in the new one
+        # until the route is heard of.
+        await eventually(lambda: set(seen.bodies[5:]) == set(numbered(10, first=100)))
 
 
 async def test_a_broker_away_does_not_hold_up_the_queues_of_others() -> None:
