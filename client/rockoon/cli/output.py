@@ -53,7 +53,8 @@ def print_table(
     for line in lines:
         # Text, not markup: a topic may be called anything.
         table.add_row(*map(Text, line))
-    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+    # At its own width, however narrow the terminal: half an address helps nobody.
+    console = Console(width=PIPE_COLUMNS, highlight=False)
     with console.capture() as drawn:
         console.print(table)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))

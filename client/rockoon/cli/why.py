@@ -49,15 +49,14 @@ def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
     yield "began", f"{began} on {when}" if when else began
     if progress.start_explanation:
         yield "", progress.start_explanation
-    now = f"{progress.offset} committed"
-    if progress.committer:
-        now += f" by {progress.committer}"
     stored = local_time(progress.stored_at_ms)
-    if stored:
-        now += f" on {stored}"
+    if progress.committer:
+        now = f"{progress.offset} committed by {progress.committer} on {stored}"
+    else:
+        now = f"{progress.offset}, as it began: nothing has been committed since"
     yield "now", f"{now}, epoch {progress.epoch}"
     if progress.owner and progress.owner != progress.committer:
-        yield "", f"read by {progress.owner}"
+        yield "", f"taken last by {progress.owner}"
     if progress.metadata:
         yield "", f"metadata: {progress.metadata}"
     if progress.gap_total:
