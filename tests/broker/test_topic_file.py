@@ -71,7 +71,22 @@ def test_topics_of_other_brokers_are_not_written(tmp_path: Path) -> None:
     assert TopicFile(tmp_path, Disk()).read().topics == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"topicConfigTable":{"A":7}}'])
+def test_a_file_edited_by_hand_as_java_would_still_read_it_is_read(tmp_path: Path) -> None:
+    text = "{'topicConfigTable': {'T': {topicName: 'T', 'perm': 6, 'readQueueNums': 2,}}}"
+    (tmp_path / "topics.json").write_text(text)
+    assert TopicFile(tmp_path, Disk()).read().topics["T"].permissions == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"topicConfigTable":{"A":7}}',
+        '{"topicConfigTable":{"A":{"incarnation":"x"}}}',
+    ],
+)
 def test_a_damaged_file_is_refused_rather_than_taken_for_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "topics.json").write_text(text)
     with pytest.raises(StoreLayoutError, match=r"topics\.json"):

@@ -1,32 +1,29 @@
 """`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
 
-Beside RocketMQ's fields a topic bears its `incarnation`, and the file the `routeRevision` that it
-is true for and the `routeHistory`, the etcd that counted it; RocketMQ ignores them. Fields of
+Beside RocketMQ's fields each topic bears its `incarnation`, and how far the routes were followed:
+`routeRevision`, and `routeHistory`, the etcd that counted it. RocketMQ ignores them. Fields of
 RocketMQ's that we do not use stay as they are.
-Source: TopicConfigSerializeWrapper, TopicConfig, ConfigManager.
 """
 
-import json
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
-from rockoon_broker.topics import (
-    INCARNATION_UNKNOWN,
-    PERMISSIONS_DEFAULT,
-    ServedTopic,
-    TopicTable,
+from rockoon_broker.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+from rockoon_format.config_json import (
+    ConfigError,
+    DataVersion,
+    TopicConfig,
+    TopicConfigs,
+    read_topics,
+    write_topics,
 )
 
 FILE = "topics.json"
-QUEUES_DEFAULT = 16
-DEFAULTS: Mapping[str, object] = {
-    "order": False,
-    "topicFilterType": "SINGLE_TAG",
-    "topicSysFlag": 0,
-}
+INCARNATION = "incarnation"
+REVISION = "routeRevision"
+HISTORY = "routeHistory"
 
 
 class TopicFile:
@@ -40,8 +37,7 @@ class TopicFile:
     def __init__(self, config: Path, disk: Disk) -> None:
         self._path = config / FILE
         self._disk = disk
-        self._entries: Mapping[str, Any] = {}
-        self._version = 0
+        self._content = TopicConfigs({})
 
     def read(self) -> TopicTable:
         """The topics as they were last served; an empty table when there is no file.
@@ -53,16 +49,14 @@ class TopicFile:
         if not self._path.exists():
             return TopicTable()
         try:
-            content = json.loads(self._path.read_bytes())
-            self._entries = content.get("topicConfigTable") or {}
-            self._version = int((content.get("dataVersion") or {}).get("counter", 0))
-            topics = {name: topic_from_json(name, raw) for name, raw in self._entries.items()}
+            self._content = read_topics(self._path.read_bytes())
+            entries = self._content.topics.values()
             return TopicTable(
-                revision=int(content.get("routeRevision", 0)),
-                history=int(content.get("routeHistory", 0)),
-                topics=topics,
+                revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
+                history=max((extra_number(entry, HISTORY) for entry in entries), default=0),
+                topics={entry.topic: served(entry) for entry in entries},
             )
-        except (ValueError, TypeError, AttributeError) as failure:
+        except ConfigError as failure:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
     def write(self, table: TopicTable, now_ms: int) -> None:
@@ -71,44 +65,45 @@ class TopicFile:
         Raises:
             OSError: the old file is still there.
         """
-        entries = {
-            topic.name: {**DEFAULTS, **self._entries.get(topic.name, {}), **topic_to_json(topic)}
-            for topic in table.served
-        }
-        version = {"counter": self._version + 1, "stateVersion": 0, "timestamp": now_ms}
-        content = {
-            "dataVersion": version,
-            "routeRevision": table.revision,
-            "routeHistory": table.history,
-            "topicConfigTable": entries,
-        }
+        version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
+        content = TopicConfigs(
+            {topic.name: self._entry(topic, table) for topic in table.served}, version
+        )
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
-        text = json.dumps(content, indent="\t", sort_keys=True)
-        self._disk.replace_file(self._path, text.encode())
-        self._entries = entries
-        self._version += 1
+        self._disk.replace_file(self._path, write_topics(content))
+        self._content = content
+
+    def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
+        before = self._content.topics.get(topic.name) or TopicConfig(topic=topic.name)
+        ours = {
+            INCARNATION: topic.incarnation,
+            REVISION: table.revision,
+            HISTORY: table.history,
+        }
+        return replace(
+            before,
+            read_queues=topic.queues,
+            write_queues=topic.queues,
+            perm=topic.permissions,
+            attributes=dict(topic.attributes),
+            extra={**before.extra, **ours},
+        )
 
 
-def topic_from_json(name: str, raw: Mapping[str, Any]) -> ServedTopic:
+def served(entry: TopicConfig) -> ServedTopic:
     return ServedTopic(
-        name=name,
-        queues=max(
-            int(raw.get("readQueueNums", QUEUES_DEFAULT)),
-            int(raw.get("writeQueueNums", QUEUES_DEFAULT)),
-        ),
-        incarnation=int(raw.get("incarnation", INCARNATION_UNKNOWN)),
-        permissions=int(raw.get("perm", PERMISSIONS_DEFAULT)),
-        attributes=dict(raw.get("attributes") or {}),
+        name=entry.topic,
+        queues=max(entry.read_queues, entry.write_queues),
+        incarnation=extra_number(entry, INCARNATION),
+        permissions=entry.perm,
+        attributes=dict(entry.attributes),
     )
 
 
-def topic_to_json(topic: ServedTopic) -> dict[str, object]:
-    return {
-        "topicName": topic.name,
-        "readQueueNums": topic.queues,
-        "writeQueueNums": topic.queues,
-        "perm": topic.permissions,
-        "attributes": dict(topic.attributes),
-        "incarnation": topic.incarnation,
-    }
+def extra_number(entry: TopicConfig, name: str) -> int:
+    """A field of ours; 0, which is INCARNATION_UNKNOWN too, where RocketMQ wrote the entry."""
+    value = entry.extra.get(name, INCARNATION_UNKNOWN)
+    if not isinstance(value, int):
+        raise ConfigError(f"{name} of topic {entry.topic!r} is {value!r}")
+    return value
