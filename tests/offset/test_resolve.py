@@ -403,6 +403,25 @@ async def test_progress_that_moved_while_the_broker_answered_is_not_taken_for_a_
     assert told(resolving.result()) == ("COMMITTED", 20, 0)
 
 
+async def test_a_topic_created_again_while_its_broker_answers_is_decided_on_as_it_is_now(
+    cluster: Cluster,
+) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    release = cluster.broker.hold_next_status()
+    async with asyncio.TaskGroup() as tasks:
+        resolving = tasks.create_task(cluster.start_of())
+        await cluster.until(lambda: cluster.broker.held)
+        await cluster.delete_topic()
+        await cluster.create_topic(queues=2)
+        cluster.broker.queue(TOPIC).append(3)
+        await cluster.until_revision()
+        release.set()
+    assert not resolving.result().HasField("error")
+    (progress,) = await cluster.progress()
+    assert progress.incarnation == cluster.nameserver.topics[TOPIC].blocks[0].birth_revision
+    assert resolving.result().offset <= 3
+
+
 async def test_query_answers_like_rocketmq_and_changes_nothing(cluster: Cluster) -> None:
     async def query(queue_id: int) -> tuple[bool, int, str]:
         reply = await cluster.stub.Query(pb.QueryRequest(group=GROUP, queue=cluster.ref(queue_id)))

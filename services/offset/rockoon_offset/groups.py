@@ -51,6 +51,9 @@ class Groups:
         starts = store.ledger.counters.starts
         self.membership = Membership(round(lease_seconds * 1e9), starts)
         self.membership.restore(store.ledger.members(), now_ns(), now_ms())
+        # Groups whose members have changed since they were last written down. Each write holds all
+        # members of a group, so many that join together share one.
+        self._to_remember: set[str] = set()
 
     def heartbeat(self, group: str, member: Member) -> None:
         """A member joins, or stays. Raises MemberIdTaken, Busy."""
@@ -62,13 +65,17 @@ class Groups:
             self._members_changed(group)
 
     async def run(self) -> None:
-        """Let silent members expire until cancelled."""
+        """Let silent members expire, and write members down, until cancelled."""
         interval = min(self._lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
-        while True:
-            for group in self.membership.expire(self._now_ns()):
-                log.info("a member of group %s fell silent", group)
-                self._members_changed(group)
-            await asyncio.sleep(interval)
+        try:
+            while True:
+                for group in self.membership.expire(self._now_ns()):
+                    log.info("a member of group %s fell silent", group)
+                    self._members_changed(group)
+                self._remember()
+                await asyncio.sleep(interval)
+        finally:
+            self._remember()
 
     def routes_changed(self, change: Change) -> None:
         """Drop what was deleted, and tell the groups that read what changed."""
@@ -112,5 +119,12 @@ class Groups:
         )
 
     def _members_changed(self, group: str) -> None:
-        self._store.write(self._store.ledger.members_changed(self.membership.to_remember(group)))
+        self._to_remember.add(group)
         self._watch.members_changed(group)
+
+    def _remember(self) -> None:
+        """Nobody waits for it: a crash may forget the members of the last moment."""
+        for group in sorted(self._to_remember):
+            members = self.membership.to_remember(group)
+            self._store.write(self._store.ledger.members_changed(members))
+        self._to_remember.clear()

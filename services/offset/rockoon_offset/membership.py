@@ -1,8 +1,9 @@
 """Who is alive in each group. Pure: monotonic time in nanoseconds comes in as an argument.
 
 A member is in while it repeats its heartbeat within the lease; it goes at once when it says so. The
-version of a group's membership grows with every change, also over a restart of the service: its
-upper half is the number of the start.
+version of a group's membership grows with every change, also when the group was empty in between,
+and over a restart of the service: it is drawn from one counter for all groups, whose upper half is
+the number of the start.
 """
 
 from collections.abc import Iterable
@@ -26,14 +27,6 @@ class Lease:
     heard_at_ms: int
 
 
-@dataclass(slots=True)
-class Group:
-    """Members by id, and how often that changed."""
-
-    version: int
-    leases: dict[str, Lease]
-
-
 class Membership:
     """Members of all groups.
 
@@ -44,8 +37,10 @@ class Membership:
 
     def __init__(self, lease_ns: int, starts: int) -> None:
         self._lease_ns = lease_ns
-        self._first_version = starts << VERSION_BITS_PER_START
-        self._groups: dict[str, Group] = {}
+        self._last_version = starts << VERSION_BITS_PER_START
+        # Groups without members are not in it.
+        self._groups: dict[str, dict[str, Lease]] = {}
+        self._versions: dict[str, int] = {}
 
     def restore(self, remembered: Iterable[MembersChanged], now_ns: int, now_ms: int) -> None:
         """Take over the members from before a restart, each with a full lease.
@@ -53,9 +48,10 @@ class Membership:
         Otherwise the first member to call would find itself alone and take every queue.
         """
         for group, members in remembered:
-            state = self._group(group)
             for member in members:
-                state.leases[member.member_id] = Lease(member, now_ns + self._lease_ns, now_ms)
+                lease = Lease(member, now_ns + self._lease_ns, now_ms)
+                self._groups.setdefault(group, {})[member.member_id] = lease
+            self._changed(group)
 
     def heartbeat(self, group: str, member: Member, now_ns: int, now_ms: int) -> bool:
         """Join, or stay. Returns whether the members changed.
@@ -64,69 +60,67 @@ class Membership:
             MemberIdTaken: the id belongs to another live process.
             Busy: the group is full.
         """
-        state = self._group(group)
-        lease = state.leases.get(member.member_id)
+        leases = self._groups.get(group, {})
+        lease = leases.get(member.member_id)
         if lease is not None and lease.ends_ns <= now_ns:
             lease = None
         if lease is not None and lease.member.instance != member.instance:
             raise MemberIdTaken(member=member.member_id, group=group)
-        if lease is None and len(state.leases) >= MEMBERS_PER_GROUP_MAX:
+        if lease is None and len(leases) >= MEMBERS_PER_GROUP_MAX:
             raise Busy(reason=f"group {group!r} has {MEMBERS_PER_GROUP_MAX} members")
         joined_at_ms = now_ms if lease is None else lease.member.joined_at_ms
         member = member._replace(joined_at_ms=joined_at_ms)
         changed = lease is None or lease.member != member
-        state.leases[member.member_id] = Lease(member, now_ns + self._lease_ns, now_ms)
+        lease = Lease(member, now_ns + self._lease_ns, now_ms)
+        self._groups.setdefault(group, {})[member.member_id] = lease
         if changed:
-            state.version += 1
+            self._changed(group)
         return changed
 
     def leave(self, group: str, member_id: str, instance: str) -> bool:
         """Go at once. Returns whether the members changed; somebody else's instance is left in."""
-        state = self._groups.get(group)
-        lease = None if state is None else state.leases.get(member_id)
-        if state is None or lease is None or lease.member.instance != instance:
+        lease = self._groups.get(group, {}).get(member_id)
+        if lease is None or lease.member.instance != instance:
             return False
-        del state.leases[member_id]
-        state.version += 1
+        del self._groups[group][member_id]
+        self._changed(group)
         return True
 
     def expire(self, now_ns: int) -> list[str]:
         """Drop members whose lease is over; returns the groups that changed."""
         changed = []
-        for name, state in self._groups.items():
-            silent = [who for who, lease in state.leases.items() if lease.ends_ns <= now_ns]
+        for group, leases in list(self._groups.items()):
+            silent = [who for who, lease in leases.items() if lease.ends_ns <= now_ns]
             for who in silent:
-                del state.leases[who]
+                del leases[who]
             if silent:
-                state.version += 1
-                changed.append(name)
+                self._changed(group)
+                changed.append(group)
         return changed
 
     def forget_group(self, group: str) -> None:
-        state = self._groups.get(group)
-        if state is not None and state.leases:
-            state.leases.clear()
-            state.version += 1
+        if self._groups.pop(group, None):
+            self._changed(group)
 
     def version(self, group: str) -> int:
-        state = self._groups.get(group)
-        return self._first_version if state is None else state.version
+        """For a group without members, one that no later change will have."""
+        return self._versions.get(group, self._last_version)
 
     def leases(self, group: str) -> list[Lease]:
         """Sorted by member id."""
-        state = self._groups.get(group)
-        return [] if state is None else [state.leases[who] for who in sorted(state.leases)]
+        leases = self._groups.get(group, {})
+        return [leases[who] for who in sorted(leases)]
 
     def groups(self) -> list[str]:
         """Groups that have members, sorted."""
-        return sorted(name for name, state in self._groups.items() if state.leases)
+        return sorted(self._groups)
 
     def readers(self, topics: frozenset[str]) -> set[str]:
         """Groups of which a member reads one of some topics."""
         return {
             name
-            for name, state in self._groups.items()
-            for lease in state.leases.values()
+            for name, leases in self._groups.items()
+            for lease in leases.values()
             if any(topic in topics for topic, _ in lease.member.subscriptions)
         }
 
@@ -134,5 +128,10 @@ class Membership:
         """What a restart has to know of a group."""
         return MembersChanged(group, tuple(lease.member for lease in self.leases(group)))
 
-    def _group(self, name: str) -> Group:
-        return self._groups.setdefault(name, Group(self._first_version, {}))
+    def _changed(self, group: str) -> None:
+        self._last_version += 1
+        if self._groups.get(group):
+            self._versions[group] = self._last_version
+        else:
+            self._groups.pop(group, None)
+            self._versions.pop(group, None)
