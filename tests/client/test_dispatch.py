@@ -105,6 +105,18 @@ def test_while_the_broker_is_busy_a_batch_lingers_until_its_time_or_until_the_br
     assert [each.batch for each in bench.out()] == [third]
 
 
+def test_a_broker_that_becomes_idle_takes_what_lingers_for_other_queues_too() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 2)
+    bench.routes(*queues)
+    first = bench.add(bench.lane(queues[0]), b"one")
+    bench.out()
+    second = bench.add(bench.lane(queues[1]), b"two")
+    assert bench.out() == []
+    bench.acknowledge(first)
+    assert [each.batch for each in bench.out()] == [second]
+
+
 def test_a_batch_that_somebody_awaits_does_not_linger() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 4))

@@ -376,6 +376,13 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
         await producer.send("payments", b"x")
     await producer.flush()
 
+    unseen = producer.send("payments", b"x")
+    async with asyncio.timeout(10):
+        while not unseen.done:
+            await asyncio.sleep(0)
+    with pytest.raises(TopicNotFound):
+        await producer.drain()
+
     producer.send("payments", b"x")
     with pytest.raises(TopicNotFound):
         await producer.close()

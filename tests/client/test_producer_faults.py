@@ -1,5 +1,6 @@
 """Brokers refuse, hang, break off, restart and move: what the producer makes of it."""
 
+import asyncio
 import random
 from collections import defaultdict
 from typing import Any
@@ -166,6 +167,33 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(
     await broker.start(elsewhere=True)
     await waiting
     assert broker.all_bodies("orders") == [b"one", b"two"]
+
+
+async def test_what_a_broken_stream_hands_back_goes_out_again_oldest_first(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer(batch_messages_max=1)
+    broker.gate.clear()
+    for number in range(4):
+        producer.send("orders", b"%d" % number)
+    await broker.wait_requests(4)
+    broker.plan = Once(Fault.BREAK)
+    broker.gate.set()
+    await producer.flush()
+    stored = sorted(broker.batches("orders"), key=lambda each: each.columns.physical_offsets[0])
+    assert [each.columns.bodies for each in stored] == [[b"0"], [b"1"], [b"2"], [b"3"]]
+
+
+async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_old_address(
+    cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
+) -> None:
+    broker.plan = lambda _: Fault.SILENCE
+    producer = cluster.producer(reply_timeout_seconds=60, delivery_timeout_seconds=60)
+    waiting = producer.send("orders", b"x", key="k")
+    await broker.wait_requests(1)
+    async with asyncio.timeout(20), FakeAppendBroker("broker-a", nameserver) as moved:
+        await waiting
+        assert moved.all_bodies("orders") == [b"x"]
 
 
 async def test_a_broker_that_hangs_is_left_after_the_reply_timeout(
