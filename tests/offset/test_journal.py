@@ -166,8 +166,10 @@ def test_any_byte_of_an_unfinished_write_may_be_wrong(tmp_path: Path) -> None:
 def test_the_torn_end_is_cut_before_anything_is_appended(tmp_path: Path) -> None:
     write(tmp_path, [numbered(0, 3)])
     path = newest(tmp_path)
-    path.write_bytes(path.read_bytes() + frames.frame(3, numbered(3, 60))[:-1])
+    acknowledged = path.read_bytes()
+    path.write_bytes(acknowledged + frames.frame(3, numbered(3, 60))[:-1])
     write(tmp_path, [numbered(3, 4)])
+    assert path.read_bytes() == acknowledged + frames.frame(3, numbered(3, 4))
     assert read_contents(tmp_path).records == numbered(0, 4)
 
 

@@ -350,7 +350,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
     raise AssertionError(operation)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(OPERATIONS, max_size=40))
 def test_replay_gives_the_live_state_and_epochs_are_never_given_twice(
     operations: list[tuple[Any, ...]],

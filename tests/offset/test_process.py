@@ -110,7 +110,7 @@ async def test_killed_again_and_again_under_load_nothing_acknowledged_is_lost(
             found = await starts(service.stub, cluster, COMMITTERS)
             for start in found:
                 assert start.offset >= acknowledged.get(start.queue.queue_id, 0)
-            wanted = kill * 2000
+            wanted = kill * 1000
             async with asyncio.TaskGroup() as tasks:
                 for start in found:
                     tasks.create_task(
