@@ -20,7 +20,7 @@ from rockoon_broker.pulls import Pulled, Pulls, PullWish
 from rockoon_broker.routes import RouteFollower
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StoreError, StoreFailed
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
 from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
@@ -257,8 +257,13 @@ class Broker:
     async def run_ticks(self) -> None:
         """Let the store do what is due, until cancelled or the store has failed."""
         pause_seconds = min(TICK_SECONDS_MAX, self.settings.flush_interval_ms / 1000)
-        while self.store.failure is None:
-            for queue in self.store.tick(self._clock.now_ms()):
+        while True:
+            try:
+                advanced = self.store.tick(self._clock.now_ms())
+            except StoreFailed:
+                # `_failed` ends the broker, with the reason.
+                return
+            for queue in advanced:
                 self._waiting.arrived(queue)
             await asyncio.sleep(pause_seconds)
 
