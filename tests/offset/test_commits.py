@@ -120,6 +120,9 @@ async def test_a_commit_without_a_start_says_what_to_do(cluster: Cluster) -> Non
     assert "resolve it first" in result.error.message
     assert code(await cluster.commit(1, 1, queue_id=9)) == "QUEUE_NOT_FOUND"
     assert code(await cluster.commit(1, 1, topic="no-such-topic")) == "TOPIC_NOT_FOUND"
+    entry = pb.CommitEntry(queue=cluster.ref(), offset=1, epoch=1)
+    reply = await cluster.stub.Commit(pb.CommitRequest(group="no-such-group", entries=[entry]))
+    assert code(reply.results[0]) == "GROUP_NOT_FOUND"
 
 
 async def test_a_reader_of_a_deleted_topic_cannot_commit_to_its_successor(

@@ -11,7 +11,7 @@ from rockoon_offset.records import Record
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import QueueState
 from rockoon_offset.store import Store
-from rockoon_proto.errors import RockoonError
+from rockoon_proto.errors import GroupNotFound, RockoonError
 
 # After a broker failed to answer, commits do not wait for it again for so long.
 AWAY_SECONDS = 1.0
@@ -162,10 +162,14 @@ class Commits:
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known
 
     def _explained(self, commit: Commit, reason: RockoonError) -> RockoonError:
-        """A queue that does not exist at all is a better reason than that nothing is stored."""
-        if self._store.ledger.find(commit.group, commit.queue) is None:
-            try:
-                self._table.birth(commit.queue)
-            except RockoonError as unknown:
-                return unknown
-        return reason
+        """A name that does not exist at all is a better reason than that nothing is stored."""
+        if self._store.ledger.find(commit.group, commit.queue) is not None:
+            return reason
+        if not self._table.revision:
+            # Without routes nothing is known not to exist.
+            return reason
+        try:
+            self._table.birth(commit.queue)
+        except RockoonError as unknown:
+            return unknown
+        return reason if commit.group in self._table.groups else GroupNotFound(group=commit.group)
