@@ -523,7 +523,6 @@ class PushConsumer:
             self._delivery.forget(reading)
             self._store.remove(reading.queue)
             self._readings.pop(reading.queue, None)
-            self.starts.pop(reading.queue, None)
         await _cancel([reading.task for reading in readings])
 
     # Progress

@@ -299,14 +299,12 @@ class ReadingGroup:
         }
 
     async def wait_shared(self, queues: set[MessageQueue]) -> None:
-        """Wait until every queue has a reader, and every member its share."""
-        share = len(queues) // len(self.consumers)
+        """Wait until every queue has one reader, and every member some."""
 
         def shared() -> bool:
-            held = [consumer.assignment for consumer in self.consumers]
-            return {queue for one in held for queue in one} == queues and min(
-                map(len, held)
-            ) >= share
+            held = [queue for consumer in self.consumers for queue in consumer.assignment]
+            idle = any(not consumer.assignment for consumer in self.consumers)
+            return not idle and len(held) == len(queues) and set(held) == queues
 
         await until(shared, "the members to share the queues")
 
