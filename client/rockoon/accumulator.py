@@ -1,6 +1,6 @@
 """Batches in the making: what a producer has taken and no broker has acknowledged yet.
 
-Pure: no loop, clock or socket; times are given. (An asyncio.Event is made where a task waits.)
+Pure: no loop, clock or socket; times are given. (A future is made where a task waits.)
 
 Invariants:
 - A message is in exactly one batch, a batch belongs to one lane, and a lane's batches leave it in
@@ -34,8 +34,8 @@ class ProducerBatch:
     """Messages of one lane that are sent together."""
 
     __slots__ = (
-        "_event",
         "_starts",
+        "_waiters",
         "awaited",
         "awaited_bytes",
         "bodies",
@@ -80,16 +80,19 @@ class ProducerBatch:
         self.awaited = 0
         self.awaited_bytes = 0
         self.seen = 0
-        self._event: asyncio.Event | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._starts: list[int] | None = None
 
-    async def wait(self, index: int | None = None) -> None:
-        """Wait for the outcome; with an index, as the awaiter of that message."""
-        if self._event is None:
-            self._event = asyncio.Event()
+    def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
+        """Return a future for the outcome; with an index, for who awaits that message.
+
+        Each has its own: cancelling one must not disturb the others.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
         if index is not None:
             self.lane.accumulator.claim(self, index)
-        await self._event.wait()
+        return future
 
     def settle(self, outcome: Appended | RockoonError) -> None:
         """Give the outcome, once, and let go of the messages."""
@@ -102,8 +105,10 @@ class ProducerBatch:
 
     def wake(self) -> None:
         """Wake who waits, although there is no outcome."""
-        if self._event is not None:
-            self._event.set()
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
 
     @property
     def unseen_failures(self) -> int:

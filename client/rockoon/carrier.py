@@ -112,6 +112,11 @@ class Carrier:
         if lane.topic not in self.routes:
             self.resolve(lane.topic)
 
+    def know(self, route: TopicRoute) -> None:
+        """Somebody has the route already."""
+        if route.name not in self.routes:
+            self._learn(route)
+
     def resolve(self, topic: str) -> None:
         """Learn a topic's route, unless that is under way."""
         if topic not in self._resolving:

@@ -85,7 +85,9 @@ def encode_extras(
         InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
         PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
     """
-    head = b"" if tags is None else _tags_section(tags)
+    if keys is None and tags is not None and not properties:
+        return _tags_extras(tags)
+    head = b"" if tags is None else _section(PROPERTY_TAGS, tags)
     if keys is not None:
         head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(keys))
     tail = b""
@@ -94,6 +96,10 @@ def encode_extras(
             if name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX):
                 raise InvalidProperty(name=name, reason=_reserved_reason(name))
         tail = b"".join(_section(name, value) for name, value in properties.items())
+    return _bounded(head, tail)
+
+
+def _bounded(head: bytes, tail: bytes) -> Extras:
     # 56 digits are the longest UNIQ_KEY (an IPv6 address); the bound must not depend on the host.
     size = len(head) + len(tail) + len(_UNIQ_KEY_HEAD) + 56 + 1
     if size > PROPERTIES_BYTES_MAX:
@@ -118,9 +124,10 @@ def _join(keys: Sequence[str]) -> str:
     return KEY_SEPARATOR.join(keys)
 
 
+# A topic has few different tags, and they are all that most messages have.
 @lru_cache(maxsize=1024)
-def _tags_section(tags: str) -> bytes:
-    return _section(PROPERTY_TAGS, tags)
+def _tags_extras(tags: str) -> Extras:
+    return _bounded(_section(PROPERTY_TAGS, tags), b"")
 
 
 def _section(name: str, value: str) -> bytes:

@@ -12,7 +12,7 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,14 +31,19 @@ from rockoon.outgoing import (
     to_body,
 )
 from rockoon.producer_settings import ProducerSettings
-from rockoon.receipt import Receipt, SendResults
+from rockoon.receipt import Receipt, SendResults, Span
 from rockoon.routes import TopicRoute
-from rockoon.selectors import KeyHash, crc32_key_hash, queue_of_key
+from rockoon.selectors import KeyHash, crc32_key_hash
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
+
+# What `send_many` asks its source for at a time.
+_CHUNK_MESSAGES = 256
+_CHUNK_BYTES = 64 << 10
+_NO_KEYS: tuple[str, ...] = ()
 
 Bodies = Iterable[Body] | AsyncIterable[Body]
 
@@ -87,8 +92,9 @@ class Producer:
         self._carrier = Carrier(cluster, self.settings, clock, self._place_early, self._fail_early)
         self._accumulator = self._carrier.accumulator
         self._early: dict[str, _EarlyMessages] = {}
-        # What `send` reads for every message.
+        # What `send` reads for every message; empty when closed.
         self._spread = self._accumulator.spread
+        self._keyed: dict[str, list[Lane]] = {}
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
         self._is_closed = False
@@ -158,15 +164,11 @@ class Producer:
             raise BufferFull(limit=self._buffer_bytes_max)
         if key is None and queue is None:
             lane = self._spread.get(topic) or self._open_spread(topic)
-        elif queue is not None:
-            if key is not None:
-                raise InvalidArgument(reason="give a queue or a key, not both")
-            lane = self._chosen(topic, queue)
-        elif key is not None:
-            route = self._carrier.routes.get(topic)
-            if route is None:
-                return self._keep_early(topic, body, extras, size, key)
-            lane = self._chosen(topic, queue_of_key(key, route.queues, self._key_hash))
+        else:
+            chosen = self._lane(topic, queue, key)
+            if chosen is None:
+                return self._keep_early(topic, body, extras, size, key or "")
+            lane = chosen
 
         batch = lane.batch
         bodies = batch.bodies
@@ -211,42 +213,78 @@ class Producer:
             RockoonError: what `send` raises, at the body concerned, or why one could not be
                 delivered. Other messages may have been stored.
         """
-        await self._cluster.route(topic)
-        spans: list[tuple[ProducerBatch, int, int]] = []
-        batch: ProducerBatch | None = None
-        first = index = 0
-        none: tuple[()] = ()
+        self._check_open()
+        self._carrier.know(await self._cluster.route(topic))
+        spans: list[Span] = []
         keys_left = None if keys is None else iter(keys)
-        drain_bytes = self.settings.drain_bytes
-        accumulator = self._accumulator
-        async for body in _each(bodies):
-            own_keys = None
-            if keys_left is not None:
-                own_keys = next(keys_left, none)
-                if own_keys is none:
-                    raise InvalidArgument(reason="there are fewer keys than bodies")
-            if accumulator.buffered_bytes > drain_bytes:
+        async for chunk in _chunks(bodies):
+            if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                 await self._make_room()
-            receipt = self.send(topic, body, keys=own_keys, tags=tags, key=key, queue=queue)
-            if receipt.batch is not batch:
-                if batch is not None:
-                    spans.append((batch, first, index - first + 1))
-                    await self._yield()
-                batch, first = receipt.batch, receipt.index
-            index = receipt.index
-        if batch is not None:
-            spans.append((batch, first, index - first + 1))
-        if keys_left is not None and next(keys_left, none) is not none:
+            elif self._carrier.is_behind:
+                await asyncio.sleep(0)
+            if keys_left is None and self._is_plain(chunk):
+                _note(spans, *self._send_plain(topic, chunk, tags, queue, key))
+                continue
+            for body in chunk:
+                if self._accumulator.buffered_bytes > self.settings.drain_bytes:
+                    await self._make_room()
+                own_keys = None if keys_left is None else _next_keys(keys_left)
+                receipt = self.send(topic, body, keys=own_keys, tags=tags, queue=queue, key=key)
+                _note(spans, receipt.batch, receipt.index, 1)
+        if keys_left is not None and next(keys_left, _NO_KEYS) is not _NO_KEYS:
             raise InvalidArgument(reason="there are more keys than bodies")
         for batch, _, count in spans:
             batch.awaited += count
             self._accumulator.hurry(batch)
         for batch, first, _ in spans:
             if not batch.is_done:
-                await batch.wait()
+                await batch.waiter()
             if isinstance(batch.outcome, RockoonError):
                 batch.result(first)
         return SendResults(spans)
+
+    def _is_plain(self, bodies: list[Body]) -> bool:
+        """Whether all are bytes and fit into one batch."""
+        settings = self.settings
+        size = sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES
+        return (
+            set(map(type, bodies)) == {bytes}
+            and len(bodies) <= settings.batch_messages_max
+            and size <= min(settings.batch_bytes_max, BODY_BYTES_MAX)
+        )
+
+    def _send_plain(
+        self,
+        topic: str,
+        bodies: list[Any],
+        tags: str | None,
+        queue: MessageQueue | None,
+        key: str | None,
+    ) -> Span:
+        """What `send` does, once for many bodies."""
+        count = len(bodies)
+        size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
+        extras = None if tags is None else encode_extras(None, tags, None)
+        if extras is not None:
+            size += count * len(extras[0])
+        if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
+            raise BufferFull(limit=self._buffer_bytes_max)
+        lane = self._lane(topic, queue, key)
+        assert lane is not None, "the route is known"
+        batch = lane.batch
+        first = len(batch.bodies)
+        too_large = batch.bytes + size > self.settings.batch_bytes_max
+        if first and (too_large or first + count > self.settings.batch_messages_max):
+            lane.close_batch()
+            batch, first = lane.batch, 0
+        batch.bodies += bodies
+        if extras is not None:
+            batch.extras.update(dict.fromkeys(range(first, first + count), extras))
+        batch.bytes += size
+        self._accumulator.unclaimed_bytes += size
+        if batch.bytes >= batch.close_bytes or first + count > self._index_max:
+            self._open_or_close(lane)
+        return batch, first, count
 
     async def drain(self) -> None:
         """Wait, if too much is on its way, until there is room for more.
@@ -289,6 +327,7 @@ class Producer:
             return
         self._is_closed = True
         self._spread = {}
+        self._keyed = {}
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
             async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
@@ -312,6 +351,26 @@ class Producer:
         self._check_open()
         check_topic(topic)
         return self._accumulator.open_spread(topic)
+
+    def _lane(self, topic: str, queue: MessageQueue | None, key: str | None) -> Lane | None:
+        """Return where a message goes; None if that depends on queues not known yet."""
+        if queue is not None:
+            if key is not None:
+                raise InvalidArgument(reason="give a queue or a key, not both")
+            return self._chosen(topic, queue)
+        if key is not None:
+            lanes = self._keyed.get(topic) or self._open_keyed(topic)
+            return lanes[self._key_hash(key) % len(lanes)] if lanes else None
+        return self._spread.get(topic) or self._open_spread(topic)
+
+    def _open_keyed(self, topic: str) -> list[Lane]:
+        """Return the lanes among which keys choose; none while the topic's queues are unknown."""
+        self._check_open()
+        route = self._carrier.routes.get(topic)
+        if route is None:
+            return []
+        lanes = self._keyed[topic] = [self._chosen(topic, queue) for queue in route.queues]
+        return lanes
 
     def _chosen(self, topic: str, queue: MessageQueue) -> Lane:
         lane = self._accumulator.chosen.get(queue)
@@ -372,13 +431,15 @@ class Producer:
 
     def _place_early(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited for it to their lanes."""
+        self._keyed.pop(route.name, None)
         early = self._early.pop(route.name, None)
         if early is None:
             return
         batch = early.batch
         messages = zip(early.receipts, early.keys, batch.bodies, strict=True)
         for index, (receipt, key, body) in enumerate(messages):
-            lane = self._chosen(route.name, queue_of_key(key, route.queues, self._key_hash))
+            lane = self._lane(route.name, None, key)
+            assert lane is not None
             extras = batch.extras.get(index)
             size = len(body) + MESSAGE_OVERHEAD_BYTES
             receipt.batch = lane.batch
@@ -394,6 +455,7 @@ class Producer:
         self._accumulator.move(batch)
 
     def _fail_early(self, topic: str, error: RockoonError) -> None:
+        self._keyed.pop(topic, None)
         early = self._early.pop(topic, None)
         if early is not None:
             self._carrier.settle(early.batch, error)
@@ -416,7 +478,7 @@ class Producer:
             self._accumulator.hurry(batch)
         for batch in pending:
             if not batch.is_done:
-                await batch.wait()
+                await batch.waiter()
 
     def _raise_unreported(self) -> None:
         failed = self._carrier.take_unreported()
@@ -430,10 +492,40 @@ class Producer:
         raise raised
 
 
-async def _each(bodies: Bodies) -> AsyncIterable[Body]:
+async def _chunks(bodies: Bodies) -> AsyncIterable[list[Body]]:
     if isinstance(bodies, AsyncIterable):
+        # One by one: what has come must not wait for what has not.
         async for body in bodies:
-            yield body
+            yield [body]
+    elif isinstance(bodies, list | tuple):
+        for start in range(0, len(bodies), _CHUNK_MESSAGES):
+            yield list(bodies[start : start + _CHUNK_MESSAGES])
     else:
+        chunk: list[Body] = []
+        room = _CHUNK_BYTES
         for body in bodies:
-            yield body
+            chunk.append(body)
+            # Whatever is not bytes is for `send` to look at, and ends the chunk.
+            room -= len(body) if type(body) is bytes else _CHUNK_BYTES
+            if room <= 0 or len(chunk) == _CHUNK_MESSAGES:
+                yield chunk
+                chunk, room = [], _CHUNK_BYTES
+        if chunk:
+            yield chunk
+
+
+def _next_keys(keys_left: Iterator[str | Sequence[str] | None]) -> str | Sequence[str] | None:
+    keys = next(keys_left, _NO_KEYS)
+    if keys is _NO_KEYS:
+        raise InvalidArgument(reason="there are fewer keys than bodies")
+    return keys
+
+
+def _note(spans: list[Span], batch: ProducerBatch, first: int, count: int) -> None:
+    """Add messages behind those noted before, as one span with the last if they follow it."""
+    if spans:
+        last, start, length = spans[-1]
+        if last is batch and start + length == first:
+            spans[-1] = (batch, start, length + count)
+            return
+    spans.append((batch, first, count))

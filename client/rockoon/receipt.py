@@ -32,7 +32,7 @@ class Receipt:
     def __await__(self) -> Generator[Any, None, SendResult]:
         # A message that was waiting for its topic's route moves from one batch to another.
         while not self.batch.is_done:
-            yield from self.batch.wait(self.index).__await__()
+            yield from self.batch.waiter(self.index)
         return self.batch.result(self.index)
 
     def __repr__(self) -> str:
@@ -44,12 +44,16 @@ class Receipt:
         return self.batch.is_done
 
 
+Span = tuple["ProducerBatch", int, int]
+"""Messages that follow one another in a batch: the batch, the first's index, how many."""
+
+
 class SendResults(Sequence[SendResult]):
     """The results of many messages in the order in which they were sent, made as they are read."""
 
     __slots__ = ("_count", "_spans")
 
-    def __init__(self, spans: "list[tuple[ProducerBatch, int, int]]") -> None:
+    def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
         self._count = sum(count for _, _, count in spans)
 

@@ -35,11 +35,6 @@ def java_key_hash(key: str) -> int:
     return abs(java_hash_code(key))
 
 
-def queue_of_key(key: str, queues: Sequence[MessageQueue], key_hash: KeyHash) -> MessageQueue:
-    """Return the queue for a key; `queues` are all of the topic's, sorted, at least one."""
-    return queues[key_hash(key) % len(queues)]
-
-
 class RoundRobin:
     """Goes round a topic's queues, passing over those that cannot take anything now.
 
