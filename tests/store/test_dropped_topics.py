@@ -91,6 +91,9 @@ def test_the_mark_is_forgotten_when_retention_has_passed_it(tmp_path: Path) -> N
     owner.write_point()
     disk.usage_percent = 86
     owner.store.clean(owner.clock.time_ms)
+    while owner.store.unlinks_pending:
+        pass
+    owner.store.clean(owner.clock.time_ms)
     assert read_marks(tmp_path) == {}
     owner.store.close()
 

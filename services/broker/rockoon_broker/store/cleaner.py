@@ -1,5 +1,6 @@
 """Carries out what `retention` decides: files go, queues follow, appends stop and go on."""
 
+import contextlib
 from collections import deque
 
 from rockoon_broker.store.clock import Clock
@@ -66,6 +67,7 @@ class Cleaner:
             settled_end: the log is durable up to here and a recovery point lies here or behind;
                 files that reach further stay.
         """
+        self._forget_marks()
         # One more than may go: the last of those given is never deleted.
         files = [
             LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
@@ -91,8 +93,17 @@ class Cleaner:
             self._syncer.request_unlink(self._log.remove_oldest())
         if decision.delete:
             self._to_sweep = deque(queue.key for queue in self._queues)
-            self._dropped.settle(self._log.min_offset, self._log.end)
         return decision
+
+    def _forget_marks(self) -> None:
+        """Forget the marks of deleted topics that are about files long gone.
+
+        Not those of files whose unlinking a crash could still undo. A disk that takes no new file
+        keeps the marks, which do no harm, and must not end the pass that makes room on it.
+        """
+        if not self._syncer.unlinks_pending:
+            with contextlib.suppress(OSError):
+                self._dropped.settle(self._log.min_offset, self._log.end)
 
     def sweep(self) -> None:
         """Give up leading files of some queues whose records are gone."""

@@ -11,6 +11,7 @@ Invariants:
    out of space; running out is met when a file is created.
 """
 
+import contextlib
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ class CommitLog:
         """
         try:
             self._clean_tail()
+            self._unclean = None
             if offset != self.end:
                 self._write_blank()
             file = self.file_at(offset)
@@ -134,6 +136,9 @@ class CommitLog:
             self._unclean = (file, position, position + len(batch))
             self._disk.write_all(file.fd, batch.data, position)
         except OSError as error:
+            # At once if possible: after a crash a record that was refused would be found and kept.
+            with contextlib.suppress(OSError):
+                self._clean_tail()
             raise AppendFailed(f"the CommitLog was not written: {error}", error.errno) from error
         self._unclean = None
         self.end = offset + len(batch)
@@ -166,6 +171,12 @@ class CommitLog:
         assert len(self.files) > 1
         file = self.files.pop(0)
         return DoomedFile(file.path, file.fd)
+
+    def erase_refused(self) -> None:
+        """Durably remove what a refused write may have left, or the next start would find it."""
+        if self._unclean is not None:
+            self._clean_tail()
+            self._disk.fdatasync(self._unclean[0].fd)
 
     def close(self) -> None:
         for file in self.files:
@@ -201,4 +212,3 @@ class CommitLog:
         if self._unclean is not None:
             file, start, end = self._unclean
             self._disk.write_zeros(file.fd, start, end)
-            self._unclean = None

@@ -162,11 +162,9 @@ class Reader:
         lengths = sizes[wanted].astype(np.uint32)
         return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths)
 
-    def read_at(self, physical_offset: int, visible_end: int) -> bytes:
-        """See `Store.read_at`."""
-        head = b""
-        if self._log.min_offset <= physical_offset < visible_end:
-            head = self._log.read(physical_offset, 8)
+    def read_at(self, physical_offset: int) -> tuple[bytes, str]:
+        """The record at a physical offset, and its topic; see `Store.read_at`."""
+        head = self._log.read(physical_offset, 8)
         if int.from_bytes(head[4:], signed=True) not in (MAGIC_V1, MAGIC_V2):
             raise UnknownOffset(f"no record starts at {physical_offset}")
         frame = self._log.read(physical_offset, max(8, int.from_bytes(head[:4], signed=True)))
@@ -176,7 +174,7 @@ class Reader:
             raise UnknownOffset(f"no record starts at {physical_offset}: {error}") from error
         if record.physical_offset != physical_offset:
             raise UnknownOffset(f"bytes at {physical_offset} only look like a record")
-        return frame
+        return frame, record.topic.decode(errors="replace")
 
     def search_offset(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary

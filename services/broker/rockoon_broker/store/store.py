@@ -34,6 +34,7 @@ from rockoon_broker.store.errors import (
     StoreClosed,
     StoreFailed,
     StoreNotWritable,
+    UnknownOffset,
 )
 from rockoon_broker.store.markers import AbortFile, MarkerFiles, RecoveryPoint, read_checkpoint
 from rockoon_broker.store.process_lock import ProcessLock
@@ -45,6 +46,7 @@ from rockoon_broker.store.syncer import (
     PointRequest,
     Syncer,
     sync_file,
+    sync_names,
     unlink_file,
 )
 from rockoon_format.batch import check_batch, patch_batch, queue_entries
@@ -322,16 +324,22 @@ class Store:
         """
         self._check_usable()
         advanced = self._dispatch(self._dispatchable_end)
-        if self.settings.flush is Flush.ASYNC and now_ms >= self._sync_due_ms:
-            self._sync_due_ms = now_ms + self.settings.flush_interval_ms
+        # Dues in a future that only a clock set back can explain would put durability off.
+        settings = self.settings
+        self._sync_due_ms = min(self._sync_due_ms, now_ms + settings.flush_interval_ms)
+        self._point_due_ms = min(self._point_due_ms, now_ms + settings.recovery_point_interval_ms)
+        clean_wait_ms_max = max(settings.clean_delay_ms, settings.clean_interval_ms)
+        self._clean_due_ms = min(self._clean_due_ms, now_ms + clean_wait_ms_max)
+        if settings.flush is Flush.ASYNC and now_ms >= self._sync_due_ms:
+            self._sync_due_ms = now_ms + settings.flush_interval_ms
             self._confirmed_end = self._syncer.synced_end
             if self._log.end > self._confirmed_end:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         if now_ms >= self._point_due_ms and not self._syncer.point_pending:
-            self._point_due_ms = now_ms + self.settings.recovery_point_interval_ms
+            self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             self._request_point()
         if now_ms >= self._clean_due_ms:
-            self._clean_due_ms = now_ms + self.settings.clean_interval_ms
+            self._clean_due_ms = now_ms + settings.clean_interval_ms
             self.clean(now_ms)
         self._cleaner.sweep()
         return advanced
@@ -460,7 +468,12 @@ class Store:
             UnknownOffset: no visible record starts there.
             OSError: the disk.
         """
-        return self._reader.read_at(physical_offset, self._dispatched_end)
+        if physical_offset >= self._dispatched_end:
+            raise UnknownOffset(f"no record starts at {physical_offset}")
+        frame, topic = self._reader.read_at(physical_offset)
+        if physical_offset < self._dropped.marks.get(topic, 0):
+            raise UnknownOffset(f"the record at {physical_offset} went with its topic")
+        return frame
 
     def search_offset(
         self,
@@ -512,6 +525,7 @@ class Store:
     def _finish(self) -> None:
         for doomed in self._syncer.take_doomed():
             unlink_file(doomed, self._disk)
+        self._log.erase_refused()
         for fd in self._log.sync_request(self._confirmed_end).fds:
             self._disk.fdatasync(fd)
         self._confirmed_end = self._log.end
@@ -622,5 +636,4 @@ class Store:
         for path in files:
             sync_file(path, self._disk)
         for directory in directories:
-            if directory.is_dir():
-                self._disk.sync_directory(directory)
+            sync_names(directory, self._disk)

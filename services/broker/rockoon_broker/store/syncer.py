@@ -12,6 +12,7 @@ The owner's thread decides everything and posts; this thread only makes the slow
    pages that it could not write and a second fsync would then succeed without them.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -254,9 +255,8 @@ class Syncer:
             sync_file(path, self._disk)
             yield
         for directory in request.directories:
-            if directory.is_dir():
-                self._disk.sync_directory(directory)
-                yield
+            sync_names(directory, self._disk)
+            yield
         self._markers.write(request.point, request.checkpoint)
         with self._changed:
             self._point_running = False
@@ -302,8 +302,19 @@ def sync_file(path: Path, disk: Disk) -> None:
         disk.close(fd)
 
 
+def sync_names(directory: Path, disk: Disk) -> None:
+    """Sync a directory; one that was deleted meanwhile, even just now, needs it no more."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.sync_directory(directory)
+
+
 def unlink_file(doomed: DoomedFile, disk: Disk) -> None:
-    """Close and unlink a file that the owner gave up."""
+    """Close and unlink a file that the owner gave up.
+
+    The end of a CommitLog file is durable on return: marks of deleted topics are forgotten on the
+    strength of it, and ConsumeQueue files that belong to it go after it.
+    """
+    disk.unlink(doomed.path)
     if doomed.fd is not None:
         disk.close(doomed.fd)
-    disk.unlink(doomed.path)
+        disk.sync_directory(doomed.path.parent)
