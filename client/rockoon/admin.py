@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rockoon.backoff import Backoff
 from rockoon.channels import Channels
 from rockoon.errors import (
     BrokerUnavailable,
@@ -80,6 +81,9 @@ if TYPE_CHECKING:
 WAIT_OFFSET_SERVICE_SECONDS = 5.0
 STATUS_SECONDS_MAX = 3.0
 QUEUES_PER_CALL_MAX = 4096
+
+# Calls to the offset service that change nothing.
+_LOOKS = frozenset({"ListMembers", "ListProgress", "Lag", "Export"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,10 +534,25 @@ class Admin:
         return reply
 
     async def _offset(self, method_name: str, request: Any) -> Any:
-        stub = await self._cluster.wait_offset_service(WAIT_OFFSET_SERVICE_SECONDS)
-        return await self._cluster.call(
-            getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
-        )
+        """Call the offset service, which may be on its way back.
+
+        What only looks is asked again when the call fails on the way; what changes something may
+        have been done although its answer was lost, and is not.
+        """
+        deadline = asyncio.get_running_loop().time() + WAIT_OFFSET_SERVICE_SECONDS
+        backoff = Backoff()
+        while True:
+            stub = await self._cluster.wait_offset_service(WAIT_OFFSET_SERVICE_SECONDS)
+            try:
+                return await self._cluster.call(
+                    getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
+                )
+            except OffsetServiceUnavailable:
+                pause = backoff.next_seconds()
+                late = asyncio.get_running_loop().time() + pause > deadline
+                if method_name not in _LOOKS or late:
+                    raise
+            await asyncio.sleep(pause)
 
     # Status
 
