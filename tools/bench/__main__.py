@@ -19,6 +19,7 @@ from tools.bench.raw import raw_write_bytes_per_second
 
 console = Console()
 MB = 1e6
+BURST_BYTES = 16 << 20
 
 
 async def measure_throughput(folder: Path, flush: str, seconds: float) -> None:
@@ -66,8 +67,10 @@ async def measure_latency(folder: Path, flush: str, count: int) -> None:
 
 
 async def measure_recovery(folder: Path, sizes: list[int]) -> None:
-    table = Table(title="Start after kill -9, by size of the log", title_justify="left")
-    for column in ("log MiB", "until it serves, s", "of it recovery, s", "bytes scanned"):
+    """Fill the log, let it settle, append a burst of always the same size, and kill -9."""
+    title = f"Start after kill -9: {BURST_BYTES >> 20} MiB not settled, by size of the log"
+    table = Table(title=title, title_justify="left")
+    for column in ("log MiB", "until it serves, s", "of it recovery, s", "MiB scanned"):
         table.add_column(column, justify="right")
     settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
     async with LocalCluster(folder / "recovery", brokers=1, settings=settings) as local:
@@ -75,18 +78,16 @@ async def measure_recovery(folder: Path, sizes: list[int]) -> None:
         async with rockoon.connect(local.nameservers) as cluster:
             await cluster.admin.create_topic("fill", queues_per_broker=8)
         for size in sizes:
-            async with (
-                rockoon.connect(local.nameservers) as cluster,
-                cluster.producer() as producer,
-            ):
-                while await throughput.appended_log_end(cluster) < size:
-                    for _ in range(20_000):
-                        producer.send("fill", b"x" * 1024)
-                        await producer.drain()
-                    await producer.flush()
+            async with rockoon.connect(local.nameservers) as cluster:
+                await throughput.fill(cluster, "fill", size - BURST_BYTES)
+                await throughput.settle(cluster)
+                await throughput.fill(cluster, "fill", size)
             seconds, recovering, scanned, end = await throughput.recovery(local, broker)
             table.add_row(
-                f"{end / (1 << 20):,.0f}", f"{seconds:.2f}", f"{recovering:.3f}", f"{scanned:,}"
+                f"{end / (1 << 20):,.0f}",
+                f"{seconds:.2f}",
+                f"{recovering:.3f}",
+                f"{scanned / (1 << 20):,.1f}",
             )
     console.print(table)
 

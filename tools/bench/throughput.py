@@ -52,7 +52,7 @@ async def pull(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: f
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
             batch = await consumer.poll_batch(timeout=1.0)
-            if not len(batch):
+            if batch is None:
                 break
             assert len(batch.bodies) == len(batch.offsets)
             messages += len(batch)
@@ -110,3 +110,24 @@ async def appended_log_end(cluster: rockoon.Cluster) -> int:
     """Where the brokers' logs end, bytes, summed."""
     status = await cluster.admin.status()
     return sum(node.broker.log_max_offset for node in status.brokers if node.broker is not None)
+
+
+async def fill(cluster: rockoon.Cluster, topic: str, log_bytes: int) -> None:
+    """Append 1-KiB messages until the log is so long, give or take a MiB."""
+    async with cluster.producer() as producer:
+        while (missing := log_bytes - await appended_log_end(cluster)) > 0:
+            for _ in range(min(missing // 1200 + 1, 20_000)):
+                producer.send(topic, b"x" * 1024)
+                await producer.drain()
+            await producer.flush()
+
+
+async def settle(cluster: rockoon.Cluster) -> None:
+    """Wait until the log is on disk, and one recovery point after that is written."""
+    for _ in range(2):
+        end = await appended_log_end(cluster)
+        synced = 0
+        while synced < end:
+            await asyncio.sleep(1.5)
+            status = await cluster.admin.status()
+            synced = sum(n.broker.log_synced_offset for n in status.brokers if n.broker is not None)
