@@ -106,3 +106,38 @@ async def refused(broker: RunningBroker) -> errors.RockoonError:
     with pytest.raises(errors.RockoonError) as refusal:
         await broker.append("T", 0, b"lost")
     return refusal.value
+
+
+async def refused(broker: RunningBroker) -> None:
+    with pytest.raises(errors.TopicNotFound):
+        await broker.append("T", 0, b"ghost")
+
+
+async def test_an_append_that_waited_for_room_does_not_land_in_a_topic_deleted_meanwhile(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("Other", {"broker-a": 1})
+    disk = HoldingDisk()
+    async with (
+        running_broker(
+            tmp_path, [nameserver.address], disk=disk, unsynced_bytes_max=4096
+        ) as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        disk.hold()
+        filling = tasks.create_task(broker.append("Other", 0, bytes(5000)))
+        await broker.until(lambda seen: seen.messages_appended == 1)
+        waiting = tasks.create_task(refused(broker))
+        # Answered behind it on the same connection: by now the append waits.
+        await broker.describe()
+        revision = await nameserver.delete_topic("T")
+        await broker.until(lambda seen: seen.route_revision >= revision)
+        disk.release()
+        await filling
+        with pytest.raises(errors.TopicNotFound):
+            await waiting
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        assert (
+            await broker.append("T", 0, b"new", route_revision=revision)
+        ).first_queue_offset == 0

@@ -85,22 +85,31 @@ class Appends:
         self.messages = 0
         self.bytes = 0
 
-    async def place(self, topic: str, queue_id: int, frames: bytes, lengths: bytes) -> Placed:
+    async def place(
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        lengths: bytes,
+        check: Callable[[], None],
+    ) -> Placed:
         """Put a batch into the log; waits only while too much is unsynced.
 
         Cancelling it while it waits is safe: nothing was appended then.
 
         Args:
-            topic: one that may be written.
-            queue_id: one of its queues.
+            topic, queue_id: the queue.
             frames: records back to back.
             lengths: their sizes, packed little-endian u32.
+            check: raises when the queue may not be written. Asked again after every wait: what is
+                appended to a topic deleted meanwhile would come back with the next of its name.
 
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
         """
         sizes = self._check(frames, lengths)
         while True:
+            check()
             try:
                 return self._place(topic, queue_id, frames, sizes)
             except store_errors.StoreBusy:

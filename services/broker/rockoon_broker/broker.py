@@ -154,9 +154,12 @@ class Broker:
     ) -> Placed:
         """Put a batch into the log; see `Appends.place`."""
         await self.catch_up([(topic, queue_id)], route_revision)
-        if not self.served(topic, queue_id).writable:
-            raise TopicNotWritable(topic=topic)
-        return await self.appends.place(topic, queue_id, frames, lengths)
+
+        def check() -> None:
+            if not self.served(topic, queue_id).writable:
+                raise TopicNotWritable(topic=topic)
+
+        return await self.appends.place(topic, queue_id, frames, lengths, check)
 
     async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
         """Messages of a queue; see `Pulls.pull`."""
