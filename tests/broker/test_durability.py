@@ -108,7 +108,7 @@ async def refused(broker: RunningBroker) -> errors.RockoonError:
     return refusal.value
 
 
-async def refused(broker: RunningBroker) -> None:
+async def told_of_no_topic(broker: RunningBroker) -> None:
     with pytest.raises(errors.TopicNotFound):
         await broker.append("T", 0, b"ghost")
 
@@ -128,7 +128,7 @@ async def test_an_append_that_waited_for_room_does_not_land_in_a_topic_deleted_m
         disk.hold()
         filling = tasks.create_task(broker.append("Other", 0, bytes(5000)))
         await broker.until(lambda seen: seen.messages_appended == 1)
-        waiting = tasks.create_task(refused(broker))
+        waiting = tasks.create_task(told_of_no_topic(broker))
         # Answered behind it on the same connection: by now the append waits.
         await broker.describe()
         revision = await nameserver.delete_topic("T")
