@@ -124,3 +124,14 @@ def test_a_nameserver_that_lags_cannot_make_a_topic_older_and_then_new_again() -
 def test_an_update_from_the_past_changes_nothing() -> None:
     planned = plan(table(100, topic("A", 90)), update(100, topic("A", 40)))
     assert shown(planned) == ({"A": 90}, [])
+
+
+def test_a_nameserver_that_lags_and_catches_up_costs_no_messages() -> None:
+    """It tells again of a deletion that was over before the messages were stored."""
+    before = table(100, topic("A", 97))
+    planned = plan(before, snapshot(94, topic("A", 50)))
+    assert planned.drop == []
+    planned = plan(planned.table, update(95, removed=("A",)))
+    assert shown(planned) == ({}, [])
+    planned = plan(planned.table, update(97, topic("A", 97)))
+    assert shown(planned) == ({"A": 97}, [])

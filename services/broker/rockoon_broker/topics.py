@@ -114,9 +114,14 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
     removed = topics.keys() - listed if change.snapshot else set(change.removed) - listed
     for name in sorted(removed):
         old = topics.get(name)
-        if old is None or (change.snapshot and old.incarnation == INCARNATION_UNKNOWN):
+        if old is None:
             continue
-        drop.append(name)
+        unknown = old.incarnation == INCARNATION_UNKNOWN
+        if unknown and change.snapshot:
+            continue
+        # A nameserver that lags tells again of deletions that came before this data.
+        if not unknown:
+            drop.append(name)
         del topics[name]
     after = TopicTable(
         revision=change.revision if another_history else max(table.revision, change.revision),
