@@ -240,6 +240,8 @@ class Accumulator:
         """Round robin lanes by topic."""
         self.chosen: dict[MessageQueue, Lane] = {}
         """Lanes of chosen queues."""
+        self.early: dict[str, Lane] = {}
+        """By topic: messages whose queue depends on its route, until that is known."""
         self.claimed_bytes = 0
         self.unclaimed_bytes = 0
         self.pending: dict[ProducerBatch, None] = {}
@@ -259,7 +261,7 @@ class Accumulator:
         return lane
 
     def lanes(self) -> list[Lane]:
-        return [*self.spread.values(), *self.chosen.values()]
+        return [*self.spread.values(), *self.chosen.values(), *self.early.values()]
 
     def lanes_of(self, topic: str) -> list[Lane]:
         return [lane for lane in self.lanes() if lane.topic == topic]
@@ -305,7 +307,9 @@ class Accumulator:
 
     def forget(self, lane: Lane) -> None:
         """Drop a lane; whoever empties it settles its batches."""
-        if lane.queue is None:
-            del self.spread[lane.topic]
-        else:
+        if lane.queue is not None:
             del self.chosen[lane.queue]
+        elif self.early.get(lane.topic) is lane:
+            del self.early[lane.topic]
+        else:
+            del self.spread[lane.topic]

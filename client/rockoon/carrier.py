@@ -30,6 +30,7 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.host import LOOPBACK, born_host
+from rockoon.message import MessageQueue
 from rockoon.outgoing import BatchEncoder
 from rockoon.producer_settings import ProducerSettings
 from rockoon.routes import TopicRoute
@@ -69,7 +70,7 @@ class Carrier:
         settings: ProducerSettings,
         clock: Clock,
         on_route: Callable[[TopicRoute], None],
-        on_give_up: Callable[[str, RockoonError], None],
+        on_give_up: Callable[[str], None],
     ) -> None:
         self.accumulator = Accumulator(self._hurry)
         self.settled = Changes()
@@ -123,6 +124,11 @@ class Carrier:
             self._resolving[topic] = self._cluster.tasks.create_task(
                 self._resolve(topic), name=f"rockoon producer route of {topic}"
             )
+
+    @property
+    def is_running(self) -> bool:
+        """False once a task has ended that never should: nothing will be delivered any more."""
+        return not any(task.done() for task in self._tasks)
 
     @property
     def is_behind(self) -> bool:
@@ -252,18 +258,32 @@ class Carrier:
             log.warning("stream to %s: %s; %d batches are sent again", broker, error, len(batches))
             now = self._loop.time()
             for batch in reversed(batches):
-                self._dispatcher.refused(batch, error, now, blame_broker=True)
+                if gone := self._gone(batch.lane):
+                    self._fail(batch, gone)
+                else:
+                    self._dispatcher.refused(batch, error, now, blame_broker=True)
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
         # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
         # before us: then the routes are about to say so, and everything for the topic fails.
-        if error.retriable or isinstance(error, _WRONG_QUEUE):
+        if not (error.retriable or isinstance(error, _WRONG_QUEUE)):
+            self._fail(batch, error)
+        elif gone := self._gone(batch.lane):
+            self._fail(batch, gone)
+        else:
             self._dispatcher.refused(
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )
-        else:
-            self._fail(batch, error)
+
+    def _gone(self, lane: Lane) -> RockoonError | None:
+        """Say why a lane leads nowhere: while a batch was out, its topic or queue was deleted."""
+        route = self.routes.get(lane.topic)
+        if route is None:
+            return TopicNotFound(topic=lane.topic)
+        if lane.queue is not None and lane.queue not in route.births:
+            return _queue_not_found(lane.queue)
+        return None
 
     def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
         self._dispatcher.failed(batch, error)
@@ -278,11 +298,11 @@ class Carrier:
     # Routes
 
     async def _resolve(self, topic: str) -> None:
-        backoff = Backoff()
+        backoff = Backoff(seconds_max=0.25)
         try:
             while True:
                 try:
-                    self._learn(await self._cluster.route(topic))
+                    self._learn(await self._cluster.route(topic, retry_seconds=0))
                 except RockoonError as error:
                     if not error.retriable:
                         self._give_up(topic, error)
@@ -329,10 +349,7 @@ class Carrier:
                 queue = lane.queue
                 self.accumulator.forget(lane)
                 for batch in lane.take_all():
-                    self.settle(
-                        batch,
-                        QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker),
-                    )
+                    self.settle(batch, _queue_not_found(queue))
         self._on_route(route)
         self._wake.set()
 
@@ -342,7 +359,7 @@ class Carrier:
         for lane in self.accumulator.lanes_of(topic):
             for batch in lane.take_all():
                 self.settle(batch, error)
-        self._on_give_up(topic, error)
+        self._on_give_up(topic)
 
     # Time
 
@@ -360,3 +377,7 @@ class Carrier:
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
             self.accumulator.forget_idle(self.routes)
+
+
+def _queue_not_found(queue: MessageQueue) -> QueueNotFound:
+    return QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)

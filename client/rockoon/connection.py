@@ -174,11 +174,21 @@ class Cluster:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        untold: RockoonError | None = None
         try:
             while self._children:
-                await self._children.pop().close()
+                try:
+                    await self._children.pop().close()
+                except RockoonError as error:
+                    untold = untold or error
         finally:
             await self._shut(failure if isinstance(failure, asyncio.CancelledError) else None)
+        if untold is None:
+            return
+        if failure is None:
+            raise untold
+        # What the body raised comes first, and may well be why.
+        log.warning("closing after a failure: %s", untold)
 
     async def _shut(self, cancelled: BaseException | None = None) -> None:
         self._closed = True
@@ -209,8 +219,15 @@ class Cluster:
 
     # Routes
 
-    async def route(self, topic: str, min_revision: int = 0) -> TopicRoute:
+    async def route(
+        self, topic: str, min_revision: int = 0, *, retry_seconds: float = RETRY_SECONDS
+    ) -> TopicRoute:
         """Return a topic's route, true for `min_revision` or later; from the cache if possible.
+
+        Args:
+            topic: its name.
+            min_revision: a revision that the caller has seen.
+            retry_seconds: how long to go on asking while no nameserver can tell.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -227,7 +244,7 @@ class Cluster:
             request = GetRouteRequest(
                 topics=[topic], min_revision=max(min_revision, self.routes.revision)
             )
-            update = await self.call_nameserver("GetRoute", request)
+            update = await self.call_nameserver("GetRoute", request, retry_seconds=retry_seconds)
             if self.routes.learn(update, [topic]):
                 self.routes_changed.note()
             found = self.routes.topic(topic)
@@ -326,9 +343,11 @@ class Cluster:
                     address=address,
                 )
             except RockoonError as error:
-                if not error.retriable or loop.time() >= deadline:
+                tries += 1
+                # Each nameserver is asked once, however little time there is.
+                is_over = loop.time() >= deadline and tries >= len(self.nameservers)
+                if not error.retriable or is_over:
                     raise
-            tries += 1
             self._preferred += 1
             if tries % len(self.nameservers) == 0:
                 await asyncio.sleep(min(backoff.next_seconds(), max(deadline - loop.time(), 0)))

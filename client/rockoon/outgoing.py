@@ -89,7 +89,7 @@ def encode_extras(
         return _tags_extras(tags)
     head = b"" if tags is None else _section(PROPERTY_TAGS, tags)
     if keys is not None:
-        head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(keys))
+        head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(tuple(keys)))
     tail = b""
     if properties:
         for name in properties:

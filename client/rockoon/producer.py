@@ -43,18 +43,19 @@ __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 # What `send_many` asks its source for at a time.
 _CHUNK_MESSAGES = 256
 _CHUNK_BYTES = 64 << 10
+_EARLY_SECONDS_MAX = 1.0
 _NO_KEYS: tuple[str, ...] = ()
 
 Bodies = Iterable[Body] | AsyncIterable[Body]
 
 
-class _EarlyMessages:
+class _EarlyBatch(ProducerBatch):
     """Messages with a key whose topic's queues are not known yet, in the order they came."""
 
-    __slots__ = ("batch", "keys", "receipts")
+    __slots__ = ("keys", "receipts")
 
     def __init__(self, lane: Lane) -> None:
-        self.batch = ProducerBatch(lane)
+        super().__init__(lane)
         self.keys: list[str] = []
         self.receipts: list[Receipt] = []
 
@@ -89,9 +90,12 @@ class Producer:
         self._key_hash = key_hash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._carrier = Carrier(cluster, self.settings, clock, self._place_early, self._fail_early)
+        self._carrier = Carrier(
+            cluster, self.settings, clock, self._place_early, self._forget_topic
+        )
         self._accumulator = self._carrier.accumulator
-        self._early: dict[str, _EarlyMessages] = {}
+        # The open batch per topic; the lanes of all of them are `Accumulator.early`.
+        self._early: dict[str, _EarlyBatch] = {}
         # What `send` reads for every message; empty when closed.
         self._spread = self._accumulator.spread
         self._keyed: dict[str, list[Lane]] = {}
@@ -308,7 +312,7 @@ class Producer:
         Raises:
             RockoonError: as `drain`.
         """
-        had_early = bool(self._early)
+        had_early = bool(self._accumulator.early)
         await self._wait_pending()
         if had_early:
             # They were given to their queues meanwhile.
@@ -330,9 +334,10 @@ class Producer:
         self._keyed = {}
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
-            async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
-                await self._wait_pending()
-                await self._wait_pending()
+            if self._carrier.is_running:
+                async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
+                    await self._wait_pending()
+                    await self._wait_pending()
         except TimeoutError:
             pass
         finally:
@@ -369,21 +374,25 @@ class Producer:
         route = self._carrier.routes.get(topic)
         if route is None:
             return []
-        lanes = self._keyed[topic] = [self._chosen(topic, queue) for queue in route.queues]
+        lanes = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
         return lanes
 
     def _chosen(self, topic: str, queue: MessageQueue) -> Lane:
+        """Return the lane of a queue that the sender has named."""
+        self._check_open()
+        if topic != queue.topic:
+            raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
         lane = self._accumulator.chosen.get(queue)
-        if lane is None or self._is_closed or topic != queue.topic:
-            self._check_open()
-            check_topic(topic)
-            if topic != queue.topic:
-                raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
-            route = self._carrier.routes.get(topic)
-            if route is not None and queue not in route.births:
-                raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
-            lane = self._accumulator.open_chosen(queue)
-        return lane
+        if lane is not None:
+            return lane
+        check_topic(topic)
+        route = self._carrier.routes.get(topic)
+        if route is not None and queue not in route.births:
+            raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
+        return self._accumulator.open_chosen(queue)
+
+    def _chosen_lane(self, queue: MessageQueue) -> Lane:
+        return self._accumulator.chosen.get(queue) or self._accumulator.open_chosen(queue)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -409,14 +418,12 @@ class Producer:
     ) -> Receipt:
         """Keep a message whose queue cannot be told before its topic's route is known."""
         self._check_open()
-        early = self._early.get(topic)
-        if early is None:
+        now = self._loop.time()
+        batch = self._early.get(topic)
+        # A batch has one deadline, so one that is kept open for long would cut its last short.
+        if batch is None or batch.is_done or now >= batch.linger_end:
             check_topic(topic)
-            early = self._early[topic] = _EarlyMessages(Lane(self._accumulator, topic, None))
-            early.batch.deadline = self._loop.time() + self.settings.delivery_timeout_seconds
-            self._accumulator.pending[early.batch] = None
-            self._carrier.resolve(topic)
-        batch = early.batch
+            batch = self._open_early(topic, now)
         receipt = Receipt()
         receipt.batch = batch
         receipt.index = len(batch.bodies)
@@ -424,41 +431,54 @@ class Producer:
         if extras is not None:
             batch.extras[receipt.index] = extras
         batch.bytes += size
+        batch.keys.append(key)
+        batch.receipts.append(receipt)
         self._accumulator.unclaimed_bytes += size
-        early.keys.append(key)
-        early.receipts.append(receipt)
         return receipt
+
+    def _open_early(self, topic: str, now: float) -> _EarlyBatch:
+        accumulator = self._accumulator
+        lane = accumulator.early.get(topic)
+        if lane is None:
+            lane = accumulator.early[topic] = Lane(accumulator, topic, None)
+        batch = self._early[topic] = _EarlyBatch(lane)
+        batch.linger_end = now + _EARLY_SECONDS_MAX
+        batch.deadline = now + self.settings.delivery_timeout_seconds
+        lane.waiting.append(batch)
+        accumulator.pending[batch] = None
+        self._carrier.resolve(topic)
+        return batch
 
     def _place_early(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited for it to their lanes."""
         self._keyed.pop(route.name, None)
-        early = self._early.pop(route.name, None)
-        if early is None:
-            return
-        batch = early.batch
-        messages = zip(early.receipts, early.keys, batch.bodies, strict=True)
-        for index, (receipt, key, body) in enumerate(messages):
-            lane = self._lane(route.name, None, key)
-            assert lane is not None
-            extras = batch.extras.get(index)
-            size = len(body) + MESSAGE_OVERHEAD_BYTES
-            receipt.batch = lane.batch
-            receipt.index = len(lane.batch.bodies)
-            lane.batch.bodies.append(body)
-            if extras is not None:
-                size += len(extras[0]) + len(extras[1])
-                lane.batch.extras[receipt.index] = extras
-            lane.batch.bytes += size
-            self._accumulator.unclaimed_bytes += size
-            if lane.batch.bytes >= lane.batch.close_bytes or receipt.index >= self._index_max:
-                self._open_or_close(lane)
-        self._accumulator.move(batch)
+        self._early.pop(route.name, None)
+        lane = self._accumulator.early.pop(route.name, None)
+        for batch in lane.take_all() if lane is not None else ():
+            assert isinstance(batch, _EarlyBatch)
+            self._accumulator.move(batch)
+            messages = zip(batch.receipts, batch.keys, batch.bodies, strict=True)
+            for index, (receipt, key, body) in enumerate(messages):
+                chosen = route.queues[self._key_hash(key) % len(route.queues)]
+                self._place(receipt, self._chosen_lane(chosen), body, batch.extras.get(index))
 
-    def _fail_early(self, topic: str, error: RockoonError) -> None:
+    def _place(self, receipt: Receipt, lane: Lane, body: bytes, extras: Extras | None) -> None:
+        batch = lane.batch
+        size = len(body) + MESSAGE_OVERHEAD_BYTES
+        receipt.batch, receipt.index = batch, len(batch.bodies)
+        batch.bodies.append(body)
+        if extras is not None:
+            size += len(extras[0]) + len(extras[1])
+            batch.extras[receipt.index] = extras
+        batch.bytes += size
+        self._accumulator.unclaimed_bytes += size
+        if batch.bytes >= batch.close_bytes or receipt.index >= self._index_max:
+            self._open_or_close(lane)
+
+    def _forget_topic(self, topic: str) -> None:
+        """A topic is not there, or not writable; what waited for it has been failed."""
         self._keyed.pop(topic, None)
-        early = self._early.pop(topic, None)
-        if early is not None:
-            self._carrier.settle(early.batch, error)
+        self._early.pop(topic, None)
 
     # Waiting
 

@@ -18,7 +18,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -83,19 +84,21 @@ class Cluster:
         self._cluster: connection.Cluster | None = None
         self._producer: Producer | None = None
         self._ended: asyncio.Event | None = None
+        # Why the thread ended, when nobody told it to.
+        self._failures: list[BaseException] = []
 
     def __enter__(self) -> Self:
         entered: threading.Event = threading.Event()
-        failures: list[BaseException] = []
+        self._failures = []
         self._loop = _new_loop()
         self._thread = threading.Thread(
-            target=self._run, args=(self._loop, entered, failures), name="rockoon", daemon=True
+            target=self._run, args=(self._loop, entered), name="rockoon", daemon=True
         )
         self._thread.start()
         entered.wait()
-        if failures:
+        if self._failures:
             self._thread.join()
-            raise failures[0]
+            raise self._failures[0]
         return self
 
     def __exit__(
@@ -104,21 +107,22 @@ class Cluster:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.call(self._close_producer())
-        finally:
-            assert self._loop is not None
-            assert self._ended is not None
-            assert self._thread is not None
-            self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join()
-            self._loop = None
+        loop, thread, ended = self._loop, self._thread, self._ended
+        assert loop is not None
+        assert thread is not None
+        assert ended is not None
+        with suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        self._loop = None
+        # What the body raised comes first, and may well be why.
+        if failure is None and self._failures:
+            raise self._failures[0]
 
     def _run(
         self,
         loop: asyncio.AbstractEventLoop,
         entered: threading.Event,
-        failures: list[BaseException],
     ) -> None:
         async def live() -> None:
             self._ended = asyncio.Event()
@@ -130,13 +134,9 @@ class Cluster:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
                 runner.run(live())
-            except BaseException as failure:  # noqa: BLE001 (the thread's root: entering raises it)
-                failures.append(failure)
+            except BaseException as failure:  # noqa: BLE001 - the thread's root; the caller raises it
+                self._failures.append(failure)
                 entered.set()
-
-    async def _close_producer(self) -> None:
-        if self._producer is not None:
-            await self._producer.close()
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine of the asyncio SDK in the loop and return what it returns.
@@ -144,12 +144,14 @@ class Cluster:
         Raises:
             Closed: outside the `with` block.
         """
-        if self._loop is None:
+        if self._loop is None or self._failures:
             work.close()
             raise Closed(what="the connection to the cluster")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise Closed(what="the connection to the cluster") from None
         except KeyboardInterrupt:
             future.cancel()
             raise

@@ -482,3 +482,51 @@ async def test_settings_have_bounds(cluster: Cluster) -> None:
         cluster.producer(in_flight_max=0)
     with pytest.raises(TypeError, match="no_such"):
         cluster.producer(no_such=1)
+
+
+async def test_leaving_the_cluster_closes_every_producer_and_tells_of_the_first_failure(
+    nameserver: ScriptedNameserver, broker: FakeAppendBroker
+) -> None:
+    nameserver.put_topic("orders", {"broker-a": 1})
+
+    async def leave() -> None:
+        async with rockoon.connect(nameserver.address) as cluster:
+            first, second = cluster.producer(), cluster.producer()
+            second.send("payments", b"x")
+            first.send("orders", b"x")
+
+    with pytest.raises(TopicNotFound):
+        await leave()
+    assert broker.all_bodies("orders") == [b"x"]
+
+
+async def test_what_the_body_raises_comes_before_what_closing_finds(
+    nameserver: ScriptedNameserver, broker: FakeAppendBroker
+) -> None:
+    async def leave() -> None:
+        async with rockoon.connect(nameserver.address) as cluster:
+            cluster.producer().send("payments", b"x")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await leave()
+
+
+async def test_a_bug_in_a_background_task_ends_the_block_and_does_not_hang_it(
+    nameserver: ScriptedNameserver, broker: FakeAppendBroker
+) -> None:
+    nameserver.put_topic("orders", {"broker-a": 1})
+    calls = 0
+
+    def clock() -> int:
+        nonlocal calls
+        calls += 1
+        # The first three are for making the producer and opening the batch.
+        if calls > 3:
+            raise ZeroDivisionError
+        return 1_700_000_000_000
+
+    with pytest.raises(ExceptionGroup) as group:
+        async with asyncio.timeout(10), rockoon.connect(nameserver.address) as cluster:
+            await cluster.producer(clock=clock).send("orders", b"x")
+    assert group.group_contains(ZeroDivisionError)
