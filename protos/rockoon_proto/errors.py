@@ -351,6 +351,13 @@ class Closed(RockoonError):
     sentence = "{what} is closed"
 
 
+class QueueHeld(RockoonError):
+    code = Error.QUEUE_HELD
+    status = StatusCode.UNAVAILABLE
+    retriable = True
+    sentence = "queue {queue} is still held by {owner}, which has been asked to let go"
+
+
 class Internal(RockoonError):
     code = Error.INTERNAL
     status = StatusCode.INTERNAL

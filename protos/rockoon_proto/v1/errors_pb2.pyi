@@ -54,6 +54,7 @@ class Error(_message.Message):
         NO_WRITABLE_QUEUE: _ClassVar[Error.Code]
         BUFFER_FULL: _ClassVar[Error.Code]
         CLOSED: _ClassVar[Error.Code]
+        QUEUE_HELD: _ClassVar[Error.Code]
         INTERNAL: _ClassVar[Error.Code]
         STORE_FAILED: _ClassVar[Error.Code]
         STORE_CORRUPT: _ClassVar[Error.Code]
@@ -101,6 +102,7 @@ class Error(_message.Message):
     NO_WRITABLE_QUEUE: Error.Code
     BUFFER_FULL: Error.Code
     CLOSED: Error.Code
+    QUEUE_HELD: Error.Code
     INTERNAL: Error.Code
     STORE_FAILED: Error.Code
     STORE_CORRUPT: Error.Code

@@ -107,16 +107,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds")
+    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max")
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HANDOVER_SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     heartbeat_seconds: float
     lease_seconds: float
-    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+    handover_seconds_max: float
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., handover_seconds_max: _Optional[float] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("group", "member_id", "instance")
@@ -141,18 +143,20 @@ class WatchGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class GroupEvent(_message.Message):
-    __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted")
+    __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted", "released_queues")
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     RESET_QUEUES_FIELD_NUMBER: _ClassVar[int]
     ROUTES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_QUEUES_FIELD_NUMBER: _ClassVar[int]
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     reset_queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     routes_changed: bool
     deleted: bool
-    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ...) -> None: ...
+    released_queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ..., released_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
     __slots__ = ("group", "queue")
@@ -227,16 +231,18 @@ class CommitEntry(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("group", "member_id", "entries", "force")
+    __slots__ = ("group", "member_id", "entries", "force", "release")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     entries: _containers.RepeatedCompositeFieldContainer[CommitEntry]
     force: bool
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., force: _Optional[bool] = ...) -> None: ...
+    release: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., force: _Optional[bool] = ..., release: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
 
 class CommitResult(_message.Message):
     __slots__ = ("queue", "offset", "error")

@@ -31,6 +31,11 @@ class OffsetServiceStub:
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     def __init__(self, channel):
@@ -117,6 +122,11 @@ class OffsetServiceServicer:
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     def Heartbeat(self, request, context):
@@ -301,6 +311,11 @@ class OffsetService:
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     @staticmethod

@@ -32,6 +32,11 @@ class OffsetServiceStub:
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     @_typing.overload
@@ -74,6 +79,11 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -112,6 +122,11 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced, and only the holder of the current epoch may commit: Resolve by another
     member and every reset raise it. A commit that was answered is on disk.
+
+    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
+    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
+    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
+    that does not let go in time is overtaken.
     """
 
     @_abc_1.abstractmethod
