@@ -1,15 +1,19 @@
 """A deleted topic stays deleted, and one created anew under its name begins at offset 0."""
 
+import random
 from pathlib import Path
+
+import pytest
 
 from rockoon_broker.store.dropped_topics import read_marks
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import Flush
+from support.holding_disk import HoldingDisk
 from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
 
 
 def dropped(owner: Owner) -> None:
-    owner.store.drop_topic("T", owner.clock.time_ms)
+    owner.store.drop_topic("T")
 
 
 def test_its_queues_are_gone_at_once_and_others_stay(tmp_path: Path) -> None:
@@ -59,6 +63,7 @@ def test_a_crash_in_the_middle_of_the_deletion_is_finished_at_the_start(tmp_path
     except KeyboardInterrupt:
         root = crashed_copy(tmp_path / "s", tmp_path / "copy")
     after = recovered(settings(root))
+    assert after.store.recovery.reason == "recovery point"
     assert after.store.max_offset("T", 0) == 0
     assert after.bodies("other") == [b"stays"]
     assert after.append().first_queue_offset == 0
@@ -117,3 +122,42 @@ def test_a_mark_beyond_the_log_that_a_crash_left_hides_nothing_new(tmp_path: Pat
     last = recovered(settings(copy))
     assert last.bodies() == [b"new"]
     last.store.close()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["points written", "a point pending"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_before_the_next_recovery_point_reads_no_more_than_usual(
+    tmp_path: Path, seed: int, pending: bool
+) -> None:
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    disk = HoldingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    crashes = []
+    for number in range(30):
+        topic = choose.choice("TUV")
+        owner.append(topic, choose.randrange(3), [b"%d" % number] * choose.randrange(1, 15))
+        if choose.random() < 0.4:
+            owner.store.drop_topic(choose.choice("TUV"))
+        if choose.random() < 0.3:
+            disk.release()
+            while owner.store.point_pending:
+                pass
+            if pending:
+                disk.hold()
+            owner.clock.time_ms += 10_000
+            owner.store.tick(owner.clock.time_ms)
+            while owner.store.point_pending and not pending:
+                pass
+        if choose.random() < 0.2:
+            crashes.append(crashed_copy(tmp_path / "s", tmp_path / str(number)))
+    everything = {(t, q): owner.bodies(t, q) for t in "TUV" for q in range(3)}
+    crashes.append(crashed_copy(tmp_path / "s", tmp_path / "last"))
+    disk.release()
+    owner.store.close()
+    for root in crashes:
+        after = recovered(settings(root))
+        assert after.store.recovery.reason == "recovery point", after.store.recovery.reason
+        if root.name == "last":
+            assert {key: after.bodies(*key) for key in everything} == everything
+        after.store.close()

@@ -228,7 +228,7 @@ class Broker:
             try:
                 for topic in planned.drop:
                     log.info("topic %s was deleted: dropping its messages", topic)
-                    self.store.drop_topic(topic, self._clock.now_ms())
+                    self.store.drop_topic(topic)
                 if planned.changed or self._revision_is_stale(planned.table):
                     await asyncio.to_thread(self._write, planned.table)
                 break

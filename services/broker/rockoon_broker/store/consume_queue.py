@@ -221,6 +221,12 @@ class ConsumeQueues:
             queue.file_first += 1
         return released
 
+    def stored_below(self, queue: ConsumeQueue, boundary: int) -> int:
+        """What `load` would make of the queue: its max offset then, 0 if it would not stay."""
+        first = self.first_stored(queue)
+        offset = self._search(queue, first, queue.max_offset, boundary)
+        return offset if offset > first else 0
+
     def first_record(self, queue: ConsumeQueue) -> int:
         """Physical offset of the queue's first record, fillers passed over."""
         # No record lies below offset 0, so only fillers count as being below it.

@@ -3,15 +3,44 @@
 A mark says: records of this topic below this physical offset do not exist. Without it the start
 after a crash, or a rebuild, would bring a deleted topic's messages back, and a topic created anew
 under the name would not begin at offset 0.
+
+Recovery points written before a deletion counted the queues that went with it. The file says how
+much of each point that was, so that a crash before the next point does not look like lost queues.
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 
 FILE = "config/droppedTopics.json"
+
+
+class Counts(NamedTuple):
+    """How many queues have entries, and how many entries they have."""
+
+    queues: int
+    entries: int
+
+
+class PointState(NamedTuple):
+    """What tells one recovery point from every other with other queues."""
+
+    log_end: int
+    queue_count: int
+    entry_count: int
+
+
+@dataclass(frozen=True)
+class _Content:
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """Topic to the physical offset below which its records are ignored."""
+    dropped: Mapping[tuple[str, PointState], Counts] = field(default_factory=dict)
+    """What a recovery point counted of a topic that was deleted after it."""
 
 
 class DroppedTopics:
@@ -24,16 +53,31 @@ class DroppedTopics:
     def __init__(self, root: Path, disk: Disk) -> None:
         self._path = root / FILE
         self._disk = disk
-        self._marks = read_marks(root)
+        self._content = _read(root)
 
     @property
-    def marks(self) -> dict[str, int]:
+    def marks(self) -> Mapping[str, int]:
         """Topic to the physical offset below which its records are ignored."""
-        return dict(self._marks)
+        return self._content.marks
 
-    def add(self, topic: str, log_end: int) -> None:
-        """Ignore the topic's records below `log_end` from now on."""
-        self._replace({**self._marks, topic: log_end})
+    def dropped_since(self, point: PointState) -> Counts:
+        """What a recovery point counted of topics that were deleted after it."""
+        found = [counts for (_, at), counts in self._content.dropped.items() if at == point]
+        return Counts(sum(each.queues for each in found), sum(each.entries for each in found))
+
+    def add(self, topic: str, log_end: int, counted: Mapping[PointState, Counts]) -> None:
+        """Ignore the topic's records below `log_end` from now on.
+
+        Args:
+            topic: the topic.
+            log_end: the log's end.
+            counted: what each recovery point that a start may use counted of the topic.
+        """
+        found = {(topic, point): counts for point, counts in counted.items()}
+        # The first deletion after a point took all that the point counted; what a second one, or
+        # another try, finds of it is less.
+        before = {key: counts for key, counts in self._content.dropped.items() if key[1] in counted}
+        self._replace(_Content({**self.marks, topic: log_end}, {**found, **before}))
 
     def settle(self, log_min: int, log_end: int) -> None:
         """Fit the marks to the log: forget those that retention passed, clamp those above its end.
@@ -41,24 +85,41 @@ class DroppedTopics:
         A mark above the end (the crash took the records it was made for) would otherwise hide
         records yet to be written.
         """
-        marks = {topic: min(mark, log_end) for topic, mark in self._marks.items()}
+        marks = {topic: min(mark, log_end) for topic, mark in self.marks.items()}
         marks = {topic: mark for topic, mark in marks.items() if mark > log_min}
-        if marks != self._marks:
-            self._replace(marks)
+        if marks != self.marks:
+            self._replace(_Content(marks, self._content.dropped))
 
-    def _replace(self, marks: dict[str, int]) -> None:
+    def _replace(self, content: _Content) -> None:
+        text = {
+            "marks": content.marks,
+            "dropped": [
+                [topic, *point, *counts] for (topic, point), counts in content.dropped.items()
+            ],
+        }
         self._disk.make_directory(self._path.parent)
-        self._disk.replace_file(self._path, json.dumps(marks, indent=1, sort_keys=True).encode())
-        self._marks = marks
+        self._disk.replace_file(self._path, json.dumps(text, indent=1, sort_keys=True).encode())
+        self._content = content
 
 
-def read_marks(root: Path) -> dict[str, int]:
+def read_marks(root: Path) -> Mapping[str, int]:
     """The marks of a store directory; StoreLayoutError if the file cannot be read."""
+    return _read(root).marks
+
+
+def _read(root: Path) -> _Content:
     path = root / FILE
     if not path.exists():
-        return {}
+        return _Content()
     try:
         content = json.loads(path.read_bytes())
-        return {str(topic): int(mark) for topic, mark in content.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        marks = {str(topic): int(mark) for topic, mark in content["marks"].items()}
+        dropped = {
+            (str(topic), PointState(int(end), int(queues), int(entries))): Counts(
+                int(queues_gone), int(entries_gone)
+            )
+            for topic, end, queues, entries, queues_gone, entries_gone in content["dropped"]
+        }
+        return _Content(marks, dropped)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise StoreLayoutError(f"{path} is damaged: {error}") from error

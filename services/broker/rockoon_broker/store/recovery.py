@@ -26,7 +26,7 @@ from pathlib import Path
 from rockoon_broker.store.consume_queue import ConsumeQueues
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dispatch import dispatch, first_break
-from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_broker.store.log_scan import LogScan
@@ -124,6 +124,7 @@ class Recoverer:
         if not reason and point is not None:
             boundary = point.log_end
             self._queues.load(boundary)
+            self._drop_marked()
             reason = self._what_is_missing(point)
             if reason:
                 boundary = starts[0]
@@ -131,7 +132,7 @@ class Recoverer:
                 self._abort.create(lineage)
         if reason:
             self._queues.load(boundary)
-        self._drop_marked()
+            self._drop_marked()
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
@@ -181,10 +182,13 @@ class Recoverer:
 
     def _what_is_missing(self, point: RecoveryPoint) -> str:
         """What the point says was durable and is not there; empty if nothing."""
+        state = PointState(point.log_end, point.queue_count, point.entry_count)
+        dropped = self._dropped.dropped_since(state)
+        queues, entries = (point.queue_count - dropped.queues, point.entry_count - dropped.entries)
         found = (self._queues.stored_count, self._queues.entry_count)
-        if found != (point.queue_count, point.entry_count):
+        if found != (queues, entries):
             return (
-                f"{point.queue_count} queues with {point.entry_count} entries were durable, "
+                f"{queues} queues with {entries} entries were durable, "
                 f"{found[0]} with {found[1]} are there"
             )
         offset, size = self._queues.last_record()

@@ -28,7 +28,7 @@ from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.dropped_topics import Counts, DroppedTopics, PointState
 from rockoon_broker.store.errors import (
     StoreBusy,
     StoreClosed,
@@ -149,7 +149,8 @@ class Store:
         self._appended_ms = self.recovery.store_timestamp_ms
         self._dispatched_ms = self.recovery.store_timestamp_ms
         self._dispatch_error: OSError | None = None
-        self._written_point: tuple[int, int, int] | None = None
+        # The newest recovery points: one that is being written, and the two on disk.
+        self._points: deque[PointState] = deque(maxlen=3)
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -162,6 +163,7 @@ class Store:
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self._sync_queues()
         self._markers.write(self._point(clean=False), self._checkpoint_now())
+        self._points.append(self._point_state())
         self._syncer.start()
 
     @classmethod
@@ -295,23 +297,25 @@ class Store:
         self._confirmed_end = max(self._confirmed_end, end_offset)
         return self._dispatch(self._dispatchable_end)
 
-    def drop_topic(self, topic: str, now_ms: int) -> None:
+    def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues; its messages in the log are as if they had never been.
 
         Durable on return. A topic created anew under the name starts at offset 0.
 
         Args:
             topic: a topic with or without queues here.
-            now_ms: epoch milliseconds.
+
+        Raises:
+            OSError: the disk; nothing was deleted, or not all. Call it again.
+            StoreFailed, StoreClosed.
         """
         self._check_usable()
-        self._dropped.add(topic, self._log.end)
+        counted = {point: self._counts_of(topic, point.log_end) for point in self._points}
+        self._dropped.add(topic, self._log.end, counted)
         self._undispatched = deque(
             batch for batch in self._undispatched if batch.queue.topic != topic
         )
         self._queues.drop(topic)
-        # Until the next point a crash would look like lost queues and read the whole log.
-        self._point_due_ms = now_ms
 
     def tick(self, now_ms: int) -> list[QueueKey]:
         """Do what is due. Call it several times a second.
@@ -594,9 +598,9 @@ class Store:
 
     def _request_point(self) -> None:
         state = self._point_state()
-        if state == self._written_point:
+        if state == self._points[-1]:
             return
-        self._written_point = state
+        self._points.append(state)
         files, directories = self._queues.take_unsynced()
         self._syncer.request_point(
             PointRequest(
@@ -608,8 +612,14 @@ class Store:
             )
         )
 
-    def _point_state(self) -> tuple[int, int, int]:
-        return self._dispatched_end, self._queues.stored_count, self._queues.entry_count
+    def _point_state(self) -> PointState:
+        return PointState(self._dispatched_end, self._queues.stored_count, self._queues.entry_count)
+
+    def _counts_of(self, topic: str, boundary: int) -> Counts:
+        """What a recovery point at a physical offset counted of a topic's queues."""
+        queues = self._queues.of_topic(topic)
+        stored = [self._queues.stored_below(queue, boundary) for queue in queues]
+        return Counts(sum(end > 0 for end in stored), sum(stored))
 
     def _point(self, *, clean: bool) -> RecoveryPoint:
         return RecoveryPoint(
