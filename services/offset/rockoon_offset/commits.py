@@ -1,4 +1,4 @@
-"""Commits: checked against the queues' ends, taken by the ledger, durable when answered."""
+"""Commits and releases: checked, taken by the ledger, durable when answered."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +22,14 @@ class Outcome(NamedTuple):
 
     offset: int
     error: RockoonError | None
+
+
+class Release(NamedTuple):
+    """A member's wish to give up a queue."""
+
+    group: str
+    queue: Queue
+    member_id: str
 
 
 class QueueEnds:
@@ -102,21 +110,31 @@ class Commits:
         store: progress.
         table: the queues' incarnations.
         ends: the queues' ends.
+        release: takes a member (last) off a queue of a group.
         now_ms: wall clock.
     """
 
     def __init__(
-        self, store: Store, table: RouteTable, ends: QueueEnds, now_ms: Callable[[], int]
+        self,
+        store: Store,
+        table: RouteTable,
+        ends: QueueEnds,
+        release: Callable[[str, Queue, str], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._table = table
         self._ends = ends
+        self._release = release
         self._now_ms = now_ms
 
-    async def commit(self, commits: Sequence[Commit]) -> list[Outcome]:
-        """Take each commit or refuse it, for itself; what is returned is durable.
+    async def commit(
+        self, commits: Sequence[Commit], releases: Sequence[Release] = ()
+    ) -> list[Outcome]:
+        """Take each commit or refuse it, for itself; then release; what is returned is durable.
 
-        Cancelling it is safe: what was taken stays taken.
+        Whatever becomes of its commit, a queue is released: who lets go of it does not read it any
+        more. Cancelling it is safe: what was taken stays taken.
 
         Raises:
             Busy, StoreFailed: none was taken.
@@ -140,6 +158,8 @@ class Commits:
             progress = self._store.ledger.find(commit.group, commit.queue)
             outcomes.append(Outcome(0 if progress is None else progress.offset, error))
         self._store.write(records)
+        for release in releases:
+            self._release(release.group, release.queue, release.member_id)
         await self._store.durable()
         return outcomes
 

@@ -13,6 +13,7 @@ class Event(NamedTuple):
     """What changed since a watcher last looked; the members are to be looked up now."""
 
     reset_queues: frozenset[Queue]
+    released_queues: frozenset[Queue]
     routes_changed: bool
     deleted: bool
 
@@ -21,8 +22,11 @@ class Event(NamedTuple):
 class Watcher:
     """What one stream has not been told yet. Changes add up; they never queue."""
 
+    # Empty for an onlooker.
+    member_id: str
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     reset_queues: set[Queue] = field(default_factory=set)
+    released_queues: set[Queue] = field(default_factory=set)
     routes_changed: bool = False
     deleted: bool = False
 
@@ -40,15 +44,19 @@ class GroupWatch:
         self._closed = False
         self._groups: dict[str, set[Watcher]] = {}
 
-    async def events(self, group: str) -> AsyncIterator[Event]:
+    async def events(self, group: str, member_id: str = "") -> AsyncIterator[Event]:
         """One event at once, then one after every change; ends with the group, or at `close`.
+
+        Args:
+            group: whose changes.
+            member_id: who looks; empty for an onlooker.
 
         Raises:
             Busy: there are too many streams.
         """
         if self._count >= self._watchers_max:
             raise Busy(reason=f"{self._watchers_max} streams watch groups")
-        watcher = Watcher()
+        watcher = Watcher(member_id)
         self._groups.setdefault(group, set()).add(watcher)
         self._count += 1
         try:
@@ -59,9 +67,13 @@ class GroupWatch:
                     return
                 watcher.wake.clear()
                 event = Event(
-                    frozenset(watcher.reset_queues), watcher.routes_changed, watcher.deleted
+                    frozenset(watcher.reset_queues),
+                    frozenset(watcher.released_queues),
+                    watcher.routes_changed,
+                    watcher.deleted,
                 )
                 watcher.reset_queues.clear()
+                watcher.released_queues.clear()
                 watcher.routes_changed = False
                 yield event
                 if event.deleted:
@@ -82,6 +94,13 @@ class GroupWatch:
         for watcher in self._groups.get(group, ()):
             watcher.reset_queues |= changed
             watcher.wake.set()
+
+    def queue_released(self, group: str, queue: Queue, waiting: frozenset[str]) -> None:
+        """Tell those who wait for a queue, and onlookers, that it is free."""
+        for watcher in self._groups.get(group, ()):
+            if not watcher.member_id or watcher.member_id in waiting:
+                watcher.released_queues.add(queue)
+                watcher.wake.set()
 
     def routes_changed(self, groups: Iterable[str]) -> None:
         for group in groups:

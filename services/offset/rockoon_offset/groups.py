@@ -1,4 +1,4 @@
-"""What a change of routes or members means for progress and for those who watch a group."""
+"""What a change of routes, members or owners means for progress and for those who watch a group."""
 
 import asyncio
 import logging
@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from rockoon_offset.commits import QueueEnds
 from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.handover import Handovers
 from rockoon_offset.membership import Membership
+from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member
 from rockoon_offset.route_table import Change, RouteTable
 from rockoon_offset.store import Store
+from rockoon_proto.errors import QueueHeld
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,7 @@ class Groups:
         table: the routes.
         ends: forgets ends of queues that are gone.
         watch: who is told.
+        handovers: members that wait for queues of others.
         lease_seconds: how long a silent member stays.
         now_ns: monotonic.
         now_ms: wall clock; for people.
@@ -36,6 +40,7 @@ class Groups:
         table: RouteTable,
         ends: QueueEnds,
         watch: GroupWatch,
+        handovers: Handovers,
         lease_seconds: float,
         now_ns: Callable[[], int],
         now_ms: Callable[[], int],
@@ -44,6 +49,7 @@ class Groups:
         self._table = table
         self._ends = ends
         self._watch = watch
+        self._handovers = handovers
         self._lease_seconds = lease_seconds
         self._now_ns = now_ns
         self._now_ms = now_ms
@@ -64,6 +70,45 @@ class Groups:
         if self.membership.leave(group, member_id, instance):
             self._members_changed(group)
 
+    def require_free(self, group: str, queue: Queue, incarnation: int, member_id: str) -> None:
+        """Whether a member may have a queue now.
+
+        Args:
+            group: whose progress.
+            queue: what it wants to read.
+            incarnation: birth revision of the queue in the routes now.
+            member_id: who asks; empty for a reader outside membership, which takes nothing over.
+
+        Raises:
+            QueueHeld: another live member reads it, and may keep it for a while longer.
+        """
+        progress = self._store.ledger.find(group, queue)
+        if progress is None or not member_id or progress.owner in ("", member_id):
+            return
+        now_ns = self._now_ns()
+        if (
+            # An owner of a deleted queue of this name has nothing left to commit.
+            progress.incarnation == incarnation
+            and self.membership.reads(group, progress.owner, queue.topic, now_ns)
+            and self._handovers.must_wait(progress, member_id, now_ns)
+        ):
+            raise QueueHeld(queue=queue, owner=progress.owner)
+
+    def taken(self, group: str, queue: Queue) -> None:
+        """A queue has a new owner: whoever still wants it has to ask that one."""
+        self._handovers.settled(group, queue)
+
+    def release(self, group: str, queue: Queue, member_id: str) -> None:
+        """Take a member off its queue, and tell those who wait for it.
+
+        They are told before it is on disk: where they then start is not answered before that.
+        """
+        records = self._store.ledger.release(group, queue, member_id)
+        if records:
+            self._store.write(records)
+            waiting = self._handovers.settled(group, queue)
+            self._watch.queue_released(group, queue, waiting)
+
     async def run(self) -> None:
         """Let silent members expire, and write members down, until cancelled."""
         interval = min(self._lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
@@ -72,6 +117,7 @@ class Groups:
                 for group in self.membership.expire(self._now_ns()):
                     log.info("a member of group %s fell silent", group)
                     self._members_changed(group)
+                self._handovers.forget_silent(self._now_ns())
                 self._remember()
                 await asyncio.sleep(interval)
         finally:
@@ -120,6 +166,8 @@ class Groups:
 
     def _members_changed(self, group: str) -> None:
         self._to_remember.add(group)
+        alive = {lease.member.member_id for lease in self.membership.leases(group)}
+        self._handovers.members_changed(group, alive)
         self._watch.members_changed(group)
 
     def _remember(self) -> None:

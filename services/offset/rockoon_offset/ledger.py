@@ -9,6 +9,7 @@ Invariants
   before a deletion can never pass for one of the successor.
 - Progress moves back only by `force`, a reset or an import; the two latter take a new epoch.
 - Only the bearer of the current epoch commits.
+- A queue has at most one owner; only the owner itself releases it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -223,6 +224,17 @@ class Ledger:
                 )
             ]
         )
+
+    def release(self, group: str, queue: Queue, member_id: str) -> list[Record]:
+        """Take the owner off a queue; nothing to write when `member_id` is not the owner.
+
+        The epoch stays: a commit that was on its way still counts, as nobody reads yet. Whoever
+        resolves the queue next is another owner and gets a new one.
+        """
+        progress = self.find(group, queue)
+        if progress is None or not member_id or progress.owner != member_id:
+            return []
+        return self._apply_all([Put(progress._replace(owner=""))])
 
     def apply_reset(
         self,

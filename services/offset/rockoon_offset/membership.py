@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from rockoon_offset.records import Member, MembersChanged
 from rockoon_proto.errors import Busy, MemberIdTaken
 
+# Members of other modes share no queues. As ConsumeMode in offset.proto.
+CLUSTERING = 1
 MEMBERS_PER_GROUP_MAX = 10_000
 VERSION_BITS_PER_START = 32
 
@@ -85,6 +87,16 @@ class Membership:
         del self._groups[group][member_id]
         self._changed(group)
         return True
+
+    def reads(self, group: str, member_id: str, topic: str, now_ns: int) -> bool:
+        """Whether a member is alive and takes part in sharing a topic's queues."""
+        lease = self._groups.get(group, {}).get(member_id)
+        return (
+            lease is not None
+            and lease.ends_ns > now_ns
+            and lease.member.mode == CLUSTERING
+            and any(topic == subscribed for subscribed, _ in lease.member.subscriptions)
+        )
 
     def expire(self, now_ns: int) -> list[str]:
         """Drop members whose lease is over; returns the groups that changed."""

@@ -25,7 +25,8 @@ class Progress(NamedTuple):
     incarnation: int
     # Create revision of the group: a re-created group of the same name is another one.
     group_incarnation: int
-    # Member that resolved last and holds the epoch; empty for a reader outside membership.
+    # Member that resolved last and holds the epoch; empty when it was released, and for a reader
+    # outside membership.
     owner: str
     # Member that committed last.
     committer: str

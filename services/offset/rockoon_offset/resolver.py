@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rockoon_offset.brokers import Brokers
+from rockoon_offset.groups import Groups
 from rockoon_offset.queues import Queue
 from rockoon_offset.routes import Routes
 from rockoon_offset.start_position import (
@@ -26,6 +27,7 @@ from rockoon_offset.wire import rules_from_wire
 from rockoon_proto.errors import (
     Busy,
     ConsumeDisabled,
+    QueueHeld,
     QueueNotFound,
     RockoonError,
     RouteNotReached,
@@ -69,6 +71,7 @@ class Resolver:
         store: progress; decisions are durable before they are returned.
         routes: births and groups.
         subscriptions: since when groups read topics.
+        groups: who holds the queues.
         brokers: the queues' ends.
         cluster_rule: for groups that do not say.
         route_wait_seconds: how long to wait for routes that the reader has seen.
@@ -80,6 +83,7 @@ class Resolver:
         store: Store,
         routes: Routes,
         subscriptions: Subscriptions,
+        groups: Groups,
         brokers: Brokers,
         cluster_rule: NewQueueRule,
         route_wait_seconds: float,
@@ -88,6 +92,7 @@ class Resolver:
         self._store = store
         self._routes = routes
         self._subscriptions = subscriptions
+        self._groups = groups
         self._brokers = brokers
         self._cluster_rule = cluster_rule
         self._route_wait_seconds = route_wait_seconds
@@ -200,6 +205,8 @@ class Resolver:
         for queue in queues:
             try:
                 birth = self._routes.table.birth(queue)
+                # Before its broker is asked: the wait begins, whether that one answers or not.
+                self._groups.require_free(group, queue, birth, member_id)
             except RockoonError as reason:
                 answers[queue] = reason
                 continue
@@ -268,6 +275,12 @@ class Resolver:
             return None if moved else reason
         if moved and decision.reason is not StartReason.COMMITTED:
             return None
+        try:
+            # Another member may have been quicker while the broker was asked.
+            self._groups.require_free(group, queue, facts.birth_revision, member_id)
+        except QueueHeld as reason:
+            return reason
+        before = ledger.find(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
         self._store.write(
@@ -283,4 +296,6 @@ class Resolver:
         )
         progress = ledger.find(group, queue)
         assert progress is not None
+        if before is not None and before.owner != progress.owner:
+            self._groups.taken(group, queue)
         return Start(decision, progress.epoch)

@@ -14,6 +14,7 @@ from rockoon_offset.disk import Disk
 from rockoon_offset.export_files import ExportFiles
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
+from rockoon_offset.handover import Handovers
 from rockoon_offset.lag import Lags
 from rockoon_offset.nameservers import Nameservers
 from rockoon_offset.registration import Registration
@@ -130,12 +131,22 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
     brokers = Brokers(table, settings.cluster, settings.broker_timeout_seconds)
     watch = GroupWatch(settings.watchers_max)
     ends = QueueEnds(brokers, time.monotonic)
-    groups = Groups(store, table, ends, watch, settings.lease_seconds, time.monotonic_ns, now_ms)
+    groups = Groups(
+        store,
+        table,
+        ends,
+        watch,
+        Handovers(round(settings.handover_seconds_max * 1e9)),
+        settings.lease_seconds,
+        time.monotonic_ns,
+        now_ms,
+    )
     subscriptions = Subscriptions(table, nameservers)
     resolver = Resolver(
         store,
         routes,
         subscriptions,
+        groups,
         brokers,
         NewQueueRule[settings.new_queue_rule.upper()],
         settings.route_wait_seconds,
@@ -147,7 +158,7 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         groups,
         watch,
         resolver,
-        Commits(store, table, ends, now_ms),
+        Commits(store, table, ends, groups.release, now_ms),
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
         Lags(store, table, brokers),
         Importer(store, table, subscriptions, brokers, watch, now_ms),

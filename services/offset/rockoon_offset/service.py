@@ -4,7 +4,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from rockoon_offset.commits import Commits
+from rockoon_offset.commits import Commits, Release
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
@@ -77,6 +77,7 @@ class OffsetService(OffsetServiceServicer):
             members=self._members(request.group),
             heartbeat_seconds=self._settings.heartbeat_seconds,
             lease_seconds=self._settings.lease_seconds,
+            handover_seconds_max=self._settings.handover_seconds_max,
         )
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
@@ -89,13 +90,14 @@ class OffsetService(OffsetServiceServicer):
         context: Any,
     ) -> AsyncIterator[pb.GroupEvent]:
         require(group=request.group)
-        async for event in self._watch.events(request.group):
+        async for event in self._watch.events(request.group, request.member_id):
             yield pb.GroupEvent(
                 membership_version=self._groups.membership.version(request.group),
                 members=self._members(request.group),
                 reset_queues=map(queue_to_wire, sorted(event.reset_queues)),
                 routes_changed=event.routes_changed,
                 deleted=event.deleted,
+                released_queues=map(queue_to_wire, sorted(event.released_queues)),
             )
 
     async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
@@ -143,6 +145,7 @@ class OffsetService(OffsetServiceServicer):
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:
         require(group=request.group)
         bounded(request.entries)
+        bounded(request.release)
         outcomes = await self._commits.commit(
             [
                 Commit(
@@ -155,7 +158,11 @@ class OffsetService(OffsetServiceServicer):
                     request.force,
                 )
                 for entry in request.entries
-            ]
+            ],
+            [
+                Release(request.group, queue_from_wire(queue), request.member_id)
+                for queue in request.release
+            ],
         )
         reply = pb.CommitReply()
         for entry, (offset, error) in zip(request.entries, outcomes, strict=True):

@@ -32,6 +32,12 @@ class OffsetSettings:
     lease_seconds: float = setting(
         10.0, "how long a silent member stays in its group, seconds", minimum=0.05, maximum=86400
     )
+    handover_seconds_max: float = setting(
+        10.0,
+        "how long a member may keep a queue that another one asks for, seconds (0: not at all)",
+        minimum=0,
+        maximum=3600,
+    )
     broker_timeout_seconds: float = setting(
         2.0, "how long a broker may take to answer, seconds", minimum=0.05, maximum=60
     )
