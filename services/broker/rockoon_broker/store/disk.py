@@ -124,7 +124,9 @@ class Disk:
 
     def nonzero_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Chunks of at most 1 MiB within [start, end) that hold a byte other than zero."""
-        for first, last in self.data_ranges(fd, start, end):
+        # All ranges before the first read: reading ahead fills the page cache with zeros, and what
+        # is in the page cache counts as data.
+        for first, last in list(self.data_ranges(fd, start, end)):
             for position in range(first, last, ZERO_CHUNK_BYTES):
                 count = min(ZERO_CHUNK_BYTES, last - position)
                 chunk = self.pread(fd, count, position)
