@@ -82,6 +82,8 @@ class Source(Protocol):
     """Offset to failed deliveries, of messages that have any and are not finished."""
     listed: bool
     """Whether it waits for its turn. Written by `Delivery` only."""
+    running: int
+    """Handler calls with its messages that have not ended. Written by `Delivery` only."""
 
 
 @dataclass(slots=True)
@@ -120,6 +122,8 @@ class Delivery:
         self, handler: Handler, *, concurrency: int, batch_max: int, redelivery: Redelivery
     ) -> None:
         self.statistics = DeliveryStatistics()
+        self.ended = Changes()
+        """Noted when a handler call with messages of a retired queue has ended."""
         self._handler = handler
         self._is_async = _is_async(handler)
         self._concurrency = concurrency
@@ -144,8 +148,8 @@ class Delivery:
             if self._stopping or work is None:
                 return
             parcel = work if isinstance(work, _Parcel) else self._take(work)
-            if parcel is not None and not parcel.source.process_queue.dropped:
-                await self._deliver(parcel)
+            if parcel is not None and not parcel.source.process_queue.retired:
+                await self._deliver_noted(parcel)
             if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
                 await asyncio.sleep(0)
                 self._others_ran_at = loop.time()
@@ -169,7 +173,7 @@ class Delivery:
             self._work.put_nowait(source)
 
     def forget(self, source: Source) -> None:
-        """Cancel what was to be delivered again of a source that was dropped."""
+        """Cancel what was to be delivered again of a source that was retired."""
         for parcel in [parcel for parcel in self._timers if parcel.source is source]:
             self._timers.pop(parcel).cancel()
 
@@ -216,6 +220,16 @@ class Delivery:
             offsets += run.offsets
         return _Parcel(source, messages, offsets)
 
+    async def _deliver_noted(self, parcel: _Parcel) -> None:
+        source = parcel.source
+        source.running += 1
+        try:
+            await self._deliver(parcel)
+        finally:
+            source.running -= 1
+            if source.process_queue.retired:
+                self.ended.note()
+
     async def _deliver(self, parcel: _Parcel) -> None:
         failure: BaseException | None = None
         try:
@@ -235,7 +249,7 @@ class Delivery:
         pause = await self._pause_after(parcel, failure)
         if pause is None:
             self._finish(parcel)
-        elif not (self._stopping or parcel.source.process_queue.dropped):
+        elif not (self._stopping or parcel.source.process_queue.retired):
             for offset in parcel.offsets:
                 parcel.source.attempts[offset] = parcel.attempt
             parcel.attempt += 1

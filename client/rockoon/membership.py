@@ -64,6 +64,8 @@ class Membership:
         self.lapses = 0
         """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
+        self.handover_seconds_max = 0.0
+        """How long this member may keep a queue that has become another one's."""
         self._cluster = cluster
         self._group = group
         self._member_id = member_id
@@ -117,6 +119,7 @@ class Membership:
         self._heard_at = sent_at
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
+        self.handover_seconds_max = reply.handover_seconds_max
         self._take_in(reply.membership_version, reply.members)
 
     def beat_now(self) -> None:
@@ -202,7 +205,7 @@ class Membership:
         if event.reset_queues:
             self._on_reset([from_ref(ref) for ref in event.reset_queues])
         self._take_in(event.membership_version, event.members)
-        if event.routes_changed:
+        if event.routes_changed or event.released_queues:
             self._changes.note()
 
     def _take_in(self, version: int, members: Collection[Member]) -> None:

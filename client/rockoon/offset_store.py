@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from rockoon.connection import Cluster
+from rockoon.connection import CALL_SECONDS_MAX, Cluster
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError, from_wire
 from rockoon.message import MessageQueue
 from rockoon.start import ConsumeFrom, Start
@@ -29,6 +29,9 @@ from rockoon_proto.v1.offset_pb2 import (
 log = logging.getLogger(__name__)
 
 QUEUES_PER_CALL_MAX = 4096
+# A member's commits are tried again by themselves: rather that than to wait for one long. Others'
+# fail to their caller.
+MEMBER_COMMIT_SECONDS_MAX = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ class OffsetStore(Protocol):
 
     async def persist_all(self) -> Persisted:
         """Store everything that is not stored yet, as `persist` does."""
+
+    async def release(self, queues: Collection[MessageQueue]) -> Persisted:
+        """Store as `persist` does and, in the same call, say that this reader has done with the
+        queues: another member may have them at once. What is kept was not released either.
+        """
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store an offset now.
@@ -182,6 +190,12 @@ class RemoteOffsetStore:
         return await self.read_store(queue) if remembered is None else remembered
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
+        return await self._persist(queues, is_last=False)
+
+    async def release(self, queues: Collection[MessageQueue]) -> Persisted:
+        return await self._persist(queues, is_last=bool(self._member_id))
+
+    async def _persist(self, queues: Collection[MessageQueue], *, is_last: bool) -> Persisted:
         async with self._storing:
             waiting = {
                 queue: place
@@ -191,10 +205,10 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
-            for some in _chunks(waiting):
-                places = {queue: waiting[queue] for queue in some}
+            for some in _chunks(queues if is_last else waiting):
+                places = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
-                    results = await self._commit(places)
+                    results = await self._commit(places, release=some if is_last else ())
                 except RockoonError as error:
                     if not error.retriable:
                         raise
@@ -241,7 +255,12 @@ class RemoteOffsetStore:
         return {q: place.offset for q, place in self._places.items() if q.topic == topic}
 
     async def _commit(
-        self, places: Mapping[MessageQueue, _Place], *, metadata: str = "", force: bool = False
+        self,
+        places: Mapping[MessageQueue, _Place],
+        *,
+        metadata: str = "",
+        force: bool = False,
+        release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
         sent = [(queue, place.offset, place.epoch) for queue, place in places.items()]
         reply = await self._cluster.call(
@@ -254,8 +273,10 @@ class RemoteOffsetStore:
                     for queue, offset, epoch in sent
                 ],
                 force=force,
+                release=map(to_ref, release),
             ),
             unavailable=OffsetServiceUnavailable,
+            timeout_seconds=MEMBER_COMMIT_SECONDS_MAX if self._member_id else CALL_SECONDS_MAX,
         )
         return [
             (result, offset) for result, (_, offset, _) in zip(reply.results, sent, strict=True)

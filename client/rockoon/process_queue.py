@@ -4,8 +4,10 @@ Invariants:
 - Messages come in offset order, and go out (`take`) in offset order, each once.
 - `commit_offset` is the smallest offset that is not finished; when all are, it is where the next
   pull starts, so messages a filter left out count as finished. It never goes back.
-- Nothing is taken in, handed out or committed once the queue is dropped: whoever owns it next
-  starts from what was committed, and late results of running handlers change nothing.
+- Nothing is taken in or handed out once the queue is retired; what was handed out before may still
+  be finished.
+- Nothing is finished or committed either once it is dropped: whoever owns it next starts from what
+  was committed, and late results of running handlers change nothing.
 
 Pulled batches are kept whole, with one byte per message for "finished or not", so holding a
 thousand messages costs about as much as holding one. Source: ProcessQueue, for the rule of the
@@ -95,6 +97,8 @@ class ProcessQueue(Generic[Batch]):
     next_offset: int
     """Where the next pull starts. Written by `put` and `put_nothing`."""
     limits: FlowLimits = field(default_factory=FlowLimits)
+    retired: bool = False
+    """No more is taken in or handed out; true of a dropped queue, too."""
     dropped: bool = False
     unfinished: int = 0
     """Messages held and not finished, handed out or not."""
@@ -122,7 +126,7 @@ class ProcessQueue(Generic[Batch]):
         Raises:
             ValueError: the offsets are not ascending, or overlap what was pulled before.
         """
-        if self.dropped:
+        if self.retired:
             return
         count = len(offsets)
         if not (count and self.next_offset <= offsets[0] <= offsets[-1] < next_offset):
@@ -142,13 +146,13 @@ class ProcessQueue(Generic[Batch]):
 
     def put_nothing(self, next_offset: int) -> None:
         """Take in that a pull brought no message up to `next_offset`."""
-        if not self.dropped:
+        if not self.retired:
             self.next_offset = max(self.next_offset, next_offset)
 
     def take(self, messages_max: int) -> list[Run[Batch]]:
         """Hand out the next messages, at most `messages_max`; they stay held until done."""
         runs: list[Run[Batch]] = []
-        while not self.dropped and messages_max > 0 and self._taking < len(self._held):
+        while not self.retired and messages_max > 0 and self._taking < len(self._held):
             held = self._held[self._taking]
             stop = min(held.taken + messages_max, len(held.offsets))
             if stop > held.taken:
@@ -162,7 +166,7 @@ class ProcessQueue(Generic[Batch]):
     @property
     def has_waiting(self) -> bool:
         """Whether `take` would hand out something."""
-        return not self.dropped and self._taking < len(self._held)
+        return not self.retired and self._taking < len(self._held)
 
     def done(self, offsets: Iterable[int]) -> int:
         """Finish messages; saying so twice, or after the queue was dropped, changes nothing.
@@ -225,7 +229,7 @@ class ProcessQueue(Generic[Batch]):
 
     def blocked_by(self) -> Limit | None:
         """Return the limit that forbids the next pull, None when it may go."""
-        if self.dropped:
+        if self.retired:
             return Limit.DROPPED
         if self.unfinished >= self.limits.messages_max:
             return Limit.COUNT
@@ -235,9 +239,13 @@ class ProcessQueue(Generic[Batch]):
             return Limit.SPAN
         return None
 
+    def retire(self) -> None:
+        """Take in and hand out nothing more, before the queue is given up."""
+        self.retired = True
+
     def drop(self) -> None:
         """Give the queue up; what it held is forgotten."""
-        self.dropped = True
+        self.retired = self.dropped = True
         self.unfinished = self.bytes_held = self._taking = 0
         self._held.clear()
         self._firsts.clear()

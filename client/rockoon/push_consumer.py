@@ -8,7 +8,8 @@ offset that is not consumed, so after a crash some messages come again, and none
 
 How it hangs together: `Membership` says who is in the group; `_rebalance` works out which queues
 are this member's, resolves where they start and makes a `Reading` of each; a reading pulls into its
-process queue; the `Delivery` hands messages to the handler; `_commit` stores progress.
+process queue; the `Delivery` hands messages to the handler; `commit` stores progress; `Departures`
+hand over what has become another member's.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from rockoon.delivery import (
     LocalRedelivery,
     Redelivery,
 )
+from rockoon.departures import Departures
 from rockoon.errors import (
     Closed,
     ConsumeDisabled,
@@ -41,6 +43,7 @@ from rockoon.errors import (
     InvalidTopicName,
     MemberIdTaken,
     MemberNotFound,
+    QueueHeld,
     RockoonError,
     TopicNotFound,
     WrongCluster,
@@ -71,7 +74,9 @@ _FATAL = (
     TopicNotFound,
     WrongCluster,
 )
-_LAST_COMMIT_SECONDS_MAX = 3.0
+# Of the time that the offset service lets a member keep a queue that another one wants: the rest is
+# for storing the last progress.
+_DRAIN_SHARE = 0.8
 
 
 @dataclass(slots=True)
@@ -145,7 +150,8 @@ class PushConsumer:
         flow_limits: how much one queue may hold.
         commit_seconds: time between commits.
         rebalance_seconds: allocation is looked at so often even when nothing seems to change.
-        drain_seconds: how long closing waits for handler calls that run.
+        drain_seconds: how long closing waits for handler calls that run; giving a queue up as well,
+            but no longer than the offset service lets it.
         create_group: make the group when it does not exist.
     """
 
@@ -207,10 +213,22 @@ class PushConsumer:
             redelivery=redelivery or LocalRedelivery(),
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics)
+        self._departures = Departures(
+            group,
+            self._store,
+            self._delivery,
+            on_persisted=self._count_persisted,
+            on_gone=self._changes.note,
+        )
         # Written by _rebalance only, which no two tasks run at once.
         self._readings: dict[MessageQueue, Reading] = {}
         # Readings whose place is void: to be dropped without a commit and resolved again.
         self._void: set[Reading] = set()
+        # Queues without a reading that the offset service may take for this member's: resolved with
+        # an unknown outcome, or void. Released unless they are resolved.
+        self._claims: set[MessageQueue] = set()
+        # Queues that other members have been asked for.
+        self._awaited: set[MessageQueue] = set()
         self._lapses_seen = 0
         self._route_revision = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -308,7 +326,11 @@ class PushConsumer:
             raise self._failure
 
     async def close(self) -> None:
-        """Stop pulling, finish the handler calls that run, store progress, leave the group."""
+        """Stop pulling, finish the handler calls that run, store progress, leave the group.
+
+        Takes at most `drain_seconds` and, when the offset service does not answer, some ten seconds
+        for the last commit.
+        """
         if self._state != "running":
             return
         self._state = "closed"
@@ -321,7 +343,8 @@ class PushConsumer:
                     self.group,
                     self._drain_seconds,
                 )
-            await self._commit_before_loss(self._readings.values())
+            await self._departures.store_last(self._readings.values())
+            await self._departures.wait()
             await self._membership.leave()
         finally:
             for reading in self._readings.values():
@@ -398,12 +421,14 @@ class PushConsumer:
             False when a queue could not be resolved yet, or routes are not known.
         """
         self.statistics.rebalances += 1
-        if self._membership.lapses != self._lapses_seen:
-            self._lapses_seen = self._membership.lapses
-            self._void.update(self._readings.values())
         void, self._void = self._void, set()
         current = [r for r in void if self._readings.get(r.queue) is r]
+        self._claims.update(reading.queue for reading in current)
         await self._give_up(current)
+        if self._membership.lapses != self._lapses_seen:
+            self._lapses_seen = self._membership.lapses
+            # Others may have them by now; if none has, what was finished is stored still.
+            self._let_go(list(self._readings.values()))
         try:
             births = await self._births()
         except RockoonError as error:
@@ -412,6 +437,7 @@ class PushConsumer:
             log.warning("allocation has to wait for routes: %s", error)
             return False
         mine = allocate(self._allocation, self.member_id, self._membership.topics_of, births)
+        self._awaited &= mine
         lost = [
             reading
             for queue, reading in self._readings.items()
@@ -420,9 +446,12 @@ class PushConsumer:
         if lost:
             log.info("%s gives up %s", self.member_id, _names(r.queue for r in lost))
             self.statistics.queues_lost += len(lost)
-            await self._commit_before_loss(lost)
-            await self._give_up(lost)
-        gained = sorted(mine - self._readings.keys())
+        claims = self._claims - mine
+        self._claims -= claims
+        if lost or claims:
+            self._let_go(lost, claims)
+        # What is on its way out has to be gone first; then allocation is looked at again.
+        gained = sorted(mine - self._readings.keys() - self._departures.queues)
         return not gained or await self._take_up(gained, births)
 
     async def _births(self) -> dict[MessageQueue, int]:
@@ -438,6 +467,7 @@ class PushConsumer:
     ) -> bool:
         routes = self._cluster.routes
         revision = max(self._route_revision, *(routes.topic_revision(q.topic) for q in queues))
+        self._claims.update(queues)
         try:
             found = await self._store.resolve(queues, self._consume_from, revision)
         except RockoonError as error:
@@ -446,9 +476,10 @@ class PushConsumer:
             return False
         is_complete = True
         for queue, start in found.items():
+            self._claims.discard(queue)
             if isinstance(start, RockoonError):
                 self._check_undecided(start)
-                log.warning("%s cannot be resolved yet: %s", queue, start)
+                self._log_undecided(queue, start)
                 is_complete = False
                 continue
             self._read(queue, start, births[queue])
@@ -460,6 +491,13 @@ class PushConsumer:
             self._membership.beat_now()
         elif isinstance(error, _FATAL):
             raise error
+
+    def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
+        if not isinstance(error, QueueHeld):
+            log.warning("%s cannot be resolved yet: %s", queue, error)
+        elif queue not in self._awaited:
+            self._awaited.add(queue)
+            log.info("%s waits: %s", self.member_id, error)
 
     def _read(self, queue: MessageQueue, start: Start, birth: int) -> None:
         log.log(
@@ -478,6 +516,7 @@ class PushConsumer:
             birth=birth,
             process_queue=ProcessQueue(start.offset, self._flow_limits),
         )
+        self._awaited.discard(queue)
         self.starts[queue] = start
         self.statistics.queues_gained += 1
         self.statistics.gap_total += start.gap
@@ -502,7 +541,7 @@ class PushConsumer:
         seen = reading.finished.count
         while reading.process_queue.unfinished:
             seen = await reading.finished.wait(seen)
-        await self._commit_before_loss([reading])
+        await self._departures.store_last([reading], release=False)
         self._resolve_again([reading])
 
     def _on_reset(self, queues: Collection[MessageQueue]) -> None:
@@ -516,6 +555,20 @@ class PushConsumer:
             reading.process_queue.drop()
             self._void.add(reading)
         self._changes.note()
+
+    def _let_go(self, lost: Collection[Reading], claims: Collection[MessageQueue] = ()) -> None:
+        """Hand queues over to whoever gets them next, without waiting for it."""
+        for reading in lost:
+            del self._readings[reading.queue]
+        tasks = self._cluster.tasks
+        self._departures.begin(
+            lost,
+            claims,
+            min(self._drain_seconds, _DRAIN_SHARE * self._membership.handover_seconds_max),
+            lambda work: tasks.create_task(
+                self._guard(work), name=f"rockoon {self.group} lets queues go"
+            ),
+        )
 
     async def _give_up(self, readings: list[Reading]) -> None:
         for reading in readings:
@@ -545,31 +598,14 @@ class PushConsumer:
         if not reading.process_queue.dropped:
             self._store.update(reading.queue, reading.process_queue.commit_offset)
 
-    async def _commit_before_loss(self, readings: Iterable[Reading]) -> None:
-        """Store progress of queues that are about to be given up, if that can be done soon."""
-        chosen = list(readings)
-        for reading in chosen:
-            self._update(reading)
-        persisted = Persisted()
-        backoff = Backoff()
-        try:
-            async with asyncio.timeout(_LAST_COMMIT_SECONDS_MAX):
-                while True:
-                    persisted = await self._store.persist([reading.queue for reading in chosen])
-                    self.statistics.commits += len(persisted.stored)
-                    self.statistics.fenced += len(persisted.lost)
-                    if not persisted.kept:
-                        break
-                    await asyncio.sleep(backoff.next_seconds())
-        except (RockoonError, TimeoutError) as error:
-            log.warning("the last progress of %d queues is not stored: %r", len(chosen), error)
-        for queue, reason in {**persisted.kept, **persisted.lost}.items():
-            log.warning("the last progress of %s is not stored: %s", queue, reason)
+    def _count_persisted(self, persisted: Persisted) -> None:
+        self.statistics.commits += len(persisted.stored)
+        self.statistics.commits_failed += len(persisted.kept)
+        self.statistics.fenced += len(persisted.lost)
 
     def _note_persisted(self, persisted: Persisted) -> None:
-        self.statistics.commits += len(persisted.stored)
+        self._count_persisted(persisted)
         if persisted.kept:
-            self.statistics.commits_failed += len(persisted.kept)
             queue, error = next(iter(persisted.kept.items()))
             log.warning(
                 "progress of %d queues is not stored yet, of %s because: %s",
@@ -578,7 +614,6 @@ class PushConsumer:
                 error,
             )
         if persisted.lost:
-            self.statistics.fenced += len(persisted.lost)
             for queue, error in persisted.lost.items():
                 log.warning("%s is resolved again: %s", queue, error)
             self._resolve_again(r for q in persisted.lost if (r := self._readings.get(q)))

@@ -47,6 +47,7 @@ class Reading:
     finished: Changes = field(default_factory=Changes)
     attempts: dict[int, int] = field(default_factory=dict)
     listed: bool = False
+    running: int = 0
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
     """Why it cannot be pulled at the moment."""

@@ -248,6 +248,11 @@ class FakeOffsetService(OffsetServiceServicer):
         self.cluster = cluster
         self.heartbeat_seconds = 0.2
         self.lease_seconds = 2.0
+        self.handover_seconds_max = 10.0
+        self.waits: dict[tuple[str, Place], dict[str, float]] = {}
+        """Since when members wait for queues of others."""
+        self.releases: list[tuple[str, Place, frozenset[str]]] = []
+        """Group, queue, and who waited for it."""
         self.changes = Changes()
         self.version = 0
         self.members: dict[str, dict[str, offset_wire.Member]] = {}
@@ -298,6 +303,7 @@ class FakeOffsetService(OffsetServiceServicer):
             members=self._members(request.group),
             heartbeat_seconds=self.heartbeat_seconds,
             lease_seconds=self.lease_seconds,
+            handover_seconds_max=self.handover_seconds_max,
         )
 
     def _members(self, group: str) -> list[offset_wire.Member]:
@@ -310,14 +316,21 @@ class FakeOffsetService(OffsetServiceServicer):
 
     async def WatchGroup(self, request: Any, _: Any) -> AsyncIterator[offset_wire.GroupEvent]:
         self._check_group(request.group)
-        told = len(self.resets)
+        told, told_releases = len(self.resets), len(self.releases)
         while True:
             seen = self.changes.count
             resets, told = self.resets[told:], len(self.resets)
+            releases, told_releases = self.releases[told_releases:], len(self.releases)
             yield offset_wire.GroupEvent(
                 membership_version=self.version,
                 members=self._members(request.group),
                 reset_queues=[_ref(place) for group, place in resets if group == request.group],
+                released_queues=[
+                    _ref(place)
+                    for group, place, waiting in releases
+                    if group == request.group
+                    and (not request.member_id or request.member_id in waiting)
+                ],
                 deleted=request.group not in self.cluster.nameserver.groups,
             )
             await self.changes.wait(seen)
@@ -340,11 +353,28 @@ class FakeOffsetService(OffsetServiceServicer):
                 reply.starts.add(queue=ref, error=error.to_wire())
         return reply
 
+    def _holder(self, group: str, member_id: str, place: Place) -> str:
+        """Another live member that may keep a queue for now; "" when the asker may have it."""
+        held = self.progress.get((group, place))
+        owner = self.members.get(group, {}).get(held.owner) if held else None
+        if not member_id or owner is None or owner.member_id == member_id:
+            return ""
+        if place[0] not in {each.topic for each in owner.subscriptions}:
+            return ""
+        if owner.mode != offset_wire.CLUSTERING:
+            return ""
+        now = asyncio.get_running_loop().time()
+        since = self.waits.setdefault((group, place), {}).setdefault(member_id, now)
+        return owner.member_id if now - since < self.handover_seconds_max else ""
+
     def _resolve(self, request: Any, ref: offset_wire.QueueRef) -> offset_wire.Start:
         place = _place(ref)
         births = self.cluster.nameserver.births(ref.topic)
         if place not in births:
             raise errors.QueueNotFound(topic=ref.topic, queue=ref.queue_id, broker=ref.broker)
+        holder = self._holder(request.group, request.member_id, place)
+        if holder:
+            raise errors.QueueHeld(queue="/".join(map(str, place)), owner=holder)
         queue = self.cluster.brokers[ref.broker].queues[ref.topic, ref.queue_id]
         low, high = queue.min_offset, queue.max_offset
         held = self.progress.get((request.group, place))
@@ -365,7 +395,9 @@ class FakeOffsetService(OffsetServiceServicer):
         epoch = held.epoch if held else 1
         if held and request.member_id not in ("", held.owner):
             epoch += 1
-        self.progress[request.group, place] = FakeProgress(offset, epoch, request.member_id)
+            self.waits.pop((request.group, place), None)
+        owner = request.member_id or (held.owner if held else "")
+        self.progress[request.group, place] = FakeProgress(offset, epoch, owner)
         return offset_wire.Start(
             queue=ref, offset=offset, reason=reason, epoch=epoch, explanation="as told", gap=gap
         )
@@ -391,6 +423,14 @@ class FakeOffsetService(OffsetServiceServicer):
                 offset=held.offset if held else 0,
                 error=refusal.to_wire() if refusal else None,
             )
+        for ref in request.release:
+            place = _place(ref)
+            held = self.progress.get((request.group, place))
+            if held is not None and request.member_id and held.owner == request.member_id:
+                held.owner = ""
+                waiting = frozenset(self.waits.pop((request.group, place), {}))
+                self.releases.append((request.group, place, waiting))
+                self.changes.note()
         return reply
 
 
