@@ -86,7 +86,7 @@ class ConsumeQueues:
     def __init__(self, root: Path, file_entries: int, open_files_max: int, disk: Disk) -> None:
         self._root = root
         self._file_entries = file_entries
-        self._file_bytes = file_entries * ENTRY_BYTES
+        self.file_bytes = file_entries * ENTRY_BYTES
         self._open_files_max = open_files_max
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -141,7 +141,7 @@ class ConsumeQueues:
     def check_layout(self) -> None:
         """Refuse foreign files in any queue before anything is changed (StoreLayoutError)."""
         for directory in queue_directories(self._root):
-            list_files(directory, self._file_bytes, self._disk)
+            list_files(directory, self.file_bytes, self._disk)
 
     def write(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
         """Append entries; numbers that are skipped become fillers, repeated ones are ignored.
@@ -273,21 +273,21 @@ class ConsumeQueues:
         self._open_files.clear()
 
     def _load_queue(self, directory: Path, boundary: int) -> None:
-        starts = list_files(directory, self._file_bytes, self._disk)
+        starts = list_files(directory, self.file_bytes, self._disk)
         if not starts:
             return
         queue = self.find_or_create(directory.parent.name, int(directory.name))
         # A power cut can lose a new file and keep the one behind it.
-        whole = contiguous(starts, self._file_bytes)
+        whole = contiguous(starts, self.file_bytes)
         for start in reversed(starts[whole:]):
             self._disk.unlink(directory / offset_to_file_name(start))
             self._unsynced_directories.add(directory)
-        queue.file_first = starts[0] // self._file_bytes
-        queue.file_last = starts[whole - 1] // self._file_bytes
+        queue.file_first = starts[0] // self.file_bytes
+        queue.file_last = starts[whole - 1] // self.file_bytes
         first = self.first_stored(queue)
         # Reads stop at max_offset, so it has to reach as far as the files while they are searched.
         queue.max_offset = (queue.file_last + 1) * self._file_entries
-        queue.max_offset = self._search(queue, first, queue.max_offset, boundary)
+        queue.max_offset = self._last_below(queue, first, boundary)
         if queue.max_offset == first:
             self._delete_files(queue)
             del self._queues[queue.key]
@@ -299,11 +299,26 @@ class ConsumeQueues:
             self._unsynced_directories.add(directory)
             queue.file_last -= 1
         used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
-        if self._disk.write_zeros(self._file(queue, last), used, self._file_bytes):
+        if self._disk.write_zeros(self._file(queue, last), used, self.file_bytes):
             self._unsynced_files.add((queue.topic, queue.queue_id, last))
         queue.next_offset = queue.max_offset
         self.entry_count += queue.max_offset
         self.stored_count += 1
+
+    def _last_below(self, queue: ConsumeQueue, first: int, boundary: int) -> int:
+        """The offset behind the last entry that is of a record below `boundary`.
+
+        A power cut can leave an entry without the half that was on a page of its own, so that it
+        seems to be older than those before it: such a find is no end.
+        """
+        end = self._search(queue, first, queue.max_offset, boundary)
+        while end > first + 1:
+            before, last = (self.read(queue, offset, 1)[0] for offset in (end - 2, end - 1))
+            in_order = before["size"] > 0 and before["offset"] <= last["offset"]
+            if in_order and self._is_below(queue, end - 2, boundary):
+                break
+            end = self._search(queue, first, end - 1, boundary)
+        return end
 
     def _search(self, queue: ConsumeQueue, low: int, high: int, boundary: int) -> int:
         """First offset in [low, high) whose entry is not of a record below `boundary`."""
@@ -344,7 +359,7 @@ class ConsumeQueues:
         self._unsynced_directories.update(self._disk.make_directory(path.parent))
         fd = self._disk.open(path, create=True)
         try:
-            self._disk.set_size(fd, self._file_bytes)
+            self._disk.set_size(fd, self.file_bytes)
         except OSError:
             self._disk.close(fd)
             self._disk.unlink(path)
@@ -392,7 +407,7 @@ class ConsumeQueues:
 
     def _path_of(self, key: FileKey) -> Path:
         topic, queue_id, number = key
-        return self._root / topic / str(queue_id) / offset_to_file_name(number * self._file_bytes)
+        return self._root / topic / str(queue_id) / offset_to_file_name(number * self.file_bytes)
 
 
 def queue_directories(root: Path) -> list[Path]:

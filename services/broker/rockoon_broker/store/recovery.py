@@ -4,8 +4,9 @@ What is established, in this order:
 
 1. Every file has the right name and size; otherwise the start is refused, with nothing changed.
 2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
-   recovery point gives it (markers.py). Without one it is the log's beginning: another broker, a
-   copy or damage may have left anything, and only reading it all tells.
+   recovery point gives it (markers.py). Where another broker used the store since, or no point is
+   there, it is the start of the first file that the queues do not prove (settled.py). Where the
+   point shows that something is damaged, it is the log's beginning: only reading it all tells.
 3. ConsumeQueues keep entries below the boundary and nothing else.
 4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
    later files go, and the bytes behind it become zero, durably, before anything is appended.
@@ -38,12 +39,15 @@ from rockoon_broker.store.markers import (
     read_checkpoint,
     read_recovery_point,
 )
+from rockoon_broker.store.settled import LogFiles, ends_are_true, settled_end
 from rockoon_format.batch import scan
 from rockoon_format.file_names import offset_to_file_name
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
 LOST_DIRECTORY = "lost"
+
+_OUTSIDE = "the recovery point lies outside the CommitLog"
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,17 @@ class Recoverer:
         boundary = starts[0]
         if not reason and point is not None:
             boundary = point.log_end
-            self._queues.load(boundary)
-            self._drop_marked()
+            self._load(boundary)
             reason = self._what_is_missing(point)
             if reason:
                 boundary = starts[0]
                 lineage = new_lineage()
                 self._abort.create(lineage)
-        if reason:
-            self._queues.load(boundary)
-            self._drop_marked()
+                self._load(boundary)
+        elif reason != _OUTSIDE:
+            boundary = self._begin_at_settled(starts)
+        else:
+            self._load(boundary)
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
@@ -140,6 +145,26 @@ class Recoverer:
         self._dropped.settle(starts[0] if starts else 0, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         return self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
+
+    def _load(self, boundary: int) -> None:
+        self._queues.load(boundary)
+        self._drop_marked()
+
+    def _begin_at_settled(self, starts: list[int]) -> int:
+        """Load the queues without a recovery point; returns the boundary.
+
+        Only where nothing says that something is damaged: then all has to be looked at.
+        """
+        log = LogFiles(self._log, self._file_bytes, starts, self._disk)
+        checkpoint = read_checkpoint(self._root)
+        boundary = settled_end(
+            log, self._root / QUEUES_DIRECTORY, self._queues.file_bytes, checkpoint, self._disk
+        )
+        self._load(boundary)
+        if boundary > starts[0] and not ends_are_true(log, self._queues):
+            boundary = starts[0]
+            self._load(boundary)
+        return boundary
 
     def _walk(
         self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
@@ -177,7 +202,7 @@ class Recoverer:
         if not point_fits(point, abort, read_checkpoint(self._root)):
             return "the recovery point is not of the last broker that used the store"
         if starts and not starts[0] <= point.log_end <= starts[-1] + self._file_bytes:
-            return "the recovery point lies outside the CommitLog"
+            return _OUTSIDE
         return ""
 
     def _what_is_missing(self, point: RecoveryPoint) -> str:

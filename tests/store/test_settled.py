@@ -1,0 +1,183 @@
+"""A big store without a recovery point: only what its queues cannot prove is read again."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.verify import verify_store
+from support.store_directory import Owner, crashed_copy, recovered, settings
+
+QUEUES = [(topic, queue_id) for topic in "AB" for queue_id in range(3)]
+
+
+def filled(root: Path, choose: random.Random) -> Owner:
+    """About a dozen CommitLog files, written over a minute."""
+    owner = Owner(settings(root))
+    for number in range(70):
+        topic, queue_id = choose.choice(QUEUES)
+        bodies = [b"%d" % number + bytes(choose.randrange(200))] * choose.randrange(1, 6)
+        owner.append(topic, queue_id, bodies, choose.choice(["", "TagA", "TagB"]))
+        owner.clock.time_ms += choose.randrange(2000)
+        if choose.random() < 0.3:
+            owner.store.tick(owner.clock.time_ms)
+            while owner.store.point_pending:
+                pass
+    return owner
+
+
+Bodies = dict[tuple[str, int], list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[bool, Path], Bodies]:
+    """The same store as a clean stop and as a crash leave it, and what is in it."""
+    directory = tmp_path_factory.mktemp("stores")
+    owner = filled(directory / "clean", random.Random(1))
+    crashed = crashed_copy(directory / "clean", directory / "crashed")
+    everything = {key: owner.bodies(*key) for key in QUEUES}
+    owner.store.close()
+    return {True: directory / "clean", False: crashed}, everything
+
+
+def files_of(root: Path, queue: tuple[str, int]) -> list[Path]:
+    return sorted((root / "consumequeue" / queue[0] / str(queue[1])).iterdir())
+
+
+def rewrite(root: Path, queue: tuple[str, int], change: Callable[[bytes], bytes]) -> None:
+    """Change a queue's whole content, keeping the files' sizes."""
+    paths = files_of(root, queue)
+    content = b"".join(path.read_bytes() for path in paths)
+    content = change(content).ljust(len(content), b"\0")
+    for number, path in enumerate(paths):
+        path.write_bytes(content[number * 200 : (number + 1) * 200])
+
+
+def nothing(root: Path, choose: random.Random) -> None:
+    """Only the recovery point is gone."""
+
+
+def lose_a_queue(root: Path, choose: random.Random) -> None:
+    queue = choose.choice(QUEUES)
+    shutil.rmtree(root / "consumequeue" / queue[0] / str(queue[1]))
+
+
+def lose_a_tail(root: Path, choose: random.Random) -> None:
+    queue = choose.choice(QUEUES)
+    kept = choose.randrange(len(files_of(root, queue)) * 10) * 20
+    rewrite(root, queue, lambda content: content[:kept])
+
+
+def lose_a_file(root: Path, choose: random.Random) -> None:
+    choose.choice(files_of(root, choose.choice(QUEUES))).unlink()
+
+
+def skip_an_entry(root: Path, choose: random.Random) -> None:
+    """What RocketMQ's recovery can do: one record is left out, the rest moves up."""
+    queue = choose.choice(QUEUES)
+    at = choose.randrange(len(files_of(root, queue)) * 10) * 20
+    rewrite(root, queue, lambda content: content[:at] + content[at + 20 :])
+
+
+def repeat_an_entry(root: Path, choose: random.Random) -> None:
+    queue = choose.choice(QUEUES)
+    at = choose.randrange(1, len(files_of(root, queue)) * 10 - 1) * 20
+    rewrite(
+        root, queue, lambda all_of_it: (all_of_it[:at] + all_of_it[at - 20 :])[: len(all_of_it)]
+    )
+
+
+def swap_two_queues(root: Path, choose: random.Random) -> None:
+    first, second = (root / "consumequeue" / t / str(q) for t, q in choose.sample(QUEUES, 2))
+    first.rename(root / "aside")
+    second.rename(first)
+    (root / "aside").rename(second)
+
+
+def damage_a_last_entry(root: Path, choose: random.Random) -> None:
+    """The upper half of an offset was on a page that was not written."""
+    queue = choose.choice(QUEUES)
+
+    def change(content: bytes) -> bytes:
+        end = len(content.rstrip(b"\0")) // 20 * 20
+        return content[:end] + bytes(7) + b"\1" + (99).to_bytes(4) + bytes(8) + content[end + 20 :]
+
+    rewrite(root, queue, change)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crashed"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        nothing,
+        lose_a_queue,
+        lose_a_tail,
+        lose_a_file,
+        skip_an_entry,
+        repeat_an_entry,
+        swap_two_queues,
+        damage_a_last_entry,
+    ],
+)
+def test_the_queues_equal_a_rebuild_whatever_was_done_to_them(
+    stores: tuple[dict[bool, Path], Bodies],
+    tmp_path: Path,
+    damage: Callable[[Path, random.Random], None],
+    clean: bool,
+) -> None:
+    choose = random.Random(f"{damage.__name__} {clean}")
+    roots, everything = stores
+    root = crashed_copy(roots[clean], tmp_path / "copy")
+    (root / "recoveryPoint").unlink()
+    damage(root, choose)
+    after = recovered(settings(root))
+    assert {key: after.bodies(*key) for key in QUEUES} == everything
+    if damage is nothing:
+        assert after.store.recovery.boundary > 4 * 4096
+    after.store.close()
+    assert verify_store(root) == []
+
+
+def test_records_of_a_deleted_topic_are_where_reading_begins(tmp_path: Path) -> None:
+    choose = random.Random(1)
+    owner = filled(tmp_path, choose)
+    end = owner.store.log_end_offset
+    owner.append("C", 0, [b"gone"])
+    owner.store.drop_topic("C")
+    owner.append("C", 0, [b"new"])
+    for _ in range(20):
+        owner.append("A", 0, [bytes(2000)])
+        owner.clock.time_ms += 1000
+    owner.write_point()
+    owner.store.close()
+    (tmp_path / "recoveryPoint").unlink()
+    after = recovered(settings(tmp_path))
+    assert after.store.recovery.boundary == end - end % 4096
+    assert after.bodies("C", 0) == [b"new"]
+    after.store.close()
+
+
+def test_a_log_that_was_less_durable_than_its_queues_is_read_from_where_it_was(
+    tmp_path: Path,
+) -> None:
+    """A power cut takes the log's newest pages; the checkpoint knows that they were not synced."""
+    choose = random.Random(2)
+    owner = filled(tmp_path / "s", choose)
+    owner.write_point()
+    checkpoint = (tmp_path / "s/checkpoint").read_bytes()
+    for _ in range(12):
+        owner.append("A", 0, [bytes(1500)] * 2)
+        owner.clock.time_ms += 1000
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    lost = owner.store.log_end_offset // 4096 * 4096 - 5 * 4096
+    owner.store.close()
+    (root / "recoveryPoint").unlink()
+    (root / "checkpoint").write_bytes(checkpoint)
+    (root / "commitlog" / f"{lost:020d}").write_bytes(bytes(4096))
+    after = recovered(settings(root))
+    assert 0 < after.store.recovery.boundary < lost
+    assert after.store.log_end_offset <= lost
+    after.store.close()
+    assert verify_store(root) == []
