@@ -1,5 +1,6 @@
 """`rockoon produce` and `rockoon consume`: lines in, lines out."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -13,6 +14,9 @@ from typing import IO, Any
 
 import pytest
 
+from rockoon.cli.interrupt import Interrupt, wait_set
+from rockoon.cli.produce import Labels, LineReader, Tally, produce
+from rockoon.cli.session import with_cluster
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 
@@ -201,3 +205,31 @@ def test_what_cannot_be_done_is_one_sentence(
 )
 def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:
     assert sentence in rockoon.misused("consume", "TAKEN", *arguments)
+
+
+def test_ctrl_c_just_before_a_command_takes_it_over_ends_the_command(cluster: Any) -> None:
+    async def work(_connection: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        with Interrupt() as interrupt:
+            await interrupt.unless(wait_set(asyncio.Event()))
+
+    with pytest.raises(KeyboardInterrupt):
+        with_cluster(",".join(cluster.nameservers), work)
+
+
+def test_ctrl_c_on_the_last_line_leaves_nothing_to_cancel(
+    cluster: Any, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_text("only")
+
+    class Pressed(LineReader):
+        def labels(self, line: bytes) -> Labels:
+            signal.raise_signal(signal.SIGINT)
+            return super().labels(line)
+
+    async def work(connection: Any) -> Tally:
+        return await produce(connection, topic, file, Pressed(None, None), quiet=True)
+
+    tally = with_cluster(",".join(cluster.nameservers), work)
+    assert (tally.sent, tally.acknowledged, tally.failed) == (1, 1, 0)

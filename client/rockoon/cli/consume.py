@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-import signal
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.interrupt import Interrupt, wait_set
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -243,10 +243,6 @@ async def consume_in_group(
         raise failure
 
 
-async def wait_set(event: asyncio.Event) -> None:
-    await event.wait()
-
-
 async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -> None:
     """Wait until a member has read its queues to the ends given, or gets no queue at all."""
     loop = asyncio.get_running_loop()
@@ -258,29 +254,3 @@ async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -
             if not behind:
                 return
         await asyncio.sleep(LOOK_SECONDS)
-
-
-class Interrupt:
-    """Turns Ctrl-C into the orderly end of what is awaited."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    async def unless(self, *works: Coroutine[Any, Any, None]) -> None:
-        """Do these things until one of them is done, or Ctrl-C comes."""
-        async with asyncio.TaskGroup() as tasks:
-            running = {tasks.create_task(work) for work in (*works, wait_set(self._event))}
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in running:
-                task.cancel()
-
-    def __enter__(self) -> "Interrupt":
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._event.set)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

@@ -1,8 +1,6 @@
 """`rockoon produce`: a message for every line."""
 
-import asyncio
 import json
-import signal
 import sys
 import time
 from collections import deque
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
+from rockoon.cli.interrupt import Interrupt
 from rockoon.cli.line_source import read_lines
 
 if TYPE_CHECKING:
@@ -144,29 +143,22 @@ async def send_until_interrupted(
     tally: Tally,
     progress: "Bar",
 ) -> None:
-    loop = asyncio.get_running_loop()
-    sending = asyncio.current_task()
-    assert sending is not None
-
-    def interrupt() -> None:
-        tally.interrupted = True
-        sending.cancel()
-
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
+    async def send_all() -> None:
         async for lines, position in read_lines(file):
             for first in range(0, len(lines), LINES_PER_TURN):
                 await send_some(
                     producer, topic, lines[first : first + LINES_PER_TURN], reader, tally
                 )
                 progress.show(tally, position)
-    except asyncio.CancelledError:
-        if not tally.interrupted:
-            raise
-        sending.uncancel()
-    finally:
-        # A second Ctrl-C ends the command at once.
-        loop.remove_signal_handler(signal.SIGINT)
+
+    # A second Ctrl-C ends the command at once.
+    with Interrupt() as interrupt:
+        try:
+            await interrupt.unless(send_all())
+        except* CommandError as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            tally.interrupted = interrupt.came
 
 
 async def send_some(

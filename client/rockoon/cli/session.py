@@ -50,7 +50,11 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
             return await work(cluster)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(session())
+        try:
+            return runner.run(session())
+        except asyncio.CancelledError:
+            # Only Ctrl-C cancels a command, and it may arrive while a handler of it changes.
+            raise KeyboardInterrupt from None
 
 
 def somebody_listens(address: str) -> bool:
