@@ -195,6 +195,24 @@ async def test_what_is_sent_to_a_re_created_topic_is_not_lost_with_the_old_one(
         assert await broker.bodies("T") == [b"new"]
 
 
+async def test_nothing_is_acknowledged_for_a_topic_that_may_be_another_by_now(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"old")
+        nameserver.telling.clear()
+        await nameserver.delete_topic("T")
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        for _ in range(2):
+            with pytest.raises(errors.NotReady):
+                await broker.append("T", 0, b"too early", route_revision=revision)
+        nameserver.telling.set()
+        await broker.until(lambda seen: seen.route_revision >= revision)
+        await broker.append("T", 0, b"new", route_revision=revision)
+        assert await broker.bodies("T") == [b"new"]
+
+
 async def test_permissions_change_while_running(tmp_path: Path, nameserver: BrokerRoutes) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:

@@ -25,6 +25,7 @@ from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
 from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
 from rockoon_proto.errors import (
+    NotReady,
     QueueNotFound,
     TopicNotFound,
     TopicNotReadable,
@@ -154,6 +155,12 @@ class Broker:
     ) -> Placed:
         """Put a batch into the log; see `Appends.place`."""
         await self.catch_up([(topic, queue_id)], route_revision)
+        behind = route_revision > self.table.revision and self.routes.following
+        if behind and self._knows(topic, queue_id):
+            # The topic may be deleted and another by now. What the old one is given would be
+            # acknowledged and then go with it, so the sender has to wait.
+            reason = f"routes of revision {route_revision} have not reached it"
+            raise NotReady(service="the broker", reason=reason)
 
         def check() -> None:
             if not self.served(topic, queue_id).writable:
