@@ -19,6 +19,7 @@ from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
 QUEUES = 8
+UNREACHED_SECONDS = 3600.0
 PLACE = ("orders", "broker-a", 0)
 Q0, Q1 = MessageQueue(*PLACE), MessageQueue("orders", "broker-a", 1)
 SOON = LocalRedelivery(first_seconds=0.01, seconds_max=0.02)
@@ -68,12 +69,10 @@ async def flowing(fake: FakeCluster) -> Any:
             sent[0] += 1
             await asyncio.sleep(0.003)
 
-    task = asyncio.create_task(send())
-    try:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(send())
         yield sent
-    finally:
         task.cancel()
-        await asyncio.wait({task})
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
@@ -81,6 +80,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
     fake: FakeCluster, concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.create_topic("orders", queues=QUEUES)
+    fake.offset.handover_seconds_max = UNREACHED_SECONDS
     seen = Seen()
     caplog.set_level(logging.INFO, "rockoon")
     async with contextlib.AsyncExitStack() as stack:
@@ -215,6 +215,7 @@ async def test_a_member_that_hangs_is_overtaken_after_the_bound_and_its_late_com
     async with rockoon.connect(fake.address) as elsewhere:
         async with member(elsewhere, Seen(), member_id="a") as hung:
             await eventually(lambda: hung.statistics.delivery.messages == 5)
+            # As if its process had been stopped.
             for task in hung._tasks:
                 task.cancel()
             async with member(cluster, there, member_id="b") as second:
@@ -231,26 +232,32 @@ async def test_a_member_that_was_killed_is_waited_for_no_longer_than_its_lease(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders", queues=2)
-    async with rockoon.connect(fake.address) as elsewhere:
-        async with member(elsewhere, Seen(), member_id="a") as killed:
-            await eventually(lambda: len(killed.assignment) == 2)
-            for task in killed._tasks:
-                task.cancel()
-            async with member(cluster, Seen(), member_id="b") as second:
-                await eventually(lambda: second.assignment == [Q0] or bool(fake.offset.waits))
-                fake.offset.expire("billing", "a")
-                await eventually(lambda: len(second.assignment) == 2)
+    async with (
+        rockoon.connect(fake.address) as elsewhere,
+        member(elsewhere, Seen(), member_id="a") as killed,
+    ):
+        await eventually(lambda: len(killed.assignment) == 2)
+        # As if its process had been killed.
+        for task in killed._tasks:
+            task.cancel()
+        async with member(cluster, Seen(), member_id="b") as second:
+            await eventually(lambda: bool(fake.offset.waits))
+            assert second.assignment == []
+            fake.offset.expire("billing", "a")
+            await eventually(lambda: len(second.assignment) == 2)
 
 
 async def test_a_queue_that_was_reset_while_it_moved_is_let_go_all_the_same(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders", queues=2)
+    fake.offset.handover_seconds_max = UNREACHED_SECONDS
     fake.append("orders", [b"x"] * 5, queue_id=1)
     here, there = Seen(), Seen()
     async with member(cluster, here, member_id="a") as first:
         await eventually(lambda: here.count == 5)
         async with member(cluster, there, member_id="b"):
+            # Heard at the same time as of the new member.
             first._on_reset([Q1])
             await eventually(lambda: owner_of(fake, 1) == "b")
 
