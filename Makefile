@@ -34,7 +34,7 @@ soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers" --timeout 3600
 
 demo: setup  ## a real cluster carries real messages, survives a kill, and explains where consumers start
-	@$(BIN)/python -m tools.demo $(if $(FILE),--file $(FILE))
+	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
 
 bench: setup  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench

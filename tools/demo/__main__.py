@@ -7,30 +7,29 @@ status 1 if anything did not hold.
 
 import argparse
 import asyncio
-import gzip
-import json
+import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
 import rockoon
 from rockoon.local import LocalCluster
+from rockoon.local.process import LocalClusterError
 from rockoon.message import Message, MessageQueue, SendResult
 from rockoon.producer import Producer
 from rockoon.push_consumer import PushConsumer
 from rockoon.receipt import Receipt
 from rockoon.start import Start
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
+from tools.demo.records import SAMPLE, Record, read_records
+from tools.demo.starts import print_starts
 from tools.demo.verified import Received, Verified
 
-SAMPLE = Path(__file__).with_name("packages.ndjson.gz")
 TOPIC = "packages"
 READY_SECONDS_MAX = 5.0
 ARRIVAL_SECONDS_MAX = 30.0
@@ -40,51 +39,54 @@ ARRIVAL_SECONDS_MAX = 30.0
 # demo need not write gigabytes to show what happens then.
 BROKER_MEMORY = "256KiB"
 
-console = Console()
+console = Console(highlight=False)
 
 
-@dataclass(frozen=True)
-class Package:
-    """One record of the data set: what is sent, its key and its tag."""
-
-    name: str
-    section: str
-    line: bytes
+class GaveUp(Exception):
+    """Something did not happen in time; the text says what, and how far it came."""
 
 
-def read_packages(file: Path) -> Iterator[Package]:
-    """Yield the records of an NDJSON file (plain or .gz), keyed by package, tagged by section."""
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as failure:
-                raise SystemExit(f"{file}, line {number}: not JSON ({failure})") from failure
-            key = str(record.get("package", number))
-            yield Package(key, str(record.get("section", "none")), line.rstrip(b"\n"))
+class Warnings(logging.Handler):
+    """Keeps what is logged, to tell it in one line: a broker that is away is part of the story."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.sentences: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.sentences.append(record.getMessage().partition("\n")[0])
+
+    def tell(self) -> None:
+        """Print a line about the warnings since the last call, if there were any."""
+        if self.sentences:
+            more = f" (and {len(self.sentences) - 1} more)" if len(self.sentences) > 1 else ""
+            console.print(f"warned: {self.sentences[0]}{more}", style="dim", markup=False)
+        self.sentences.clear()
 
 
 class Story:
     """The demo's cluster, data and findings; each method is a chapter."""
 
-    def __init__(self, local: LocalCluster, cluster: rockoon.Cluster, file: Path) -> None:
+    def __init__(
+        self,
+        local: LocalCluster,
+        cluster: rockoon.Cluster,
+        records: list[Record],
+        verified: Verified,
+    ) -> None:
         self.local = local
         self.cluster = cluster
-        self.packages = list(read_packages(file))
-        self.verified = Verified()
+        self.records = records
+        self.verified = verified
         self.acknowledged: dict[str, SendResult] = {}
 
     async def send(self, producer: Producer) -> set[str]:
         """Send every record once and return the message ids that were acknowledged."""
         receipts: list[Receipt] = []
-        for package in self.packages:
+        for record in self.records:
             await producer.drain()
             receipts.append(
-                producer.send(
-                    TOPIC, package.line, key=package.name, keys=package.name, tags=package.section
-                )
+                producer.send(TOPIC, record.line, key=record.key, keys=record.key, tags=record.tag)
             )
         return await self.settle(receipts)
 
@@ -123,7 +125,7 @@ class Story:
 
     async def carry(self) -> None:
         """Chapter 1: every record arrives, once, in order."""
-        console.rule("[bold]1. Real records, two members")
+        chapter("1. Real records, a group of two members")
         await self.cluster.admin.create_topic(TOPIC, queues_per_broker=4)
         async with (
             self.group("readers", members=2) as group,
@@ -136,8 +138,8 @@ class Story:
             shares = [len(consumer.assignment) for consumer in group.consumers]
             received = group.received
         console.print(
-            f"{len(sent)} records sent, stored on disk, read and committed in {seconds:.2f} s; "
-            f"the members read {shares[0]} and {shares[1]} queues"
+            f"{len(sent)} records sent, stored on disk and read in {seconds:.2f} s; "
+            f"{shares[0]} and {shares[1]} queues"
         )
         self.verified.check(
             "every record sent arrives, in a group of two members",
@@ -152,18 +154,16 @@ class Story:
 
     async def survive(self) -> None:
         """Chapter 2: a broker is killed while messages are on their way."""
-        console.rule("[bold]2. A broker is killed (SIGKILL) while messages are on their way")
+        chapter("2. A broker is killed while messages are on their way")
         async with (
             self.group("readers", members=2) as group,
             self.cluster.producer() as producer,
         ):
             receipts: list[Receipt] = []
-            for number, package in enumerate(self.packages):
+            for number, record in enumerate(self.records):
                 await producer.drain()
-                receipts.append(
-                    producer.send(TOPIC, package.line, key=package.name, tags=package.section)
-                )
-                if number == len(self.packages) // 2:
+                receipts.append(producer.send(TOPIC, record.line, key=record.key, tags=record.tag))
+                if number == len(self.records) // 2:
                     # Some batches are acknowledged, some are on the wire, some not yet closed.
                     await receipts[number // 2]
                     self.local.kill("broker-a")
@@ -173,17 +173,17 @@ class Story:
             sent = await self.settle(receipts)
             await group.wait_for(sent)
             received = group.received
-        console.print(f"broker-a came back; {len(sent)} messages acknowledged over both halves")
+        console.print(f"broker-a: back; {len(sent)} messages acknowledged, before and after")
         self.verified.check(
             "nothing that was acknowledged is lost when a broker is killed",
             not received.missing(sent),
-            f"{len(sent)} acknowledged, {len(received.missing(sent))} missing; "
-            f"{received.stored_twice} stored twice, as their acknowledgement died with the broker",
+            f"{len(sent)} acknowledged, {len(received.missing(sent))} missing, "
+            f"{received.stored_twice} stored twice (their acknowledgement was lost)",
         )
 
     async def expand(self) -> None:
         """Chapter 3: the topic grows while two groups are stopped; one follows RocketMQ's rule."""
-        console.rule("[bold]3. The topic grows while its readers are away")
+        chapter("3. The topic grows while its readers are away")
         await self.cluster.admin.create_group(
             GroupConfig(name="classic-readers", new_queue_rule=CLASSIC)
         )
@@ -197,19 +197,20 @@ class Story:
         )
         route = await self.cluster.route(TOPIC, min_revision=grown.modified_revision)
         new_queues = set(route.queues) - old_queues
-        console.print(f"the groups are stopped; {len(new_queues)} queues added, one broker new")
+        console.print(f"both groups are stopped; {len(new_queues)} queues are added")
         async with self.cluster.producer() as producer:
             sent = await self.send(producer)
-        console.print(f"{len(sent)} records sent while nobody reads")
+        console.print(f"{len(sent)} records are sent while nobody reads; then the groups return")
         in_new = {i for i in sent if self.acknowledged[i].queue in new_queues}
 
+        found: list[dict[MessageQueue, Start]] = []
         for name, rule in (("readers", EXACT), ("classic-readers", CLASSIC)):
             async with self.group(name, members=2) as group:
                 expected = sent if rule == EXACT else sent - in_new
                 await group.wait_for(expected)
-                self.print_starts(group, new_queues)
                 missing = group.received.missing(sent)
                 starts = group.starts
+            found.append(starts)
             if rule == EXACT:
                 self.verified.check(
                     "exact: a queue born after the group subscribed starts at its first message",
@@ -232,15 +233,18 @@ class Story:
                     missing == in_new and bool(missing),
                     f"{len(missing)} skipped",
                 )
+        print_starts(console, found[0], found[1], new_queues)
 
     async def begin_late(self) -> None:
         """Chapter 4: a new group asks for LAST on a small topic."""
-        console.rule("[bold]4. A new group that wants only what comes from now on")
+        chapter("4. New groups ask for LAST: only what comes from now on")
         topic = "greetings"
         await self.cluster.admin.create_topic(topic, queues_per_broker=1)
         async with self.cluster.producer() as producer:
             for number in range(30):
                 await producer.send(topic, b"hello %d" % number)
+        console.print("30 messages are there already")
+        found: list[dict[MessageQueue, Start]] = []
         for name, rule in (("newcomers", EXACT), ("classic-newcomers", CLASSIC)):
             await self.cluster.admin.create_group(GroupConfig(name=name, new_queue_rule=rule))
             received = Received(name)
@@ -253,7 +257,7 @@ class Story:
                 group = ReadingGroup(received, [consumer])
                 await group.wait_shared(set((await self.cluster.route(topic)).queues))
                 replayed = sum(start.reason == "NEW_QUEUE" for start in group.starts.values())
-                self.print_starts(group, set())
+            found.append(group.starts)
             if rule == EXACT:
                 self.verified.check(
                     "exact: a new group that asks for LAST gets LAST",
@@ -266,20 +270,7 @@ class Story:
                     replayed > 0,
                     f"{replayed} of {len(group.starts)} queues from 0",
                 )
-
-    def print_starts(self, group: "ReadingGroup", new_queues: set[MessageQueue]) -> None:
-        rule = "exact" if not group.received.group.startswith("classic") else "classic"
-        table = Table(
-            title=f"Where {group.received.group!r} started, and why (rule: {rule})",
-            title_justify="left",
-        )
-        for column in ("queue", "offset", "reason", "because"):
-            table.add_column(column)
-        for queue, start in sorted(group.starts.items()):
-            name = f"{queue} [yellow]new[/yellow]" if queue in new_queues else str(queue)
-            reason = start.reason
-            table.add_row(name, str(start.offset), reason, start.explanation)
-        console.print(table)
+        print_starts(console, found[0], found[1], set())
 
 
 class ReadingGroup:
@@ -306,47 +297,62 @@ class ReadingGroup:
             idle = any(not consumer.assignment for consumer in self.consumers)
             return not idle and len(held) == len(queues) and set(held) == queues
 
-        await until(shared, "the members to share the queues")
+        await until(shared, lambda: "the members did not share the queues")
 
     async def wait_for(self, messages: set[str]) -> None:
-        await until(lambda: not self.received.missing(messages), "the messages to arrive")
+        await until(
+            lambda: not self.received.missing(messages),
+            lambda: f"{len(self.received.missing(messages))} of {len(messages)} did not arrive",
+        )
 
 
-async def until(holds, what: str) -> None:  # type: ignore[no-untyped-def]
-    """Wait for a condition, at most ARRIVAL_SECONDS_MAX; the checks say what it was then."""
+async def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Wait for a condition.
+
+    Raises:
+        GaveUp: it did not hold within ARRIVAL_SECONDS_MAX; with what `otherwise` says then.
+    """
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
     while not holds():
         if time.monotonic() > deadline:
-            console.print(f"[red]gave up waiting for {what}[/red]")
-            return
+            raise GaveUp(otherwise())
         await asyncio.sleep(0.02)
 
 
-async def tell(file: Path) -> bool:
+def chapter(title: str) -> None:
+    console.print(f"\n[bold]{title}[/bold]")
+
+
+async def tell(records: list[Record], warnings: Warnings) -> bool:
     began = time.perf_counter()
+    verified = Verified()
     local = LocalCluster(
         nameservers=2, brokers=2, settings={"broker": {"memory_bytes": BROKER_MEMORY}}
     )
     async with local:
         ready_seconds = time.perf_counter() - began
         console.print(
-            f"etcd, 2 nameservers, 2 brokers and the offset service are up in "
-            f"{ready_seconds:.2f} s ({local.directory})"
+            f"etcd, 2 nameservers, 2 brokers, offset service: ready in {ready_seconds:.2f} s"
+        )
+        verified.check(
+            f"the cluster is ready within {READY_SECONDS_MAX:.0f} s",
+            ready_seconds <= READY_SECONDS_MAX,
+            f"{ready_seconds:.2f} s, as processes of their own",
         )
         async with rockoon.connect(local.nameservers) as cluster:
-            story = Story(local, cluster, file)
-            story.verified.check(
-                f"the cluster is ready within {READY_SECONDS_MAX:.0f} s",
-                ready_seconds <= READY_SECONDS_MAX,
-                f"{ready_seconds:.2f} s",
-            )
-            await story.carry()
-            await story.survive()
-            await story.expand()
-            await story.begin_late()
-    story.verified.print(console)
-    console.print(f"{time.perf_counter() - began:.1f} s in all")
-    return story.verified.all_hold
+            story = Story(local, cluster, records, verified)
+            for told in (story.carry, story.survive, story.expand, story.begin_late):
+                try:
+                    await told()
+                except GaveUp as failure:
+                    verified.check("everything happens in time", False, str(failure))
+                    break
+                finally:
+                    warnings.tell()
+    chapter("What was verified")
+    verified.print(console)
+    console.print(f"\n{time.perf_counter() - began:.1f} s in all; nothing is left behind")
+    return verified.all_hold
 
 
 def main() -> int:
@@ -355,7 +361,17 @@ def main() -> int:
     file = parser.parse_args().file
     if not file.is_file():
         parser.error(f"{file} is not a file")
-    return 0 if uvloop.run(tell(file)) else 1
+    records = read_records(file)
+    warnings = Warnings()
+    logging.getLogger().addHandler(warnings)
+    try:
+        return 0 if uvloop.run(tell(records, warnings)) else 1
+    except KeyboardInterrupt:
+        console.print("\nstopped; nothing is left behind")
+        return 130
+    except LocalClusterError as failure:
+        console.print(str(failure), markup=False)
+        return 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rockoon.message import Message
 
@@ -23,13 +24,10 @@ class Verified:
         return bool(self.rows) and all(holds for holds, _, _ in self.rows)
 
     def print(self, console: Console) -> None:
-        table = Table(title="What was verified", title_justify="left")
-        table.add_column("")
-        table.add_column("claim")
-        table.add_column("figures")
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for holds, claim, figures in self.rows:
             mark = "[green]yes[/green]" if holds else "[bold red]NO[/bold red]"
-            table.add_row(mark, claim, figures)
+            table.add_row(mark, Text.assemble(claim, "\n", (figures, "dim")))
         console.print(table)
 
 
