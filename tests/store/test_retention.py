@@ -18,6 +18,7 @@ from rockoon_broker.store.retention import (
 from rockoon_broker.store.settings import StoreSettings
 from support.store_directory import NOW_MS, FailingDisk, Owner, recovered, settings
 
+DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000
 RULES = RetentionRules(
     reserved_ms=72 * HOUR_MS,
@@ -227,4 +228,17 @@ def test_files_that_no_recovery_point_covers_stay(cleaned: Cleaned) -> None:
     cleaned.owner.write_point()
     cleaned.clean(hour=12)
     assert cleaned.store.log_min_offset == 4 * 4096
+    cleaned.store.close()
+
+
+def test_a_disk_that_cannot_be_looked_at_takes_no_messages_until_it_can(cleaned: Cleaned) -> None:
+    cleaned.fill(2)
+    now_ms = cleaned.owner.clock.time_ms + DAY_MS
+    aside = cleaned.log.rename(cleaned.log.with_name("aside"))
+    cleaned.store.tick(now_ms)
+    with pytest.raises(StoreNotWritable, match="cannot be looked at"):
+        cleaned.owner.append()
+    aside.rename(cleaned.log)
+    cleaned.store.tick(now_ms + DAY_MS)
+    cleaned.owner.append()
     cleaned.store.close()

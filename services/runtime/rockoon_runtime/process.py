@@ -8,10 +8,12 @@ ends it with one sentence on standard error and an exit status that says which k
 """
 
 import asyncio
+import contextlib
 import enum
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -124,6 +126,7 @@ def run(
         stream=sys.stderr,
         format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s",
     )
+    raise_open_files_limit()
     try:
         return uvloop.run(supervise(service, loaded.value, serve, stop_with_parent))
     except Exception as failure:
@@ -132,6 +135,14 @@ def run(
         if status is ExitStatus.FAILED:
             raise
         return complain(service, status, cause)
+
+
+def raise_open_files_limit() -> None:
+    """Allow as many open files as the system permits: logs and queues are many files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        # Some systems name a maximum and then refuse it; the present limit holds then.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def exit_status(cause: BaseException) -> ExitStatus:

@@ -59,6 +59,15 @@ class Cleaner:
             files_per_pass_max=settings.files_per_pass_max,
         )
 
+    def clean_if_possible(self, now_ms: int, settled_end: int) -> None:
+        """Clean; a disk that cannot even be looked at takes no messages until it can be again."""
+        try:
+            self.clean(now_ms, settled_end)
+        except OSError as failure:
+            self.not_writable_reason = (
+                f"the disk of {self._settings.root} cannot be looked at: {failure}"
+            )
+
     def clean(self, now_ms: int, settled_end: int) -> RetentionDecision:
         """Look at the disk, delete what has to go, and decide whether appends are accepted.
 
@@ -66,6 +75,9 @@ class Cleaner:
             now_ms: epoch milliseconds.
             settled_end: the log is durable up to here and a recovery point lies here or behind;
                 files that reach further stay.
+
+        Raises:
+            OSError: the disk cannot be looked at.
         """
         self._forget_marks()
         # One more than may go: the last of those given is never deleted.

@@ -344,7 +344,7 @@ class Store:
             self._request_point()
         if now_ms >= self._clean_due_ms:
             self._clean_due_ms = now_ms + settings.clean_interval_ms
-            self.clean(now_ms)
+            self._cleaner.clean_if_possible(now_ms, self._settled_end)
         self._cleaner.sweep()
         return advanced
 
@@ -353,11 +353,17 @@ class Store:
 
         Args:
             now_ms: epoch milliseconds.
+
+        Raises:
+            OSError: the disk cannot be looked at.
         """
         self._check_usable()
+        return self._cleaner.clean(now_ms, self._settled_end)
+
+    @property
+    def _settled_end(self) -> int:
         # A recovery point before the log's beginning would be of no use to the next start.
-        settled = min(self._syncer.synced_end, self._markers.point_end)
-        return self._cleaner.clean(now_ms, settled)
+        return min(self._syncer.synced_end, self._markers.point_end)
 
     # Reading.
 
