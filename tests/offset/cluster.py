@@ -192,7 +192,10 @@ class Cluster:
 async def running(
     settings: OffsetSettings, stop: Stop, disk: Disk | None = None
 ) -> AsyncIterator[str]:
-    """A service in this loop; gives its address when it is ready. What `serve` raises is raised."""
+    """A service in this loop; gives its address when it is ready.
+
+    What `serve` raises is raised, and why it stopped by itself before it was ready.
+    """
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def life() -> None:
@@ -201,6 +204,8 @@ async def running(
                 settings, stop, disk=disk, announce=lambda *ready: address.set_result(ready[2])
             )
         finally:
+            if not address.done() and stop.fatal is not None:
+                address.set_exception(stop.fatal)
             address.cancel()
 
     async with asyncio.TaskGroup() as tasks:

@@ -15,15 +15,16 @@ from collections.abc import Callable
 from rockoon_broker.appends import AppendLimits, Appends, Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.long_poll import WaitingPulls
-from rockoon_broker.nameservers import Nameservers
 from rockoon_broker.pulls import Pulled, Pulls, PullWish
-from rockoon_broker.routes import RouteFollower
+from rockoon_broker.routes import change_from_wire
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError, StoreFailed
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
 from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.route_follower import RouteFollower
 from rockoon_proto.errors import (
     NotReady,
     QueueNotFound,
@@ -31,6 +32,7 @@ from rockoon_proto.errors import (
     TopicNotReadable,
     TopicNotWritable,
 )
+from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Broker:
         self.settings = settings
         self.store = store
         self.table = topic_file.read()
-        self.routes = RouteFollower(nameservers, settings.name, self.apply)
+        self.routes = RouteFollower(nameservers, self._take)
         self.recovery_seconds = recovery_seconds
         self._topic_file = topic_file
         self._clock = clock
@@ -213,6 +215,9 @@ class Broker:
         return found is not None and 0 <= queue_id < found.queues
 
     # What changes.
+
+    async def _take(self, update: RouteUpdate) -> None:
+        await self.apply(change_from_wire(update, self.settings.name))
 
     async def apply(self, change: RouteChange) -> None:
         """Put a change of the routes into force, durably.

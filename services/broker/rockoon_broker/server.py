@@ -11,18 +11,22 @@ from grpc import aio
 
 from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
-from rockoon_broker.nameservers import Nameservers
-from rockoon_broker.registration import Registration, read_or_make_store_id
 from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.registration import Registration
+from rockoon_node.store_id import read_or_make_store_id
+from rockoon_proto.errors import StoreCorrupt
 from rockoon_proto.v1 import nameserver_pb2
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
+
+STORE_ID_FILE = "storeId"
 
 
 async def serve(
@@ -64,13 +68,13 @@ async def serve(
                 registration = Registration(nameservers, node)
                 loops = [
                     tasks.create_task(broker.run_ticks(), name="store-ticks"),
-                    tasks.create_task(broker.routes.run(), name="route-follower"),
+                    tasks.create_task(broker.routes.run(stop), name="route-follower"),
                 ]
-                await at_most(settings.first_routes_seconds_max, broker.routes.wait_settled())
+                await at_most(settings.first_routes_seconds_max, broker.routes.settled.wait())
                 service.serve(broker)
                 await server.set_serving(True)
-                loops.append(tasks.create_task(keep_registered(registration, stop)))
-                await at_most(settings.first_routes_seconds_max, registration.wait_settled())
+                loops.append(tasks.create_task(registration.run(stop), name="registration"))
+                await at_most(settings.first_routes_seconds_max, registration.settled.wait())
                 if not stop.requested:
                     announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
@@ -153,33 +157,32 @@ async def resolve_store_host(address: str) -> tuple[str, int]:
 
 
 def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nameserver_pb2.Node:
-    """The broker's entry in the routes."""
+    """The broker's entry in the routes; Fatal if its store's identity cannot be had."""
     settings = broker.settings
+    config = settings.store_path / CONFIG_DIRECTORY
+    try:
+        for changed in disk.make_directory(config):
+            disk.sync_directory(changed)
+        store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
+    except (StoreCorrupt, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, f"the store has no identity: {failure}") from failure
     return nameserver_pb2.Node(
         kind=nameserver_pb2.BROKER,
         name=settings.name,
         address=address,
-        store_id=read_or_make_store_id(settings.store_path / CONFIG_DIRECTORY, disk),
+        store_id=store_id,
         started_at_ms=started_at_ms,
         version=version("rockoon-broker"),
     )
 
 
-async def at_most(seconds: float, wish: Coroutine[object, object, None]) -> None:
+async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> None:
     """Wait for something that is good to have, but not for ever."""
     try:
         async with asyncio.timeout(seconds):
             await wish
     except TimeoutError:
         log.warning("no nameserver has answered in %.1f s: going on without", seconds)
-
-
-async def keep_registered(registration: Registration, stop: Stop) -> None:
-    """The root of the registration's task: a refusal ends the broker, in an orderly way."""
-    try:
-        await registration.run()
-    except Fatal as refusal:
-        stop.fail(refusal)
 
 
 def close_store(broker: Broker, stop: Stop) -> None:

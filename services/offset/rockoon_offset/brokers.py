@@ -8,7 +8,7 @@ import grpc
 from grpc import aio
 
 from rockoon_format.record import RecordError, decode_record
-from rockoon_offset.nameservers import CHANNEL_OPTIONS
+from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import QueueState

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from grpc import aio
 
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.registration import Registration
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.commits import Commits, QueueEnds
 from rockoon_offset.disk import Disk
@@ -16,8 +18,6 @@ from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.handover import Handovers
 from rockoon_offset.lag import Lags
-from rockoon_offset.nameservers import Nameservers
-from rockoon_offset.registration import Registration
 from rockoon_offset.reset_plans import ResetPlans
 from rockoon_offset.resolver import Resolver
 from rockoon_offset.route_table import Change
@@ -183,7 +183,7 @@ async def run_parts(
     server = GrpcServer("offset", settings.cluster, settings.listen, register, SERVICE_NAMES)
     async with asyncio.TaskGroup() as tasks:
         loops = [
-            tasks.create_task(parts.routes.run(), name="follow the routes"),
+            tasks.create_task(parts.routes.run(stop), name="follow the routes"),
             tasks.create_task(parts.groups.run(), name="expire members"),
             tasks.create_task(parts.export_files.run(), name="export files"),
         ]
@@ -201,7 +201,7 @@ async def run_parts(
                 ),
             )
             if await done_or_stopped(parts.routes.loaded, stop):
-                loops.append(tasks.create_task(registration.run(), name="stay registered"))
+                loops.append(tasks.create_task(registration.run(stop), name="stay registered"))
                 if await done_or_stopped(registration.in_routes, stop):
                     await server.set_serving(True)
                     announce("offset", settings.name, settings.advertise or server.address)

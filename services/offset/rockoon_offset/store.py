@@ -17,11 +17,12 @@ import fcntl
 import logging
 import os
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.disk import Disk, replace_file
 from rockoon_offset.journal import Journal
 from rockoon_offset.ledger import Ledger
@@ -93,7 +94,7 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = StoreLock(root)
         try:
-            self.store_id = read_or_make_store_id(disk, root)
+            self.store_id = read_or_make_store_id(root / "store_id", partial(replace_file, disk))
             self._journal = Journal(
                 directory,
                 self._synced_from_thread,
@@ -193,16 +194,3 @@ class Store:
 
 def encoded(records: Iterator[Record]) -> Iterator[bytes]:
     return map(encode, records)
-
-
-def read_or_make_store_id(disk: Disk, root: Path) -> str:
-    """The identity of a store, made when it is first opened."""
-    path = root / "store_id"
-    if path.exists():
-        text = path.read_text().strip()
-        if len(text) != 32:
-            raise StoreCorrupt(path=path, reason="it does not hold 32 hexadecimal digits")
-        return text
-    text = uuid.uuid4().hex
-    replace_file(disk, path, f"{text}\n".encode())
-    return text

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rockoon_offset.nameservers import Nameservers
+from rockoon_node.nameservers import Nameservers
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import Group, SubscribeRequest
 

@@ -1,6 +1,5 @@
-"""The nameservers this service was told of: any of them will do."""
+"""The nameservers a service was told of: any of them will do."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply")
 
 # A machine that vanished sends no reset: only pings notice. Reconnecting is quick, because others
-# wait for what this service decides.
+# wait for what this service learns.
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -26,8 +25,52 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", 64 << 20),
 )
+
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 2.0
+# An outage may last: 2 to the power of its rounds soon is no float any more.
+DOUBLINGS_MAX = 10
+
+
+def pause_seconds(failed_rounds: int) -> float:
+    """How long to wait when every nameserver has failed.
+
+    Args:
+        failed_rounds: how often in a row; at least 1.
+    """
+    return min(PAUSE_SECONDS * 2.0 ** min(failed_rounds - 1, DOUBLINGS_MAX), PAUSE_SECONDS_MAX)
+
+
+class Turns:
+    """Whose turn it is: the same nameserver while it answers, the next one when it does not.
+
+    Args:
+        addresses: in the order to try; not empty.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = tuple(addresses)
+        self._index = 0
+        self._failures = 0
+
+    @property
+    def address(self) -> str:
+        return self._addresses[self._index]
+
+    @property
+    def round_failed(self) -> bool:
+        """Whether every nameserver has failed since one last answered."""
+        return self._failures >= len(self._addresses)
+
+    def answered(self) -> None:
+        self._failures = 0
+
+    def failed(self) -> float:
+        """Go on to the next; returns how long to wait before trying it, seconds."""
+        self._failures += 1
+        self._index = (self._index + 1) % len(self._addresses)
+        rounds, place = divmod(self._failures, len(self._addresses))
+        return 0.0 if place else pause_seconds(rounds)
 
 
 class Nameservers:
@@ -45,8 +88,8 @@ class Nameservers:
             address: aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             for address in self.addresses
         }
-        # Where the next call goes first; moved on by calls that were not answered.
-        self._turn = 0
+        # Index of the nameserver that the next call asks first.
+        self._first = 0
 
     def stub(self, address: str) -> "NameServerAsyncStub":
         return NameServerStub(self._channels[address])
@@ -61,35 +104,24 @@ class Nameservers:
             RockoonError: what a nameserver answered, or NameserverUnavailable of the last.
         """
         trouble: RockoonError = NameserverUnavailable(address=", ".join(self.addresses))
-        for _ in self.addresses:
-            address = self.addresses[self._turn % len(self.addresses)]
+        # Read once: calls that fail at the same time would else make each other skip one.
+        first = self._first
+        for step in range(len(self.addresses)):
+            index = (first + step) % len(self.addresses)
+            address = self.addresses[index]
             try:
-                return await method(self.stub(address))
+                reply = await method(self.stub(address))
             except grpc.RpcError as failure:
                 trouble = from_rpc_error(failure, NameserverUnavailable, address=address)
+                # Also behind an answer that is final: another nameserver may know better next time.
+                self._first = (index + 1) % len(self.addresses)
                 if not trouble.retriable:
                     raise trouble from failure
-                self._turn += 1
+            else:
+                self._first = index
+                return reply
         raise trouble
 
     async def close(self) -> None:
         for channel in self._channels.values():
             await channel.close()
-
-
-class Pauses:
-    """How long to wait after each failure in a row: not at all while there are others to try."""
-
-    def __init__(self, addresses: int) -> None:
-        self._addresses = addresses
-        self.failures = 0
-
-    def answered(self) -> None:
-        self.failures = 0
-
-    async def wait(self) -> None:
-        """Call after a failure."""
-        self.failures += 1
-        rounds, place = divmod(self.failures, self._addresses)
-        if not place:
-            await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(rounds - 1, 10), PAUSE_SECONDS_MAX))

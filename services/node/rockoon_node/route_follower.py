@@ -1,0 +1,121 @@
+"""Follows the routes: a watch on any nameserver, taken up again by revision when it breaks."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from rockoon_node.nameservers import Nameservers, Turns
+from rockoon_proto.errors import NameserverUnavailable, WrongCluster, from_rpc_error
+from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
+
+log = logging.getLogger(__name__)
+
+# How often in a row routes from the past are refused, per nameserver, before they are believed.
+REFUSALS_MAX = 3
+
+
+class RouteFollower:
+    """Hands every change of the routes to a service, whichever nameserver tells them.
+
+    While no nameserver answers, the routes stay as they were.
+
+    Args:
+        nameservers: whom to ask.
+        take: puts an update into force; the next one is read when it has returned. Revisions only
+            grow, unless every nameserver insists: then etcd itself went back.
+
+    Attributes:
+        revision: all of the routes up to here are in force; 0 at first.
+        following: whether a nameserver with a live etcd is telling changes as they happen.
+        loaded: set when the first update is in force.
+        settled: set then too, or when every nameserver was asked in vain.
+    """
+
+    def __init__(
+        self, nameservers: Nameservers, take: Callable[[RouteUpdate], Awaitable[None]]
+    ) -> None:
+        self._nameservers = nameservers
+        self._take = take
+        self._turns = Turns(nameservers.addresses)
+        self._refusals = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.revision = 0
+        self.following = False
+        self.loaded = asyncio.Event()
+        self.settled = asyncio.Event()
+
+    async def run(self, stop: Stop) -> None:
+        """Follow until cancelled.
+
+        Args:
+            stop: the service's; failed when the nameservers are another cluster's.
+        """
+        while True:
+            address = self._turns.address
+            try:
+                await self._watch(address)
+            except grpc.RpcError as failure:
+                reason = from_rpc_error(failure, NameserverUnavailable, address=address)
+                if isinstance(reason, WrongCluster) and not self.loaded.is_set():
+                    stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
+                    self.settled.set()
+                    return
+                log.info("routes: %s", reason)
+            self.following = False
+            pause = self._turns.failed()
+            if self._turns.round_failed:
+                self.settled.set()
+            await asyncio.sleep(pause)
+
+    async def wait_revision(self, revision: int, seconds: float) -> bool:
+        """Wait until the routes up to a revision are in force; False when they are not in time."""
+        if self.revision >= revision:
+            return True
+        reached = asyncio.get_running_loop().create_future()
+        entry = (revision, reached)
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(seconds):
+                await reached
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.remove(entry)
+        return True
+
+    async def _watch(self, address: str) -> None:
+        # A service without interest in groups needs their revisions: callers may wait for those.
+        request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
+        stub = self._nameservers.stub(address)
+        call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
+        async for update in call:
+            if self._is_from_the_past(update):
+                log.info("nameserver %s lags behind what is known", address)
+                call.cancel()
+                return
+            await self._take(update)
+            self._turns.answered()
+            self.following = update.etcd_reachable
+            self._reach(update.revision)
+        log.info("nameserver %s ended the watch", address)
+
+    def _is_from_the_past(self, update: RouteUpdate) -> bool:
+        """Whether another nameserver should be asked, as this one lags behind what is known.
+
+        If they all keep saying so, etcd itself went back (it was restored, or is a new one), and
+        these are the routes now.
+        """
+        behind = update.revision < self.revision
+        self._refusals = self._refusals + 1 if behind else 0
+        return 0 < self._refusals <= REFUSALS_MAX * len(self._nameservers.addresses)
+
+    def _reach(self, revision: int) -> None:
+        self.revision = revision
+        self.loaded.set()
+        self.settled.set()
+        for wanted, reached in self._waiting:
+            if wanted <= revision and not reached.done():
+                reached.set_result(None)
