@@ -1,7 +1,9 @@
 """The SDK without asyncio, for scripts: an event loop in a thread of its own.
 
     with rockoon.sync.connect("127.0.0.1:9876") as cluster:
-        result = cluster.send("orders", b"one")
+        cluster.send("orders", b"one")
+        for message in cluster.consume("orders", timeout=1.0):
+            print(message.body)
 
 Every call blocks until it is done and may be made from any thread. Whoever sends much gets much
 more out of `send_many`, or of the asyncio SDK.
@@ -9,6 +11,7 @@ more out of `send_many`, or of the asyncio SDK.
 
 import asyncio
 import threading
+import time
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -32,7 +35,13 @@ from rockoon.routes import TopicRoute
 
 if TYPE_CHECKING:
     from rockoon.admin import Admin
+    from rockoon.message import Message
     from rockoon.producer import Producer
+    from rockoon.pull_consumer import PullConsumer
+    from rockoon.start import ConsumeFrom
+
+# How long one call into the loop may last, so that Ctrl-C is noticed in time.
+POLL_SECONDS = 0.5
 
 Result = TypeVar("Result")
 
@@ -193,6 +202,59 @@ class Cluster:
             return await self._open_producer().send_many(topic, bodies, **options)
 
         return self.call(send())
+
+    def consume(
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        timeout: float | None = None,
+        consume_from: "ConsumeFrom | str" = "first",
+        **options: Any,
+    ) -> "Iterator[Message]":
+        """Iterate the messages of all queues of a topic, also of queues that are added later.
+
+        Reading begins with the first `next` and ends when the iterator is closed. No progress is
+        kept: to share the work of a group, write a push consumer in asyncio.
+
+        Args:
+            topic: its name.
+            expression: tags, as "new || paid".
+            timeout: end after this many seconds without a message; None means never.
+            consume_from: where to start: "first", "last" or a `ConsumeFrom`.
+            options: for the consumer; see `rockoon.pull_consumer.PullConsumer`.
+
+        Raises:
+            TopicNotFound, InvalidArgument: on the first `next`.
+            RockoonError: as `PullConsumer.poll`.
+        """
+
+        async def begin() -> "PullConsumer":
+            consumer = self.asyncio.pull_consumer(consume_from=consume_from, **options)
+            try:
+                await consumer.assign_all(topic, expression)
+            except BaseException:
+                await consumer.close()
+                raise
+            return consumer
+
+        consumer = self.call(begin())
+        try:
+            quiet_since = time.monotonic()
+            while True:
+                left = POLL_SECONDS
+                if timeout is not None:
+                    left = min(left, quiet_since + timeout - time.monotonic())
+                messages = self.call(consumer.poll(timeout=max(left, 0.0)))
+                if messages:
+                    yield from messages
+                    # The caller's own time does not count.
+                    quiet_since = time.monotonic()
+                elif timeout is not None and time.monotonic() >= quiet_since + timeout:
+                    return
+        finally:
+            if self._loop is not None:
+                self.call(consumer.close())
 
     def route(self, topic: str) -> TopicRoute:
         """Return a topic's route.

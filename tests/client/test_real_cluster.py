@@ -7,7 +7,7 @@ import pytest
 
 import rockoon
 from rockoon.connection import Cluster
-from rockoon.errors import InvalidArgument, TopicNotFound
+from rockoon.errors import Closed, InvalidArgument, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Batch, MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as pb
@@ -150,3 +150,25 @@ def test_a_script_without_asyncio_sends_and_is_told_what_went_wrong(
             cluster.send("no-such-topic", b"x")
         with pytest.raises(InvalidArgument):
             cluster.send("plain", "text")  # type: ignore[arg-type]
+
+
+def test_a_script_without_asyncio_reads_until_it_is_quiet_or_until_it_has_enough(
+    processes: LocalCluster,
+) -> None:
+    with rockoon.sync.connect(processes.nameservers) as cluster:
+        cluster.call(cluster.admin.create_topic("scripted-reads", queues_per_broker=2))
+        bodies = [b"%d" % number for number in range(3000)]
+        cluster.send_many("scripted-reads", bodies)
+        read = [message.body for message in cluster.consume("scripted-reads", timeout=0.5)]
+        assert sorted(read) == sorted(bodies)
+
+        endless = cluster.consume("scripted-reads")
+        assert next(endless).queue_offset == 0
+        endless.close()
+        assert list(cluster.consume("scripted-reads", consume_from="last", timeout=0)) == []
+        with pytest.raises(TopicNotFound):
+            next(cluster.consume("nowhere", timeout=1))
+        left_open = cluster.consume("scripted-reads")
+        next(left_open)
+    with pytest.raises(Closed):
+        list(left_open)

@@ -117,6 +117,25 @@ def test_a_node_that_dies_by_itself_is_reported_once(cluster: LocalCluster) -> N
     cluster.start("broker-a")
 
 
+async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
+    cluster = LocalCluster()
+
+    async def begin() -> None:
+        async with cluster:
+            pytest.fail("cancelled while it starts")
+
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(begin())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not cluster.nodes or cluster.nodes[-1].pid is None:
+                await asyncio.sleep(0.001)
+        pids = [node.pid for node in cluster.nodes]
+        starting.cancel()
+    assert starting.cancelled()
+    assert not cluster.directory.exists()
+    assert all(gone(pid) for pid in pids if pid is not None)
+
+
 def test_a_node_that_does_not_exist_is_named_with_those_that_do(cluster: LocalCluster) -> None:
     with pytest.raises(LocalClusterError, match=r"no node 'broker-z' .*nameserver-a"):
         cluster.kill("broker-z")

@@ -8,6 +8,7 @@ the left, each column at once.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import queue
 import signal
@@ -254,7 +255,15 @@ class LocalCluster:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped halfway, and what it starts would stay.
+            with contextlib.suppress(LocalClusterError):
+                await starting
+                await asyncio.to_thread(self.stop)
+            raise
         return self
 
     async def __aexit__(
