@@ -69,6 +69,17 @@ def test_the_repository_names_no_machine_and_no_registry() -> None:
             assert not words.search(path.read_text(errors="replace")), shown(path)
 
 
+def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{shown(page)}: {target}"
+    reading = (ROOT / "docs" / "architecture.md").read_text().partition("## Reading the source")[2]
+    paths = re.findall(r"^\d\. `([^`]+)`", reading, re.MULTILINE)
+    assert len(paths) == 5
+    for path in paths:
+        assert (ROOT / path).is_file(), path
+
+
 def test_an_installed_package_brings_one_unmistakable_import_name() -> None:
     for metadata in [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]:
         packages = [

@@ -15,6 +15,7 @@ import pytest
 
 import rockoon
 from rockoon.local import LocalCluster, LocalClusterError
+from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS, gone, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
@@ -126,9 +127,9 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(begin())
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not cluster.nodes or cluster.nodes[-1].pid is None:
-                await asyncio.sleep(0.001)
+        await eventually(
+            lambda: bool(cluster.nodes) and cluster.nodes[-1].pid is not None, DEADLINE_SECONDS
+        )
         pids = [node.pid for node in cluster.nodes]
         starting.cancel()
     assert starting.cancelled()

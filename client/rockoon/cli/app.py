@@ -58,24 +58,32 @@ def root(
 @app.command()
 def up(
     nameservers: Annotated[
-        int | None, typer.Option(min=1, max=9, help="How many (default: as before, else 1).")
+        int | None,
+        typer.Option(min=1, max=9, help="How many (default: as many as DIR has, else 1)."),
     ] = None,
     brokers: Annotated[
-        int | None, typer.Option(min=1, max=26, help="How many (default: as before, else 1).")
+        int | None,
+        typer.Option(min=1, max=26, help="How many (default: as many as DIR has, else 1)."),
     ] = None,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
     ] = Path(".rockoon"),
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Of the first nameserver; others follow.")
+        int,
+        typer.Option(min=1, max=65535, help="Of the first nameserver; further ones take the next."),
     ] = 9876,
     new_queue_rule: Annotated[
         str | None,
-        typer.Option(metavar="exact|classic", help="How a queue counts as new to a group."),
+        typer.Option(
+            metavar="exact|classic",
+            help="When a queue counts as new to a group: exact, or as in RocketMQ.",
+        ),
     ] = None,
     flush: Annotated[
         str | None,
-        typer.Option(metavar="sync|async", help="When a message is acknowledged: on disk or not."),
+        typer.Option(
+            metavar="sync|async", help="Acknowledge a message once it is on disk, or before."
+        ),
     ] = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C."""
@@ -103,7 +111,7 @@ def up(
 
 @app.command()
 def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Show every node of the cluster; exit status 1 when one is not well."""
+    """Show every node; exit status 1 when one is not well."""
     from rockoon.cli.output import print_json
     from rockoon.cli.status import show_status, status_json
 
@@ -136,7 +144,7 @@ def produce(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Send every line as a message."""
+    """Send every line of a file, or of standard input, as a message."""
     from rockoon.cli.output import print_json
     from rockoon.cli.produce import LineReader
     from rockoon.cli.produce import produce as send_lines
@@ -169,7 +177,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="first|last|OFFSET|TIME|DURATION",
-            help="Where to start (default: first; with a group: only where it has no progress).",
+            help="Where to start (default: first). With --group only where the group has no "
+            "progress (default: the group's own policy, else last).",
         ),
     ] = None,
     follow: Annotated[
@@ -184,7 +193,10 @@ def consume(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Print messages, one a line: those there are now, or with --follow all that come."""
+    """Print a topic's messages, one a line.
+
+    Ends at the messages there are now; with --follow it waits for more, until Ctrl-C.
+    """
     from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
 
     start = Place(place) if place is not None else None

@@ -41,13 +41,18 @@ def create(
     ] = None,
     new_queue_rule: Annotated[
         str | None,
-        typer.Option(metavar="exact|classic", help="How a queue counts as new to the group."),
+        typer.Option(
+            metavar="exact|classic",
+            help="When a queue counts as new to the group: exact, or as in RocketMQ.",
+        ),
     ] = None,
-    if_absent: Annotated[bool, typer.Option(help="Leave a group that exists as it is.")] = False,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
+    ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Create a consumer group. (A group that subscribes to a topic is also created by that.)"""
+    """Create a consumer group. One that does not exist is also created by its first consumer."""
     config = group_config(name, start, new_queue_rule)
 
     async def work(cluster: "Cluster") -> "Group":
@@ -90,7 +95,7 @@ def list_groups(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAME
 def describe(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's topics, live members, and how far behind it is."""
+    """Show a group's topics, members that are alive, and lag."""
 
     async def work(cluster: "Cluster") -> "GroupDescription":
         return await cluster.admin.describe_group(name)
@@ -266,7 +271,7 @@ def show_lag(reply: "LagReply") -> None:
         )
 
     print_table(
-        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND BY", "OWNER"),
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND BY", "LAST OWNER"),
         map(row, reply.queues),
         numbers=("QUEUE", "COMMITTED", "END", "LAG"),
         empty="It reads no queues yet.",

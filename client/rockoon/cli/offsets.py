@@ -62,7 +62,7 @@ def show(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show what a group has committed on each queue, and how far behind it is."""
+    """Show a group's committed offset and lag on each queue."""
 
     async def work(cluster: "Cluster") -> "LagReply":
         return await cluster.admin.lag(group, topic)
@@ -108,10 +108,11 @@ def reset(
         str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(metavar="N", help="N messages on; a negative N: back.")
+        int | None, typer.Option(metavar="N", help="N messages on; with a negative N, back.")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="First message stored so long ago: 2h.")
+        str | None,
+        typer.Option(metavar="DURATION", help="First message stored at most so long ago, as 2h."),
     ] = None,
     from_file: Annotated[
         Path | None,
@@ -127,7 +128,7 @@ def reset(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Move a group's progress on a topic. Shows what would happen, then asks."""
+    """Move a group on a topic: shows the plan, asks, applies it."""
     target = read_target(
         topic,
         to_earliest=to_earliest,
@@ -207,7 +208,13 @@ def export_offsets(
 
 @app.command("import")
 def import_offsets(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What an export wrote, or -.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="What `export` wrote, or a broker's consumerOffset.json; - is standard input.",
+        ),
+    ],
     form: Format = None,
     broker: Broker = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, do nothing.")] = False,
@@ -218,7 +225,7 @@ def import_offsets(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Take over progress from a file, for example from a RocketMQ broker."""
+    """Take progress from a file, also from RocketMQ's."""
     wanted = export_format(form, broker)
     content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
 

@@ -46,7 +46,8 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    # Two spaces between columns: what people look at daily should fit into 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     right = set(numbers)
     for heading in columns:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True)

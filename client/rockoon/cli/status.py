@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import for_humans, local_time, print_table
+from rockoon.cli.output import for_humans, print_table
 
 if TYPE_CHECKING:
     from rockoon.admin import ClusterStatus, NodeStatus
@@ -17,15 +17,11 @@ def show_status(status: "ClusterStatus") -> None:
         ("nameserver", each.name or None, each.address, *nameserver_cells(each))
         for each in status.nameservers
     ]
+    rows += [("broker", each.name, each.address, *broker_cells(each)) for each in status.brokers]
     rows += [
-        ("broker", each.name, each.address, *broker_cells(each), started(each))
-        for each in status.brokers
+        ("offset", each.name, each.address, *offset_cells(each)) for each in status.offset_services
     ]
-    rows += [
-        ("offset service", each.name, each.address, *offset_cells(each), started(each))
-        for each in status.offset_services
-    ]
-    print_table(("NODE", "NAME", "ADDRESS", "STATE", "FIGURES", "SINCE"), rows, empty="")
+    print_table(("SERVICE", "NAME", "ADDRESS", "STATE", "FIGURES"), rows, empty="")
     if not status.brokers:
         print("There is no broker: nothing can be sent.")
     if not status.offset_services:
@@ -34,12 +30,12 @@ def show_status(status: "ClusterStatus") -> None:
 
 def nameserver_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.cluster is None:
-        return (f"DOWN: {status.error}", None, None)
+        return (f"DOWN: {status.error}", None)
     answer = status.cluster
-    figures = f"{answer.topics} topics, {answer.groups} groups, revision {answer.revision}"
+    figures = f"topics {answer.topics}, groups {answer.groups}"
     if answer.etcd_reachable:
-        return ("up", figures, None)
-    return (f"up, etcd away for {answer.etcd_away_seconds:.0f} s", figures, None)
+        return ("up", figures)
+    return (f"up, etcd away for {answer.etcd_away_seconds:.0f} s", figures)
 
 
 def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
@@ -47,18 +43,14 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
         return (f"DOWN: {status.error}", None)
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
-    figures = f"{answer.messages_appended} messages in, {answer.messages_pulled} out, {held} of log"
+    figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
     return ("up", figures)
 
 
 def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.error is not None:
         return (f"DOWN: {status.error}", None)
-    return ("up", f"{status.members} members")
-
-
-def started(status: "NodeStatus") -> str | None:
-    return local_time(status.node.started_at_ms) if status.node is not None else None
+    return ("up", f"members {status.members}")
 
 
 def status_json(status: "ClusterStatus") -> dict[str, Any]:

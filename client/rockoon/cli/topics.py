@@ -40,12 +40,16 @@ def create(
         int, typer.Option(min=1, max=4096, help="Queues on each broker that is alive.")
     ] = 4,
     on: Placements = None,
-    permissions: Annotated[str, typer.Option(metavar="rw|r|w", help="What is allowed.")] = "rw",
+    permissions: Annotated[
+        str, typer.Option(metavar="rw|r|w", help="Whether clients may read, write, or both.")
+    ] = "rw",
     attribute: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Kept with the topic. Repeatable."),
     ] = None,
-    if_absent: Annotated[bool, typer.Option(help="Leave a topic that exists as it is.")] = False,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Leave a topic that exists as it is.")
+    ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
@@ -159,7 +163,7 @@ def expand(
 
 @app.command()
 def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Delete a topic: its queues, its messages, and every group's progress on it."""
+    """Delete a topic with its messages, and all progress on it."""
     confirm(f"Delete topic {name} with its messages and everybody's progress on it?", yes=yes)
 
     async def work(cluster: "Cluster") -> None:
