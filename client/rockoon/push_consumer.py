@@ -343,7 +343,7 @@ class PushConsumer:
                     self.group,
                     self._drain_seconds,
                 )
-            await self._departures.store_last(self._readings.values())
+            await self._departures.store_last(self._readings.values(), self._claims)
             await self._departures.wait()
             await self._membership.leave()
         finally:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
 QUEUES = 8
+# Messages sent and not yet handled.
+AHEAD_MAX = 400
 UNREACHED_SECONDS = 3600.0
 PLACE = ("orders", "broker-a", 0)
 Q0, Q1 = MessageQueue(*PLACE), MessageQueue("orders", "broker-a", 1)
@@ -33,7 +35,9 @@ class Seen:
         self.count = 0
 
     async def __call__(self, message: Message) -> None:
-        await asyncio.sleep(0.001)
+        # So that some calls are always under way.
+        for _ in range(10):
+            await asyncio.sleep(0)
         self.offsets[message.queue.queue_id].append(message.queue_offset)
         self.count += 1
 
@@ -58,7 +62,7 @@ def owner_of(fake: FakeCluster, queue_id: int = 0) -> str:
 
 
 @contextlib.asynccontextmanager
-async def flowing(fake: FakeCluster) -> Any:
+async def flowing(fake: FakeCluster, seen: Seen) -> AsyncIterator[list[int]]:
     """Messages on all queues for as long as the block lasts; gives their count per queue."""
     sent = [0]
 
@@ -67,7 +71,7 @@ async def flowing(fake: FakeCluster) -> Any:
             for queue_id in range(QUEUES):
                 fake.append("orders", [b"x"], queue_id=queue_id)
             sent[0] += 1
-            await asyncio.sleep(0.003)
+            await eventually(lambda: QUEUES * sent[0] < seen.count + AHEAD_MAX)
 
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(send())
@@ -96,7 +100,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
             count = seen.count
             await eventually(lambda: seen.count > count + 100)
 
-        async with flowing(fake) as sent:
+        async with flowing(fake, seen) as sent:
             a, b = await join("a"), await join("b")
             await settled(a, b)
             c, d = await join("c"), await join("d")

@@ -20,6 +20,8 @@ from support import member_process
 from support.eventually import eventually
 
 SECONDS_MAX = 30.0
+# Messages sent and not yet handled.
+AHEAD_MAX = 1000
 HANDOVER_SECONDS_MAX = 3.0
 
 
@@ -45,7 +47,9 @@ class Seen:
         self.count = 0
 
     async def __call__(self, message: Message) -> None:
-        await asyncio.sleep(0.001)
+        # So that some calls are always under way.
+        for _ in range(10):
+            await asyncio.sleep(0)
         self.offsets[message.queue].append(message.queue_offset)
         self.count += 1
 
@@ -61,7 +65,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
             while True:
                 await producer.send_many("orders", [b"x"] * 16)
                 sent[0] += 16
-                await asyncio.sleep(0.01)
+                await eventually(lambda: sent[0] < seen.count + AHEAD_MAX, SECONDS_MAX)
 
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
 
@@ -109,7 +113,6 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
     assert {queue: list(range(end)) for queue, end in ends.items()} == seen.offsets
     progress = await cluster.admin.progress("billing", "orders")
     assert sum(each.offset for each in progress) == sum(ends.values())
-    assert {each.owner for each in progress} == {""}
 
 
 async def test_a_process_that_was_stopped_is_overtaken_after_the_bound_and_undoes_nothing(
