@@ -178,7 +178,7 @@ class Story:
             "nothing that was acknowledged is lost when a broker is killed",
             not received.missing(sent),
             f"{len(sent)} acknowledged, {len(received.missing(sent))} missing, "
-            f"{received.stored_twice} stored twice (their acknowledgement was lost)",
+            f"{received.stored_twice} stored twice (resent after the kill)",
         )
 
     async def expand(self) -> None:

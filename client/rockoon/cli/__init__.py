@@ -7,6 +7,9 @@ status is 0, 1 for a failure (one sentence on standard error says what to do), 2
 
 def main() -> None:
     """Run the command line and exit."""
-    from rockoon.cli.app import run_command_line
+    try:
+        from rockoon.cli.app import run_command_line
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
     raise SystemExit(run_command_line())
