@@ -67,6 +67,15 @@ async def test_a_store_whose_opening_failed_is_not_locked(tmp_path: Path) -> Non
     Store(tmp_path, pytest.fail).close()
 
 
+async def test_a_store_whose_lock_cannot_be_had_is_not_called_locked(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            Store(tmp_path, pytest.fail)
+    (tmp_path / "lock").rmdir()
+    Store(tmp_path, pytest.fail).close()
+
+
 async def test_a_record_of_an_unknown_kind_is_refused_not_skipped(tmp_path: Path) -> None:
     store = Store(tmp_path, pytest.fail)
     store._journal.append([b'["from the future",1]'])

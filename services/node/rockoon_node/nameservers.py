@@ -8,6 +8,7 @@ from grpc import aio
 
 from rockoon_proto.errors import NameserverUnavailable, RockoonError, from_rpc_error
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
@@ -77,11 +78,16 @@ class Nameservers:
     """One channel for each address, shared by all who ask.
 
     Args:
-        addresses: "host:port" of every nameserver; not empty.
+        addresses: "host:port" of every nameserver.
         cluster: sent along, so that a nameserver of another cluster refuses.
+
+    Raises:
+        SettingsError: there is no address.
     """
 
     def __init__(self, addresses: Sequence[str], cluster: str) -> None:
+        if not addresses:
+            raise SettingsError("nameservers is empty: whom should this service tell where it is?")
         self.addresses = tuple(addresses)
         self.metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._channels = {

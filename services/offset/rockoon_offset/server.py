@@ -81,21 +81,21 @@ async def serve(
         ListenError: the address cannot be had.
         Fatal: the store cannot be used, or another offset service has the cluster.
     """
-    if not settings.nameservers:
-        raise SettingsError("nameservers is empty: where should progress be registered?")
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
-    store = open_store(settings, stop, disk)
     nameservers = Nameservers(settings.nameservers, settings.cluster)
     try:
-        parts = assembled(settings, store, nameservers)
+        store = open_store(settings, stop, disk)
         try:
-            await run_parts(settings, stop, store, nameservers, parts, announce)
+            parts = assembled(settings, store, nameservers)
+            try:
+                await run_parts(settings, stop, store, nameservers, parts, announce)
+            finally:
+                await parts.brokers.close()
         finally:
-            await parts.brokers.close()
+            close_store(store, stop)
     finally:
         await nameservers.close()
-        close_store(store, stop)
 
 
 def open_store(settings: OffsetSettings, stop: Stop, disk: Disk | None) -> Store:

@@ -38,7 +38,7 @@ _held: set[Path] = set()
 
 
 class StoreLock:
-    """Holds a store directory from construction to `release`. Raises StoreLocked."""
+    """Holds a store directory from construction to `release`. Raises StoreLocked, OSError."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
@@ -46,15 +46,25 @@ class StoreLock:
             if self._root in _held:
                 raise StoreLocked(path=root)
             _held.add(self._root)
-        self._fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as failure:
-            self.release()
-            raise StoreLocked(path=root) from failure
+            self._fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError:
+                os.close(self._fd)
+                raise
+        except BlockingIOError:
+            self._forget()
+            raise StoreLocked(path=root) from None
+        except OSError:
+            self._forget()
+            raise
 
     def release(self) -> None:
         os.close(self._fd)
+        self._forget()
+
+    def _forget(self) -> None:
         with _guard:
             _held.discard(self._root)
 

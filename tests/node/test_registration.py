@@ -1,0 +1,155 @@
+"""A service in the routes: announced, renewed, refused, taken out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.registration import Registration
+from rockoon_proto.errors import (
+    Internal,
+    InvalidArgument,
+    NodeNameTaken,
+    RockoonError,
+    WrongCluster,
+)
+from rockoon_proto.v1 import nameserver_pb2 as pb
+from rockoon_runtime.process import ExitStatus, Stop
+from support.broker_routes import BrokerRoutes
+from support.eventually import eventually
+
+TellsOf = Callable[..., Nameservers]
+
+NOBODY = "127.0.0.1:1"
+NODE = pb.Node(kind=pb.BROKER, name="broker-a", address="here:1", store_id="ours")
+STRANGER = pb.Node(kind=pb.BROKER, name="broker-a", address="there:1", store_id="theirs")
+
+OF_ANOTHER_CLUSTER = WrongCluster(cluster="other", wanted="rockoon")
+NOT_VALID = InvalidArgument(reason="no such kind")
+NAME_TAKEN = NodeNameTaken(name="broker-a", address="there:1")
+
+
+@asynccontextmanager
+async def registering(nameservers: Nameservers) -> AsyncIterator[tuple[Registration, Stop]]:
+    """A service that stays registered until the block ends; it does not say goodbye by itself."""
+    registration, stop = Registration(nameservers, NODE), Stop()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(registration.run(stop))
+        yield registration, stop
+        running.cancel()
+
+
+async def test_a_service_is_in_the_routes_until_it_says_goodbye(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with registering(told_of(nameserver.address)) as (registration, stop):
+        await registration.in_routes.wait()
+        assert list(nameserver.nodes.values()) == [NODE]
+        await eventually(lambda: nameserver.registrations >= 3)
+    await registration.leave()
+    assert nameserver.nodes == {}
+    assert not stop.requested
+
+
+async def test_a_nameserver_that_forgot_a_service_is_told_again(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with registering(told_of(nameserver.address)) as (registration, _):
+        await registration.in_routes.wait()
+        await nameserver.stop()
+        nameserver.nodes.clear()
+        await nameserver.start()
+        await eventually(lambda: bool(nameserver.nodes))
+
+
+@pytest.mark.parametrize("reason", [OF_ANOTHER_CLUSTER, NOT_VALID, NAME_TAKEN], ids=repr)
+async def test_a_service_that_is_refused_at_first_ends_and_says_no_goodbye(
+    nameserver: BrokerRoutes, told_of: TellsOf, reason: RockoonError
+) -> None:
+    nameserver.nodes[pb.BROKER, "broker-a"] = STRANGER
+    nameserver.refuse_register = reason
+    async with registering(told_of(nameserver.address)) as (registration, stop):
+        assert await stop.wait() == str(reason)
+        assert registration.settled.is_set()
+        assert not registration.in_routes.is_set()
+    assert stop.fatal is not None
+    assert stop.fatal.status is ExitStatus.CONFIGURATION
+    # The nameserver would fail the test if someone else's goodbye were said.
+    await registration.leave()
+    assert nameserver.nodes == {(pb.BROKER, "broker-a"): STRANGER}
+
+
+async def test_a_service_that_lost_its_name_meanwhile_ends(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with registering(told_of(nameserver.address)) as (registration, stop):
+        await registration.in_routes.wait()
+        nameserver.refuse_register = NAME_TAKEN
+        assert "at there:1" in await stop.wait()
+
+
+@pytest.mark.parametrize("reason", [OF_ANOTHER_CLUSTER, NOT_VALID], ids=repr)
+async def test_a_nameserver_set_up_wrongly_meanwhile_ends_no_service(
+    nameserver: BrokerRoutes,
+    told_of: TellsOf,
+    caplog: pytest.LogCaptureFixture,
+    reason: RockoonError,
+) -> None:
+    async with registering(told_of(nameserver.address)) as (registration, stop):
+        await registration.in_routes.wait()
+        nameserver.refuse_register = reason
+        await eventually(lambda: f"not registered: {reason}" in caplog.text)
+        nameserver.refuse_register, before = None, nameserver.registrations
+        await eventually(lambda: nameserver.registrations > before)
+        assert not stop.requested
+
+
+async def test_a_nameserver_with_a_bug_is_passed_over(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    nameserver.refuse_register = Internal(service="nameserver", reason="a bug")
+    async with (
+        BrokerRoutes() as other,
+        registering(told_of(nameserver.address, other.address)) as (registration, _),
+    ):
+        await registration.in_routes.wait()
+        assert list(other.nodes.values()) == [NODE]
+
+
+async def test_a_service_that_nobody_answers_knows_that_everybody_was_asked(
+    told_of: TellsOf,
+) -> None:
+    async with registering(told_of(NOBODY, "127.0.0.1:2")) as (registration, stop):
+        await registration.settled.wait()
+        assert not registration.in_routes.is_set()
+        assert not stop.requested
+
+
+class ForgetsToAnswer(BrokerRoutes):
+    """Takes entries, and fails before it says so."""
+
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Any) -> Any:
+        await super().RegisterNode(request, context)
+        raise Internal(service="nameserver", reason="it fell over")
+
+
+async def test_a_service_says_goodbye_also_when_nobody_told_it_that_it_is_in_the_routes(
+    told_of: TellsOf,
+) -> None:
+    async with ForgetsToAnswer() as nameserver:
+        async with registering(told_of(nameserver.address)) as (registration, _):
+            await registration.settled.wait()
+            assert list(nameserver.nodes.values()) == [NODE]
+        await registration.leave()
+        assert nameserver.nodes == {}
+
+
+async def test_a_service_that_never_asked_has_nothing_to_take_out(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    nameserver.nodes[pb.BROKER, "broker-a"] = STRANGER
+    await Registration(told_of(nameserver.address), NODE).leave()
+    assert nameserver.nodes == {(pb.BROKER, "broker-a"): STRANGER}

@@ -1,0 +1,177 @@
+"""A service and the routes: what it is told, in which order, and what it does without."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.route_follower import RouteFollower
+from rockoon_proto.v1 import nameserver_pb2 as pb
+from rockoon_runtime.process import ExitStatus, Stop
+from support.broker_routes import BrokerRoutes
+from support.eventually import eventually
+
+TellsOf = Callable[..., Nameservers]
+
+NOBODY = "127.0.0.1:1"
+
+
+class Follower:
+    """A follower and what it was told."""
+
+    def __init__(self, nameservers: Nameservers) -> None:
+        self.told: list[pb.RouteUpdate] = []
+        self.routes = RouteFollower(nameservers, self.take)
+        self.stop = Stop()
+        # While it is clear, an update that was told is not in force yet.
+        self.taking = asyncio.Event()
+        self.taking.set()
+
+    async def take(self, update: pb.RouteUpdate) -> None:
+        self.told.append(update)
+        await self.taking.wait()
+
+    @property
+    def revisions(self) -> list[int]:
+        return [update.revision for update in self.told]
+
+
+@asynccontextmanager
+async def following(nameservers: Nameservers) -> AsyncIterator[Follower]:
+    follower = Follower(nameservers)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(follower.routes.run(follower.stop))
+        yield follower
+        running.cancel()
+
+
+async def test_a_snapshot_and_then_every_change(nameserver: BrokerRoutes, told_of: TellsOf) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        assert follower.routes.following
+        revision = await nameserver.create_topic("U", {"broker-a": 1})
+        assert await follower.routes.wait_revision(revision, 20)
+        first, second = follower.told
+        assert [topic.config.name for topic in first.topics] == ["T"]
+        assert [topic.config.name for topic in second.topics] == ["U"]
+        assert (first.snapshot, second.snapshot) == (True, False)
+
+
+async def test_an_update_counts_when_it_is_in_force(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        follower.taking.clear()
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        await eventually(lambda: revision in follower.revisions)
+        assert not await follower.routes.wait_revision(revision, 0.01)
+        follower.taking.set()
+        assert await follower.routes.wait_revision(revision, 20)
+
+
+async def test_a_broken_watch_goes_on_where_it_broke(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with following(told_of(nameserver.address)) as follower:
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        assert await follower.routes.wait_revision(revision, 20)
+        await nameserver.stop()
+        await eventually(lambda: not follower.routes.following)
+        missed = await nameserver.create_topic("U", {"broker-a": 1})
+        before = len(follower.told)
+        await nameserver.start()
+        assert await follower.routes.wait_revision(missed, 20)
+        assert follower.routes.following
+        assert [update.snapshot for update in follower.told[before:]] == [False]
+
+
+async def test_a_dead_nameserver_is_passed_over(nameserver: BrokerRoutes, told_of: TellsOf) -> None:
+    async with following(told_of(NOBODY, nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+
+
+async def test_a_service_that_nobody_answers_knows_that_everybody_was_asked(
+    told_of: TellsOf,
+) -> None:
+    async with following(told_of(NOBODY, "127.0.0.1:2")) as follower:
+        await follower.routes.settled.wait()
+        assert not follower.routes.loaded.is_set()
+        assert not follower.stop.requested
+
+
+async def test_routes_from_the_past_are_refused_while_another_nameserver_may_know_better(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    nameserver.revision = 500
+    async with (
+        BrokerRoutes() as lagging,
+        following(told_of(nameserver.address, lagging.address)) as follower,
+    ):
+        await follower.routes.loaded.wait()
+        await nameserver.stop()
+        await eventually(lambda: lagging.watches >= 2)
+        assert not follower.routes.following
+        await nameserver.start()
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        assert await follower.routes.wait_revision(revision, 20)
+        assert follower.routes.following
+        assert follower.revisions == [500, 501]
+
+
+async def test_routes_from_the_past_are_believed_when_every_nameserver_insists(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    nameserver.revision = 500
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        await nameserver.stop()
+        nameserver.lose_everything(77)
+        await nameserver.start()
+        await eventually(lambda: len(follower.told) > 1)
+        assert follower.revisions == [500, 1]
+        assert follower.told[1].snapshot
+        assert nameserver.watches > 3
+        # And from then on these are the routes.
+        assert await nameserver.create_topic("T", {"broker-a": 1}) == 2
+        assert await follower.routes.wait_revision(2, 20)
+
+
+async def test_nameservers_of_another_cluster_end_a_service_that_knows_no_routes(
+    told_of: TellsOf,
+) -> None:
+    other = BrokerRoutes()
+    other.cluster = "other"
+    async with other, following(told_of(other.address)) as follower:
+        assert "this is cluster 'other'" in await follower.stop.wait()
+        assert follower.routes.settled.is_set()
+        assert follower.stop.fatal is not None
+        assert follower.stop.fatal.status is ExitStatus.CONFIGURATION
+
+
+async def test_a_nameserver_set_up_wrongly_meanwhile_ends_no_service(
+    nameserver: BrokerRoutes, told_of: TellsOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        for cluster in ("other", "rockoon"):
+            await nameserver.stop()
+            nameserver.cluster = cluster
+            await nameserver.start()
+            await eventually(lambda: "this is cluster 'other'" in caplog.text)
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        assert await follower.routes.wait_revision(revision, 20)
+        assert not follower.stop.requested
+
+
+async def test_a_revision_that_never_comes_is_not_waited_for_longer_than_asked(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        assert not await follower.routes.wait_revision(1 << 40, 0.01)
+        assert await follower.routes.wait_revision(follower.routes.revision, 0)
