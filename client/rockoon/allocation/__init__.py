@@ -1,0 +1,96 @@
+"""Which member of a group reads which queues: the same answer on every member, without a vote.
+
+Every member runs the same strategy over the same sorted input: queues by topic, broker and id,
+member ids by code point, and of the members only those that subscribe to the topic. While two of
+them see different members or routes they may disagree for a moment; the epochs of the offset
+service decide then.
+Source: RebalanceImpl#rebalanceByTopic and the AllocateMessageQueueStrategy classes.
+
+A consumer also takes a strategy of your own, which is a function of a member, all members and the
+queues of one topic. Here the first member reads what the others shall not see:
+
+    def audit_first(
+        member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> Sequence[MessageQueue]:
+        first, *others = members
+        if member == first:
+            return queues if not others else queues[:1]
+        return AVERAGE.allocate(member, others, queues[1:])
+
+    PushConsumer(..., allocation=audit_first)
+
+A strategy with settings is an object with `name` and a method `allocate` of these arguments
+(`AllocationObject`); one that looks at who holds which queue now, an `OwnerAware`.
+"""
+
+from collections.abc import Mapping
+
+from rockoon.allocation.average import Average, AverageByCircle
+from rockoon.allocation.configured import Configured
+from rockoon.allocation.consistent_hash import ConsistentHash
+from rockoon.allocation.machine_room import MachineRoom, MachineRoomNearby
+from rockoon.allocation.sticky import Sticky
+from rockoon.allocation.strategy import (
+    AllocationFunction,
+    AllocationObject,
+    AllocationStrategy,
+    OwnerAware,
+    allocate,
+)
+from rockoon.errors import InvalidArgument
+
+__all__ = [
+    "AVERAGE",
+    "AVERAGE_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "STICKY",
+    "STRATEGIES",
+    "AllocationFunction",
+    "AllocationObject",
+    "AllocationStrategy",
+    "Average",
+    "AverageByCircle",
+    "Configured",
+    "ConsistentHash",
+    "MachineRoom",
+    "MachineRoomNearby",
+    "OwnerAware",
+    "Sticky",
+    "allocate",
+    "strategy_named",
+]
+
+AVERAGE = Average()
+AVERAGE_BY_CIRCLE = AverageByCircle()
+CONSISTENT_HASH = ConsistentHash()
+STICKY = Sticky()
+
+STRATEGIES: Mapping[str, AllocationObject] = {
+    strategy.name: strategy for strategy in (AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, STICKY)
+}
+"""Strategies that need no settings, by RocketMQ's names; STICKY is Rockoon's own."""
+
+_WITH_SETTINGS = {
+    "CONFIG": "Configured(queues)",
+    "MACHINE_ROOM": "MachineRoom(rooms)",
+    "MACHINE_ROOM_NEARBY": "MachineRoomNearby(inner, room_of_queue, room_of_member)",
+}
+
+
+def strategy_named(name: str) -> AllocationObject:
+    """Return the strategy of that name.
+
+    Args:
+        name: a key of `STRATEGIES`.
+
+    Raises:
+        InvalidArgument: there is none of that name, or it needs settings that a name cannot give.
+    """
+    found = STRATEGIES.get(name)
+    if found is not None:
+        return found
+    needed = _WITH_SETTINGS.get(name.partition("-")[0])
+    if needed:
+        raise InvalidArgument(reason=f"allocation {name} needs settings: give {needed} instead")
+    known = ", ".join(sorted({*STRATEGIES, *_WITH_SETTINGS}))
+    raise InvalidArgument(reason=f"there is no allocation {name!r}; known are {known}")

@@ -1,0 +1,69 @@
+"""CONSISTENT_HASH: queues and members on a ring; few queues move, shares may differ widely."""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rockoon.errors import InvalidArgument
+from rockoon.message import MessageQueue
+
+
+def ring_hash(text: str) -> int:
+    """Return where on the ring a text lies: the first 32 bits of its MD5, big-endian, unsigned.
+
+    Source: ConsistentHashRouter.MD5Hash.
+    """
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+def queue_key(queue: MessageQueue) -> str:
+    """Return the text whose hash places a queue.
+
+    Source: MessageQueue#toString, which members in Java hash.
+    """
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentHash:
+    """A queue belongs to the first member that follows it on the ring.
+
+    A member that comes or goes moves its own queues and no others, but one member may read several
+    times as much as another, or nothing. `Sticky` moves some more and keeps shares even.
+
+    Args:
+        virtual_nodes: places on the ring per member; the same on all members.
+
+    Raises:
+        InvalidArgument: `virtual_nodes` is less than one.
+
+    Source: AllocateMessageQueueConsistentHash, ConsistentHashRouter, VirtualNode.
+    """
+
+    name: ClassVar[str] = "CONSISTENT_HASH"
+    virtual_nodes: int = 10
+
+    def __post_init__(self) -> None:
+        if self.virtual_nodes < 1:
+            raise InvalidArgument(reason=f"virtual_nodes is {self.virtual_nodes}, not at least 1")
+
+    def allocate(
+        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> Sequence[MessageQueue]:
+        # Where two nodes meet, the later member has the place, as in the Java tree map.
+        ring = {
+            ring_hash(f"{other}-{number}"): other
+            for other in members
+            for number in range(self.virtual_nodes)
+        }
+        places = sorted(ring)
+        return [
+            queue
+            for queue in queues
+            if ring[places[bisect_left(places, ring_hash(queue_key(queue))) % len(places)]]
+            == member
+        ]
