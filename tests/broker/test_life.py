@@ -166,6 +166,14 @@ async def test_a_damaged_topics_file_is_refused(tmp_path: Path, nameserver: Brok
         await broker.describe()
 
 
+async def test_a_store_with_a_damaged_identity_is_refused(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "storeId").write_text("")
+    await refused(tmp_path, nameserver, "storeId is damaged")
+
+
 async def refused(tmp_path: Path, nameserver: BrokerRoutes, text: str, **changes: Any) -> None:
     with pytest.raises(BaseExceptionGroup) as failure:
         async with running_broker(tmp_path, [nameserver.address], **changes):

@@ -13,9 +13,6 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 log = logging.getLogger(__name__)
 
-# How often in a row routes from the past are refused, per nameserver, before they are believed.
-REFUSALS_MAX = 3
-
 
 class RouteFollower:
     """Hands every change of the routes to a service, whichever nameserver tells them.
@@ -24,8 +21,9 @@ class RouteFollower:
 
     Args:
         nameservers: whom to ask.
-        take: puts an update into force; the next one is read when it has returned. Revisions only
-            grow, unless every nameserver insists: then etcd itself went back.
+        take: puts an update into force; the next one is read when it has returned. A nameserver
+            that lags sends no reader into the past, so a revision lower than the last means that
+            etcd itself went back: it was restored, or is a new one.
 
     Attributes:
         revision: all of the routes up to here are in force; 0 at first.
@@ -40,7 +38,6 @@ class RouteFollower:
         self._nameservers = nameservers
         self._take = take
         self._turns = Turns(nameservers.addresses)
-        self._refusals = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
         self.following = False
@@ -90,27 +87,12 @@ class RouteFollower:
         # A service without interest in groups needs their revisions: callers may wait for those.
         request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
         stub = self._nameservers.stub(address)
-        call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
-        async for update in call:
-            if self._is_from_the_past(update):
-                log.info("nameserver %s lags behind what is known", address)
-                call.cancel()
-                return
+        async for update in stub.WatchRoutes(request, metadata=self._nameservers.metadata):
             await self._take(update)
             self._turns.answered()
             self.following = update.etcd_reachable
             self._reach(update.revision)
         log.info("nameserver %s ended the watch", address)
-
-    def _is_from_the_past(self, update: RouteUpdate) -> bool:
-        """Whether another nameserver should be asked, as this one lags behind what is known.
-
-        If they all keep saying so, etcd itself went back (it was restored, or is a new one), and
-        these are the routes now.
-        """
-        behind = update.revision < self.revision
-        self._refusals = self._refusals + 1 if behind else 0
-        return 0 < self._refusals <= REFUSALS_MAX * len(self._nameservers.addresses)
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

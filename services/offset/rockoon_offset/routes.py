@@ -1,6 +1,5 @@
 """The routes as this service knows them: a table in step with what the nameservers tell."""
 
-import logging
 from collections.abc import Callable
 
 from rockoon_node.nameservers import Nameservers
@@ -8,8 +7,6 @@ from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.route_table import Change, RouteTable
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
-
-log = logging.getLogger(__name__)
 
 
 class Routes:
@@ -39,11 +36,4 @@ class Routes:
         return await self._follower.wait_revision(revision, seconds)
 
     async def _take(self, update: RouteUpdate) -> None:
-        if update.revision < self.table.revision:
-            log.error(
-                "routes went back from revision %d to %d: was etcd restored? Progress is kept as "
-                "it is",
-                self.table.revision,
-                update.revision,
-            )
         self._on_change(self.table.apply(update))
