@@ -116,16 +116,13 @@ class Nameservers:
             index = (first + step) % len(self.addresses)
             address = self.addresses[index]
             try:
-                reply = await method(self.stub(address))
+                return await method(self.stub(address))
             except grpc.RpcError as failure:
                 trouble = from_rpc_error(failure, NameserverUnavailable, address=address)
                 # Also behind an answer that is final: another nameserver may know better next time.
                 self._first = (index + 1) % len(self.addresses)
                 if not trouble.retriable:
                     raise trouble from failure
-            else:
-                self._first = index
-                return reply
         raise trouble
 
     async def close(self) -> None:
