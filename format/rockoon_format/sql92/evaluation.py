@@ -1,0 +1,208 @@
+"""Turns parsed expressions into closures: no tree is walked and no type asked for per message.
+
+A question answers True, False or None (NULL). Closures return exactly these, so that `is` is enough
+to tell them apart.
+"""
+
+import operator
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from rockoon_format.sql92.nodes import (
+    All,
+    Any,
+    Constant,
+    Equal,
+    IsNull,
+    Not,
+    Number,
+    OneOf,
+    Operand,
+    Ordered,
+    Predicate,
+    Property,
+    Truth,
+)
+
+Source = TypeVar("Source")
+Find = Callable[[Source, str], str | None]
+"""Finds a property in where a message's properties are; None is NULL."""
+Question = Callable[[Source], bool | None]
+
+_COMPARE: dict[str, Callable[[Number, Number], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+# Beyond so many digits an integer is compared as a double.
+_INTEGER_CHARACTERS_MAX = 40
+
+
+def number_of(text: str) -> Number | None:
+    """Return the number that a text spells in decimal; None when it spells none.
+
+    Integers stay exact: ids of more than 53 bits must not become their neighbours.
+    """
+    if len(text) <= _INTEGER_CHARACTERS_MAX and text.isascii():
+        if text.isdigit():
+            return int(text)
+        if text[:1] in ("-", "+") and text[1:].isdigit():
+            return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def question(node: Predicate, find: Find[Source]) -> Question[Source]:
+    """Return what answers whether a predicate holds for a message."""
+    match node:
+        case Equal(left, right):
+            return _equal(left, right, find)
+        case Ordered(left, symbol, right):
+            return _ordered(left, symbol, right, find)
+        case OneOf(name, texts):
+            return _one_of(name, texts, find)
+        case IsNull(name):
+            return lambda source: find(source, name) is None
+        case Truth(value):
+            return lambda _source: value
+        case Not(term):
+            return _opposite(question(term, find))
+        case All(terms):
+            return _joined([question(term, find) for term in terms], decisive=False)
+        case Any(terms):
+            return _joined([question(term, find) for term in terms], decisive=True)
+
+
+def _joined(terms: list[Question[Source]], *, decisive: bool) -> Question[Source]:
+    """AND (one False decides) or OR (one True does); without a decision one NULL makes NULL."""
+
+    def answer(source: Source) -> bool | None:
+        result: bool | None = not decisive
+        for term in terms:
+            truth = term(source)
+            if truth is decisive:
+                return decisive
+            if truth is None:
+                result = None
+        return result
+
+    return answer
+
+
+def _opposite(term: Question[Source]) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        truth = term(source)
+        return None if truth is None else not truth
+
+    return answer
+
+
+def _one_of(name: str, texts: frozenset[str], find: Find[Source]) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        text = find(source, name)
+        return None if text is None else text in texts
+
+    return answer
+
+
+def _equal(left: Operand, right: Operand, find: Find[Source]) -> Question[Source]:
+    match left, right:
+        case Constant(), Property():
+            return _equal(right, left, find)
+        case Property(name), Constant(str() as text):
+            return _is_text(name, text, find)
+        case Property(name), Constant(bool() as truth):
+            return _is_truth(name, truth, find)
+        case Property(name), Property(other):
+            return _same_text(name, other, find)
+        case Constant(value), Constant(other_value) if type(value) is type(other_value):
+            same = value == other_value
+            return lambda _source: same
+        case (Constant(str() as text), Constant(bool() as truth)) | (
+            Constant(bool() as truth),
+            Constant(str() as text),
+        ):
+            same = _truth_of(text) is truth
+            return lambda _source: same
+    return _ordered(left, "=", right, find)
+
+
+def _is_text(name: str, text: str, find: Find[Source]) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        found = find(source, name)
+        return None if found is None else found == text
+
+    return answer
+
+
+def _is_truth(name: str, truth: bool, find: Find[Source]) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        found = find(source, name)
+        return None if found is None else _truth_of(found) is truth
+
+    return answer
+
+
+def _truth_of(text: str) -> bool:
+    """As Java's Boolean.valueOf: what is not true is false."""
+    return text.lower() == "true"
+
+
+def _same_text(name: str, other: str, find: Find[Source]) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        one = find(source, name)
+        if one is None:
+            return None
+        two = find(source, other)
+        return None if two is None else one == two
+
+    return answer
+
+
+def _ordered(left: Operand, symbol: str, right: Operand, find: Find[Source]) -> Question[Source]:
+    match left, right:
+        case Property(name), Constant(int() | float() as bound):
+            return _compared(name, _COMPARE[symbol], bound, find)
+        case Constant(), Property():
+            return _ordered(right, _MIRRORED[symbol], left, find)
+    one, other, compare = _number(left, find), _number(right, find), _COMPARE[symbol]
+
+    def answer(source: Source) -> bool | None:
+        first = one(source)
+        if first is None:
+            return None
+        second = other(source)
+        return None if second is None else compare(first, second)
+
+    return answer
+
+
+def _compared(
+    name: str, compare: Callable[[Number, Number], bool], bound: Number, find: Find[Source]
+) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        text = find(source, name)
+        if text is None:
+            return None
+        number = number_of(text)
+        return None if number is None else compare(number, bound)
+
+    return answer
+
+
+def _number(operand: Operand, find: Find[Source]) -> Callable[[Source], Number | None]:
+    if isinstance(operand, Constant):
+        value = operand.value
+        number = number_of(value) if isinstance(value, str) else value
+        return lambda _source: number
+    name = operand.name
+
+    def found(source: Source) -> Number | None:
+        text = find(source, name)
+        return None if text is None else number_of(text)
+
+    return found

@@ -1,0 +1,281 @@
+"""Parses filter expressions, by recursive descent.
+
+    expression = conjunction { OR conjunction }
+    conjunction = negation { AND negation }
+    negation    = NOT negation | predicate
+    predicate   = operand [ ( = | <> | < | <= | > | >= ) operand
+                          | [NOT] BETWEEN operand AND operand
+                          | [NOT] IN ( text { , text } )
+                          | IS [NOT] NULL ]
+    operand     = name | text | [ + | - ] number | TRUE | FALSE | ( expression )
+
+NOT takes in a whole comparison, as in SQL. (RocketMQ's SelectorParser has it take the next operand
+alone: `NOT a > 5` is refused there, and `NOT a = 5` never matches anything.)
+
+What can never be true, or means nothing, is refused here, so that whoever subscribes hears of it:
+ordering by text, `= NULL`, numbers among the texts of IN, a property where a condition is needed.
+"""
+
+import math
+from typing import NoReturn
+
+from rockoon_format.sql92.nodes import (
+    All,
+    Any,
+    Constant,
+    Equal,
+    IsNull,
+    Not,
+    Number,
+    OneOf,
+    Operand,
+    Ordered,
+    Predicate,
+    Property,
+    Truth,
+)
+from rockoon_format.sql92.tokens import InvalidExpression, Kind, Token, tokens
+
+CHARACTERS_MAX = 4096
+DEPTH_MAX = 50
+"""Parentheses and NOTs within one another."""
+
+_LONG = range(-(1 << 63), 1 << 63)
+_ORDER = frozenset({"<", "<=", ">", ">="})
+_UNSUPPORTED = frozenset({"LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH"})
+_COMPARISONS = _ORDER | {"=", "<>"}
+
+
+def parse(text: str) -> Predicate:
+    """Parse an expression.
+
+    Raises:
+        InvalidExpression: it is too long, or not an expression.
+    """
+    if len(text) > CHARACTERS_MAX:
+        reason = f"it is longer than {CHARACTERS_MAX} characters"
+        raise InvalidExpression(reason, text, CHARACTERS_MAX)
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Reads tokens from left to right; `_token` is the next one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokens(text)
+        self._token = next(self._tokens)
+        self._depth = 0
+
+    def whole(self) -> Predicate:
+        predicate = self._condition(self._token, self._expression())
+        if self._token.kind is Kind.END:
+            return predicate
+        if self._is(")"):
+            self._refuse("this parenthesis closes nothing")
+        if self._at_comparison():
+            self._refuse("comparisons do not follow one another: join them with AND")
+        self._refuse(f"AND, OR or the end should stand here, not {self._token}")
+
+    def _expression(self) -> Predicate | Operand:
+        return self._joined("OR")
+
+    def _joined(self, keyword: str) -> Predicate | Operand:
+        start = self._token
+        first = self._joined("AND") if keyword == "OR" else self._negation()
+        if not self._is(keyword):
+            return first
+        terms = [self._condition(start, first)]
+        while self._take(keyword):
+            start = self._token
+            term = self._joined("AND") if keyword == "OR" else self._negation()
+            terms.append(self._condition(start, term))
+        return Any(tuple(terms)) if keyword == "OR" else All(tuple(terms))
+
+    def _negation(self) -> Predicate | Operand:
+        if not self._is("NOT"):
+            return self._predicate()
+        self._enter()
+        self._advance()
+        start = self._token
+        term = self._condition(start, self._negation())
+        self._depth -= 1
+        return Not(term)
+
+    def _predicate(self) -> Predicate | Operand:
+        start = self._token
+        left = self._primary()
+        if self._at_comparison():
+            symbol = self._token.value
+            self._advance()
+            return self._comparison(start, left, symbol)
+        if self._take("IS"):
+            negated = self._take("NOT")
+            if not self._take("NULL"):
+                self._refuse("IS is followed by NULL or NOT NULL")
+            null = IsNull(self._name(start, left))
+            return Not(null) if negated else null
+        negated = self._is("NOT")
+        if negated:
+            self._advance()
+        if self._take("BETWEEN"):
+            return self._between(start, left, negated=negated)
+        if self._take("IN"):
+            one = OneOf(self._name(start, left), self._texts())
+            return Not(one) if negated else one
+        if self._token.kind is Kind.NAME and self._token.value.upper() in _UNSUPPORTED:
+            self._refuse(f"{self._token.value.upper()} is not supported")
+        if negated:
+            self._refuse("NOT is followed by BETWEEN or IN here")
+        return left
+
+    def _comparison(self, start: Token, left: Predicate | Operand, symbol: str) -> Predicate:
+        second = self._token
+        right = self._primary()
+        if symbol in _ORDER:
+            return Ordered(self._ordinal(start, left), symbol, self._ordinal(second, right))
+        equal = Equal(self._operand(start, left), self._operand(second, right))
+        kinds = {
+            type(each.value) for each in (equal.left, equal.right) if isinstance(each, Constant)
+        }
+        if kinds in ({bool, int}, {bool, float}):
+            self._refuse("a number is neither TRUE nor FALSE", second)
+        return Not(equal) if symbol == "<>" else equal
+
+    def _between(self, start: Token, value: Predicate | Operand, *, negated: bool) -> Predicate:
+        operand = self._ordinal(start, value)
+        low_at = self._token
+        low = self._ordinal(low_at, self._primary())
+        if not self._take("AND"):
+            self._refuse("BETWEEN needs two bounds, joined by AND")
+        high_at = self._token
+        high = self._ordinal(high_at, self._primary())
+        match low, high:
+            case Constant(int() | float() as least), Constant(int() | float() as most):
+                empty = least > most
+            case _:
+                empty = False
+        if empty:
+            self._refuse("nothing is between these bounds: the lower one comes first", low_at)
+        if negated:
+            return Any((Ordered(operand, "<", low), Ordered(operand, ">", high)))
+        return All((Ordered(operand, ">=", low), Ordered(operand, "<=", high)))
+
+    def _texts(self) -> frozenset[str]:
+        if not self._take("("):
+            self._refuse("IN is followed by texts in parentheses")
+        texts = set()
+        while True:
+            if self._token.kind is not Kind.TEXT:
+                self._refuse("IN compares texts: put each in single quotes")
+            texts.add(self._token.value)
+            self._advance()
+            if self._take(")"):
+                return frozenset(texts)
+            if not self._take(","):
+                self._refuse("a comma or a closing parenthesis should stand here")
+
+    def _primary(self) -> Predicate | Operand:
+        token = self._token
+        match token.kind:
+            case Kind.NAME:
+                self._advance()
+                return Property(token.value)
+            case Kind.TEXT:
+                self._advance()
+                return Constant(token.value)
+            case Kind.NUMBER:
+                return Constant(self._number(""))
+        if token.value in ("TRUE", "FALSE"):
+            self._advance()
+            return Constant(token.value == "TRUE")
+        if token.value in ("+", "-"):
+            self._advance()
+            if self._token.kind is not Kind.NUMBER:
+                self._refuse("a sign stands before a number only")
+            return Constant(self._number(token.value))
+        if token.value == "(":
+            return self._parenthesised()
+        if token.value == "NULL":
+            self._refuse("nothing equals NULL: ask with IS NULL or IS NOT NULL")
+        self._refuse(f"a property, a text or a number should stand here, not {token}")
+
+    def _parenthesised(self) -> Predicate | Operand:
+        opening = self._token
+        self._enter()
+        self._advance()
+        inner = self._expression()
+        if not self._take(")"):
+            if self._token.kind is Kind.END:
+                self._refuse("this parenthesis is never closed", opening)
+            self._refuse(f"a closing parenthesis should stand here, not {self._token}")
+        self._depth -= 1
+        return inner
+
+    def _number(self, sign: str) -> Number:
+        token = self._token
+        self._advance()
+        digits = token.value
+        if digits[-1] in "lL":
+            digits = digits[:-1]
+            if not digits.isdecimal():
+                self._refuse("L stands behind integers only", token)
+        if digits.isdecimal():
+            # So many digits are too many in any case, and more of them take ever longer to read.
+            number = int(sign + digits) if len(digits) < 100 else _LONG.stop
+            if number not in _LONG:
+                self._refuse("integers have at most 64 bits", token)
+            return number
+        real = float(sign + digits)
+        if math.isinf(real):
+            self._refuse("this number is too large", token)
+        return real
+
+    def _condition(self, start: Token, found: Predicate | Operand) -> Predicate:
+        if isinstance(found, Constant) and isinstance(found.value, bool):
+            return Truth(found.value)
+        if isinstance(found, Property):
+            self._refuse(f"a condition should stand here: {found.name} = TRUE, perhaps", start)
+        if isinstance(found, Constant):
+            self._refuse("a condition should stand here, not a value", start)
+        return found
+
+    def _operand(self, start: Token, found: Predicate | Operand) -> Operand:
+        if not isinstance(found, Property | Constant):
+            self._refuse("only properties and values can be compared, not a condition", start)
+        return found
+
+    def _ordinal(self, start: Token, found: Predicate | Operand) -> Operand:
+        operand = self._operand(start, found)
+        if isinstance(operand, Constant) and isinstance(operand.value, bool | str):
+            self._refuse("only numbers can be larger or smaller", start)
+        return operand
+
+    def _name(self, start: Token, found: Predicate | Operand) -> str:
+        if not isinstance(found, Property):
+            self._refuse("the name of a property should stand here", start)
+        return found.name
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            self._refuse(f"it is nested more than {DEPTH_MAX} deep")
+
+    def _is(self, value: str) -> bool:
+        return self._token.value == value and self._token.kind in (Kind.KEYWORD, Kind.SYMBOL)
+
+    def _at_comparison(self) -> bool:
+        return self._token.kind is Kind.SYMBOL and self._token.value in _COMPARISONS
+
+    def _take(self, value: str) -> bool:
+        if not self._is(value):
+            return False
+        self._advance()
+        return True
+
+    def _advance(self) -> None:
+        self._token = next(self._tokens)
+
+    def _refuse(self, reason: str, token: Token | None = None) -> NoReturn:
+        where = self._token if token is None else token
+        raise InvalidExpression(reason, self._text, where.position)

@@ -1,0 +1,86 @@
+"""What an expression is made of once it is parsed. Everything in it makes sense: see `grammar`."""
+
+from dataclasses import dataclass
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A message's property; its value is text, or NULL where the message has none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, a text, TRUE or FALSE."""
+
+    value: Number | str | bool
+
+
+Operand = Property | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """`left = right`."""
+
+    left: Operand
+    right: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """`left < right` and the like; constants are numbers."""
+
+    left: Operand
+    symbol: str
+    """One of < <= > >=."""
+    right: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """`property IN (texts)`."""
+
+    name: str
+    texts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`property IS NULL`: the one question that NULL does not answer with NULL."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """TRUE or FALSE by itself."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite; of NULL, NULL."""
+
+    term: "Predicate"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Terms joined by AND."""
+
+    terms: "tuple[Predicate, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """Terms joined by OR."""
+
+    terms: "tuple[Predicate, ...]"
+
+
+Predicate = Equal | Ordered | OneOf | IsNull | Truth | Not | All | Any

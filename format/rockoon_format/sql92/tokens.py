@@ -1,0 +1,121 @@
+"""A filter expression as tokens, and the one way in which an expression can be wrong."""
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+EXCERPT_CHARACTERS_MAX = 72
+
+KEYWORDS = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE"})
+
+# Text repeats without giving back, so that a missing quote costs one pass and no more.
+_TOKEN = re.compile(
+    r"""
+    (?P<blank>  [ \t\r\n\f]+ )
+    | (?P<number> (?: [0-9]+ (?:\.[0-9]*)? | \.[0-9]+ ) (?: [eE][+-]?[0-9]+ )? [lL]? (?![\w$.]) )
+    | (?P<word>   (?: [^\W\d] | \$ ) [\w$]* )
+    | (?P<text>   ' (?: [^']++ | '' )*+ ' )
+    | (?P<symbol> <> | <= | >= | = (?!=) | [<>(),+-] )
+    """,
+    re.VERBOSE,
+)
+_NOT_OURS = {"!=": "write <> for 'not equal'", "==": "write a single = for 'equal'"}
+
+
+class InvalidExpression(ValueError):
+    """An expression that cannot be compiled.
+
+    Its text is the reason and the place; `pointer` shows the place.
+
+    Args:
+        reason: what is wrong, as a clause.
+        text: the expression.
+        position: index of the character at which it is wrong; its length when something is missing
+            at the end.
+    """
+
+    def __init__(self, reason: str, text: str, position: int) -> None:
+        super().__init__(f"{reason} (at character {position + 1})")
+        self.reason = reason
+        self.text = text
+        self.position = position
+
+    @property
+    def pointer(self) -> str:
+        """Two lines: the expression around the place, and a caret under it."""
+        start = max(0, self.position - EXCERPT_CHARACTERS_MAX // 2)
+        shown = self.text[start : start + EXCERPT_CHARACTERS_MAX]
+        # A line break or a tab would put the caret under something else.
+        line = "".join(each if each.isprintable() else " " for each in shown)
+        return f"{line}\n{' ' * (self.position - start)}^"
+
+
+class Kind(Enum):
+    """What a token is."""
+
+    KEYWORD = "keyword"
+    NAME = "property name"
+    TEXT = "text in quotes"
+    NUMBER = "number"
+    SYMBOL = "symbol"
+    END = "end"
+
+
+class Token(NamedTuple):
+    """One word of an expression."""
+
+    kind: Kind
+    value: str
+    """Keywords in capitals, texts without their quotes, all else as written; "" at the end."""
+    position: int
+
+    def __str__(self) -> str:
+        if self.kind is Kind.END:
+            return "the end"
+        return f"'{self.value}'" if self.kind is Kind.TEXT else self.value
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Cut an expression up; the last token is the end.
+
+    Raises:
+        InvalidExpression: something in it is no token.
+    """
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise InvalidExpression(_complaint(text, position), text, position)
+        if match.lastgroup != "blank":
+            yield _token(match)
+        position = match.end()
+    yield Token(Kind.END, "", len(text))
+
+
+def _token(match: re.Match[str]) -> Token:
+    value, position = match.group(), match.start()
+    match match.lastgroup:
+        case "word":
+            # Only ASCII: capitals of other alphabets can spell keywords too.
+            if value.isascii() and value.upper() in KEYWORDS:
+                return Token(Kind.KEYWORD, value.upper(), position)
+            return Token(Kind.NAME, value, position)
+        case "text":
+            return Token(Kind.TEXT, value[1:-1].replace("''", "'"), position)
+        case "number":
+            return Token(Kind.NUMBER, value, position)
+        case _:
+            return Token(Kind.SYMBOL, value, position)
+
+
+def _complaint(text: str, position: int) -> str:
+    here = text[position]
+    if here == "'":
+        return "this text has no closing quote"
+    if here == '"':
+        return "text stands in single quotes"
+    if here.isdecimal() or here == ".":
+        return "this is not a number"
+    advice = _NOT_OURS.get(text[position : position + 2])
+    return advice or f"{here!r} has no meaning here"
