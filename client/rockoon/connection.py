@@ -130,6 +130,7 @@ class Cluster:
         connect_seconds_max: float = CONNECT_SECONDS_MAX,
     ) -> None:
         self.nameservers = tuple(nameservers)
+        self.client_id_is_given = bool(client_id)
         self.client_id = client_id or f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(4)}"
         self.metadata: tuple[tuple[str, str], ...] = (
             ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()

@@ -47,7 +47,13 @@ class Persisted:
 
 
 class OffsetStore(Protocol):
-    """RocketMQ's OffsetStore: the progress of one group, as one consumer sees it."""
+    """RocketMQ's OffsetStore: the progress of one group, as one consumer sees it.
+
+    A consumer takes any object with these methods (`offset_store=`). To keep offsets elsewhere, the
+    few methods of a `rockoon.kept_offset_store.Keeper` are enough; write a whole store to decide
+    where queues start as well. One consumer calls it from one event loop: `load` first, `close`
+    last, `update` of a queue only between its `resolve` and `remove`.
+    """
 
     async def load(self) -> None:
         """Get ready to answer; reads what is kept locally, if anything is."""
@@ -100,6 +106,9 @@ class OffsetStore(Protocol):
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
         """Return what is remembered of a topic's queues."""
+
+    async def close(self) -> None:
+        """Let go of what `load` took hold of, also when it failed; stores nothing."""
 
 
 def to_ref(queue: MessageQueue) -> QueueRef:
@@ -253,6 +262,9 @@ class RemoteOffsetStore:
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
         return {q: place.offset for q, place in self._places.items() if q.topic == topic}
+
+    async def close(self) -> None:
+        """Nothing to do."""
 
     async def _commit(
         self,

@@ -1,4 +1,5 @@
-"""A consumer that calls a listener: the members of a group share the queues of its topics.
+"""A consumer that calls a listener: the members of a group share the queues of its topics, or each
+reads all of them (`broadcasting`).
 
     async with cluster.push_consumer("billing", {"orders": "*"}, handle) as consumer:
         await consumer.wait()
@@ -14,14 +15,15 @@ hand over what has become another member's.
 
 import asyncio
 import logging
-import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy, allocate
 from rockoon.backoff import Backoff
+from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
 from rockoon.delivery import (
@@ -50,13 +52,14 @@ from rockoon.errors import (
 )
 from rockoon.membership import Membership
 from rockoon.message import MessageQueue
-from rockoon.offset_store import OffsetStore, Persisted, RemoteOffsetStore
+from rockoon.offset_store import OffsetStore, Persisted
 from rockoon.process_queue import FlowLimits, Limit, ProcessQueue
 from rockoon.pulling import PullLimits
 from rockoon.reading import PullStatistics, Reading
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+from rockoon_proto.v1.offset_pb2 import BROADCASTING
 
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
 
@@ -102,6 +105,8 @@ class ConsumerStatistics:
     """Queues resolved again because they no longer had the place to read."""
     gap_total: int = 0
     """Messages that could not be read any more, as Resolve reported them."""
+    starts: Counter[str] = field(default_factory=Counter)
+    """Queues that reading was begun on, by StartReason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,12 @@ class PushConsumer:
         subscriptions: topic to expression: "*", or tags as in "TagA || TagB". All members of a
             group should have the same.
         handler: async, or plain (then run in a thread); gets a Message.
+        mode: "clustering": the members share the queues; "broadcasting": every member reads all,
+            and keeps its own progress under its `member_id` (by default the client id), which has
+            to be the same at every start.
+        offset_store: where progress is kept instead of in the offset service (clustering) or in
+            `~/.rockoon_offsets` (broadcasting), for example a `KeptOffsetStore`. With a store of
+            your own, clustering members are not kept from reading a queue twice at a hand-over.
         consume_from: where to start on a queue without progress when the group has no policy.
         concurrency: handler calls that may run at once.
         batch_max: when more than 1 the handler gets a list of up to so many messages of one
@@ -162,6 +173,8 @@ class PushConsumer:
         subscriptions: Mapping[str, str],
         handler: Handler,
         *,
+        mode: str = "clustering",
+        offset_store: OffsetStore | None = None,
         consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
         concurrency: int = 16,
         batch_max: int = 1,
@@ -180,7 +193,8 @@ class PushConsumer:
         if concurrency < 1 or batch_max < 1:
             raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
         self.group = group
-        self.member_id = member_id or f"{cluster.client_id}@{secrets.token_hex(2)}"
+        self._mode = mode_named(mode)
+        self.member_id = member_id_of(cluster, group, self._mode, member_id)
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue of this member began, and why."""
         self._cluster = cluster
@@ -204,8 +218,9 @@ class PushConsumer:
             list(self._subscriptions.values()),
             changes=self._changes,
             on_reset=self._on_reset,
+            mode=self._mode,
         )
-        self._store: OffsetStore = RemoteOffsetStore(cluster, group, self.member_id)
+        self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         self._delivery = Delivery(
             handler,
             concurrency=concurrency,
@@ -260,6 +275,7 @@ class PushConsumer:
             TopicNotFound: a topic of the subscriptions does not exist.
             GroupNotFound: the group does not, and `create_group` is false.
             MemberIdTaken: a live process has the member id.
+            StoreLocked, StoreCorrupt, StoreNotWritable: progress cannot be kept where it should be.
             RockoonError: the cluster did not answer for ten seconds.
         """
         if self._state != "new":
@@ -281,6 +297,7 @@ class PushConsumer:
         except BaseException:
             self._state = "closed"
             self._cluster.release(self)
+            await self._store.close()
             raise
         tasks = self._cluster.tasks
         self._delivery.start(
@@ -298,14 +315,15 @@ class PushConsumer:
 
     async def _join(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + RETRY_SECONDS
+        began_at = loop.time()
         backoff = Backoff()
         while True:
             try:
                 await self._membership.beat()
             except RockoonError as error:
                 pause = backoff.next_seconds()
-                if not error.retriable or loop.time() + pause > deadline:
+                seconds_max = join_seconds_max(error, self._mode, RETRY_SECONDS)
+                if loop.time() + pause > began_at + seconds_max:
                     raise
             else:
                 return
@@ -351,6 +369,7 @@ class PushConsumer:
                 reading.process_queue.drop()
             self._readings.clear()
             self._ended.set()
+            await self._store.close()
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task of the consumer; what it dies of is told to the consumer's owner."""
@@ -427,8 +446,9 @@ class PushConsumer:
         await self._give_up(current)
         if self._membership.lapses != self._lapses_seen:
             self._lapses_seen = self._membership.lapses
-            # Others may have them by now; if none has, what was finished is stored still.
-            self._let_go(list(self._readings.values()))
+            if self._mode != BROADCASTING:
+                # Others may have them by now; if none has, what was finished is stored still.
+                self._let_go(list(self._readings.values()))
         try:
             births = await self._births()
         except RockoonError as error:
@@ -436,7 +456,7 @@ class PushConsumer:
                 raise
             log.warning("allocation has to wait for routes: %s", error)
             return False
-        mine = allocate(self._allocation, self.member_id, self._membership.topics_of, births)
+        mine = self._share(births)
         self._awaited &= mine
         lost = [
             reading
@@ -453,6 +473,11 @@ class PushConsumer:
         # What is on its way out has to be gone first; then allocation is looked at again.
         gained = sorted(mine - self._readings.keys() - self._departures.queues)
         return not gained or await self._take_up(gained, births)
+
+    def _share(self, births: Collection[MessageQueue]) -> set[MessageQueue]:
+        if self._mode == BROADCASTING:
+            return set(births)
+        return allocate(self._allocation, self.member_id, self._membership.topics_of, births)
 
     async def _births(self) -> dict[MessageQueue, int]:
         births: dict[MessageQueue, int] = {}
@@ -518,6 +543,7 @@ class PushConsumer:
         )
         self._awaited.discard(queue)
         self.starts[queue] = start
+        self.statistics.starts[start.reason] += 1
         self.statistics.queues_gained += 1
         self.statistics.gap_total += start.gap
         self._readings[queue] = reading
@@ -545,6 +571,13 @@ class PushConsumer:
         self._resolve_again([reading])
 
     def _on_reset(self, queues: Collection[MessageQueue]) -> None:
+        if self._mode == BROADCASTING:
+            log.warning(
+                "a reset of group %s does not reach %s: it keeps its own progress",
+                self.group,
+                self.member_id,
+            )
+            return
         readings = [r for queue in queues if (r := self._readings.get(queue))]
         self.statistics.resets += len(readings)
         self._resolve_again(readings)

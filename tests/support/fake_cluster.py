@@ -73,6 +73,8 @@ class FakeNameserver(NameServerServicer):
         self.nodes: dict[str, route_wire.Node] = {}
         self.topics: dict[str, route_wire.Topic] = {}
         self.groups: dict[str, int] = {}
+        self.group_configs: dict[str, route_wire.GroupConfig] = {}
+        """Of groups that are not as they were made."""
         self.subscriptions: dict[tuple[str, str], int] = {}
 
     def changed(self) -> int:
@@ -114,6 +116,13 @@ class FakeNameserver(NameServerServicer):
             seen = self.changes.count
             yield self._update(request.topics)
             await self.changes.wait(seen)
+
+    async def ListGroups(self, _request: Any, _: Any) -> route_wire.ListGroupsReply:
+        reply = route_wire.ListGroupsReply(revision=self.revision, etcd_reachable=True)
+        for name, revision in self.groups.items():
+            config = self.group_configs.get(name, route_wire.GroupConfig(name=name))
+            reply.groups.add(config=config, incarnation=revision)
+        return reply
 
     async def Subscribe(self, request: Any, _: Any) -> route_wire.SubscribeReply:
         if request.topic not in self.topics:
