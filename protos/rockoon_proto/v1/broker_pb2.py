@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from rockoon_proto.v1 import errors_pb2 as rockoon__proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drockoon_proto/v1/broker.proto\x12\nrockoon.v1\x1a\x1drockoon_proto/v1/errors.proto\"\x84\x01\n\rAppendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06\x66rames\x18\x03 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x04 \x01(\x0c\x12\x16\n\x0eroute_revision\x18\x05 \x01(\x03\x12\x12\n\nrequest_id\x18\x06 \x01(\x03\"\x87\x01\n\x08\x41ppended\x12\x1a\n\x12\x66irst_queue_offset\x18\x01 \x01(\x03\x12\x1d\n\x15\x66irst_physical_offset\x18\x02 \x01(\x03\x12\x10\n\x08messages\x18\x03 \x01(\x05\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x03\x12\x12\n\nstore_host\x18\x05 \x01(\x0c\"y\n\x0b\x41ppendReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12(\n\x08\x61ppended\x18\x02 \x01(\x0b\x32\x14.rockoon.v1.AppendedH\x00\x12\"\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.rockoon.v1.ErrorH\x00\x42\x08\n\x06result\"\xa4\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x12\n\ntag_hashes\x18\x07 \x03(\x12\x12\x16\n\x0eroute_revision\x18\x08 \x01(\x03\"\x98\x01\n\tPullReply\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.rockoon.v1.PullStatus\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\x12\x0e\n\x06\x66rames\x18\x05 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x06 \x01(\x0c\"T\n\x0bReadRequest\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x16.rockoon.v1.QueueRangeH\x00\x12\x14\n\nmessage_id\x18\x02 \x01(\tH\x00\x42\x06\n\x04what\"O\n\nQueueRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08messages\x18\x04 \x01(\x05\"3\n\tReadReply\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x02 \x01(\x0c\".\n\x0b\x42rokerQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\"U\n\x12QueueStatusRequest\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x16\n\x0eroute_revision\x18\x02 \x01(\x03\"\x8a\x03\n\nQueueState\x12&\n\x05queue\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12%\n\x18\x66irst_store_timestamp_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12$\n\x17last_store_timestamp_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12(\n\x1b\x66irst_in_memory_by_distance\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12!\n\x14\x66irst_pages_resident\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12 \n\x05\x65rror\x18\x08 \x01(\x0b\x32\x11.rockoon.v1.ErrorB\x1b\n\x19_first_store_timestamp_msB\x1a\n\x18_last_store_timestamp_msB\x1e\n\x1c_first_in_memory_by_distanceB\x17\n\x15_first_pages_resident\"L\n\x10QueueStatusReply\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.rockoon.v1.QueueState\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\"\x94\x01\n\x13SearchOffsetRequest\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12&\n\x08\x62oundary\x18\x03 \x01(\x0e\x32\x14.rockoon.v1.Boundary\x12\x16\n\x0eroute_revision\x18\x04 \x01(\x03\"g\n\x0b\x46oundOffset\x12&\n\x05queue\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12 \n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.rockoon.v1.Error\"=\n\x11SearchOffsetReply\x12(\n\x07offsets\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.FoundOffset\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xff\x03\n\x13\x44\x65scribeBrokerReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x16\n\x0elog_min_offset\x18\x03 \x01(\x03\x12\x16\n\x0elog_max_offset\x18\x04 \x01(\x03\x12\x19\n\x11log_synced_offset\x18\x05 \x01(\x03\x12\r\n\x05\x66lush\x18\x06 \x01(\t\x12\x10\n\x08writable\x18\x07 \x01(\x08\x12\x1b\n\x13not_writable_reason\x18\x08 \x01(\t\x12\x17\n\x0f\x64isk_used_ratio\x18\t \x01(\x01\x12\x0e\n\x06topics\x18\n \x01(\x05\x12\x0e\n\x06queues\x18\x0b \x01(\x05\x12 \n\x18recovery_records_scanned\x18\x0c \x01(\x03\x12\x1e\n\x16recovery_bytes_scanned\x18\r \x01(\x03\x12\x18\n\x10recovery_seconds\x18\x0e \x01(\x01\x12\x1a\n\x12recovery_was_clean\x18\x0f \x01(\x08\x12\x16\n\x0eroute_revision\x18\x10 \x01(\x03\x12\x19\n\x11messages_appended\x18\x11 \x01(\x03\x12\x17\n\x0fmessages_pulled\x18\x12 \x01(\x03\x12\x16\n\x0e\x62ytes_appended\x18\x13 \x01(\x03\x12\x14\n\x0c\x62ytes_pulled\x18\x14 \x01(\x03\x12\x15\n\rwaiting_pulls\x18\x15 \x01(\x05*\xfc\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\t\n\x05\x46OUND\x10\x01\x12\x16\n\x12NO_MATCHED_MESSAGE\x10\x02\x12\x18\n\x14MESSAGE_WAS_REMOVING\x10\x03\x12\x17\n\x13NO_MESSAGE_IN_QUEUE\x10\x04\x12\x14\n\x10OFFSET_TOO_SMALL\x10\x05\x12\x17\n\x13OFFSET_OVERFLOW_ONE\x10\x06\x12\x19\n\x15OFFSET_OVERFLOW_BADLY\x10\x07\x12\x15\n\x11OFFSET_FOUND_NULL\x10\x08\x12\x1a\n\x16NO_MATCHED_LOGIC_QUEUE\x10\t* \n\x08\x42oundary\x12\t\n\x05LOWER\x10\x00\x12\t\n\x05UPPER\x10\x01\x32\xf1\x03\n\x06\x42roker\x12<\n\x06\x41ppend\x12\x19.rockoon.v1.AppendRequest\x1a\x17.rockoon.v1.AppendReply\x12\x46\n\x0c\x41ppendStream\x12\x19.rockoon.v1.AppendRequest\x1a\x17.rockoon.v1.AppendReply(\x01\x30\x01\x12\x36\n\x04Pull\x12\x17.rockoon.v1.PullRequest\x1a\x15.rockoon.v1.PullReply\x12\x36\n\x04Read\x12\x17.rockoon.v1.ReadRequest\x1a\x15.rockoon.v1.ReadReply\x12K\n\x0bQueueStatus\x12\x1e.rockoon.v1.QueueStatusRequest\x1a\x1c.rockoon.v1.QueueStatusReply\x12N\n\x0cSearchOffset\x12\x1f.rockoon.v1.SearchOffsetRequest\x1a\x1d.rockoon.v1.SearchOffsetReply\x12T\n\x0e\x44\x65scribeBroker\x12!.rockoon.v1.DescribeBrokerRequest\x1a\x1f.rockoon.v1.DescribeBrokerReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drockoon_proto/v1/broker.proto\x12\nrockoon.v1\x1a\x1drockoon_proto/v1/errors.proto\"\x84\x01\n\rAppendRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06\x66rames\x18\x03 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x04 \x01(\x0c\x12\x16\n\x0eroute_revision\x18\x05 \x01(\x03\x12\x12\n\nrequest_id\x18\x06 \x01(\x03\"\x87\x01\n\x08\x41ppended\x12\x1a\n\x12\x66irst_queue_offset\x18\x01 \x01(\x03\x12\x1d\n\x15\x66irst_physical_offset\x18\x02 \x01(\x03\x12\x10\n\x08messages\x18\x03 \x01(\x05\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x03\x12\x12\n\nstore_host\x18\x05 \x01(\x0c\"y\n\x0b\x41ppendReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12(\n\x08\x61ppended\x18\x02 \x01(\x0b\x32\x14.rockoon.v1.AppendedH\x00\x12\"\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.rockoon.v1.ErrorH\x00\x42\x08\n\x06result\"\xbc\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x12\n\ntag_hashes\x18\x07 \x03(\x12\x12\x16\n\x0eroute_revision\x18\x08 \x01(\x03\x12\x16\n\x0esql_expression\x18\t \x01(\t\"\x98\x01\n\tPullReply\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.rockoon.v1.PullStatus\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\x12\x0e\n\x06\x66rames\x18\x05 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x06 \x01(\x0c\"T\n\x0bReadRequest\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x16.rockoon.v1.QueueRangeH\x00\x12\x14\n\nmessage_id\x18\x02 \x01(\tH\x00\x42\x06\n\x04what\"O\n\nQueueRange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08messages\x18\x04 \x01(\x05\"3\n\tReadReply\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\x12\x16\n\x0erecord_lengths\x18\x02 \x01(\x0c\".\n\x0b\x42rokerQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\"m\n\x12QueueStatusRequest\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x16\n\x0eroute_revision\x18\x02 \x01(\x03\x12\x16\n\x0ewith_residency\x18\x03 \x01(\x08\"\x8a\x03\n\nQueueState\x12&\n\x05queue\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12%\n\x18\x66irst_store_timestamp_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12$\n\x17last_store_timestamp_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12(\n\x1b\x66irst_in_memory_by_distance\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12!\n\x14\x66irst_pages_resident\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12 \n\x05\x65rror\x18\x08 \x01(\x0b\x32\x11.rockoon.v1.ErrorB\x1b\n\x19_first_store_timestamp_msB\x1a\n\x18_last_store_timestamp_msB\x1e\n\x1c_first_in_memory_by_distanceB\x17\n\x15_first_pages_resident\"L\n\x10QueueStatusReply\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.rockoon.v1.QueueState\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\"\x94\x01\n\x13SearchOffsetRequest\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12&\n\x08\x62oundary\x18\x03 \x01(\x0e\x32\x14.rockoon.v1.Boundary\x12\x16\n\x0eroute_revision\x18\x04 \x01(\x03\"g\n\x0b\x46oundOffset\x12&\n\x05queue\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.BrokerQueue\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12 \n\x05\x65rror\x18\x03 \x01(\x0b\x32\x11.rockoon.v1.Error\"=\n\x11SearchOffsetReply\x12(\n\x07offsets\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.FoundOffset\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xff\x03\n\x13\x44\x65scribeBrokerReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x16\n\x0elog_min_offset\x18\x03 \x01(\x03\x12\x16\n\x0elog_max_offset\x18\x04 \x01(\x03\x12\x19\n\x11log_synced_offset\x18\x05 \x01(\x03\x12\r\n\x05\x66lush\x18\x06 \x01(\t\x12\x10\n\x08writable\x18\x07 \x01(\x08\x12\x1b\n\x13not_writable_reason\x18\x08 \x01(\t\x12\x17\n\x0f\x64isk_used_ratio\x18\t \x01(\x01\x12\x0e\n\x06topics\x18\n \x01(\x05\x12\x0e\n\x06queues\x18\x0b \x01(\x05\x12 \n\x18recovery_records_scanned\x18\x0c \x01(\x03\x12\x1e\n\x16recovery_bytes_scanned\x18\r \x01(\x03\x12\x18\n\x10recovery_seconds\x18\x0e \x01(\x01\x12\x1a\n\x12recovery_was_clean\x18\x0f \x01(\x08\x12\x16\n\x0eroute_revision\x18\x10 \x01(\x03\x12\x19\n\x11messages_appended\x18\x11 \x01(\x03\x12\x17\n\x0fmessages_pulled\x18\x12 \x01(\x03\x12\x16\n\x0e\x62ytes_appended\x18\x13 \x01(\x03\x12\x14\n\x0c\x62ytes_pulled\x18\x14 \x01(\x03\x12\x15\n\rwaiting_pulls\x18\x15 \x01(\x05*\xfc\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\t\n\x05\x46OUND\x10\x01\x12\x16\n\x12NO_MATCHED_MESSAGE\x10\x02\x12\x18\n\x14MESSAGE_WAS_REMOVING\x10\x03\x12\x17\n\x13NO_MESSAGE_IN_QUEUE\x10\x04\x12\x14\n\x10OFFSET_TOO_SMALL\x10\x05\x12\x17\n\x13OFFSET_OVERFLOW_ONE\x10\x06\x12\x19\n\x15OFFSET_OVERFLOW_BADLY\x10\x07\x12\x15\n\x11OFFSET_FOUND_NULL\x10\x08\x12\x1a\n\x16NO_MATCHED_LOGIC_QUEUE\x10\t* \n\x08\x42oundary\x12\t\n\x05LOWER\x10\x00\x12\t\n\x05UPPER\x10\x01\x32\xf1\x03\n\x06\x42roker\x12<\n\x06\x41ppend\x12\x19.rockoon.v1.AppendRequest\x1a\x17.rockoon.v1.AppendReply\x12\x46\n\x0c\x41ppendStream\x12\x19.rockoon.v1.AppendRequest\x1a\x17.rockoon.v1.AppendReply(\x01\x30\x01\x12\x36\n\x04Pull\x12\x17.rockoon.v1.PullRequest\x1a\x15.rockoon.v1.PullReply\x12\x36\n\x04Read\x12\x17.rockoon.v1.ReadRequest\x1a\x15.rockoon.v1.ReadReply\x12K\n\x0bQueueStatus\x12\x1e.rockoon.v1.QueueStatusRequest\x1a\x1c.rockoon.v1.QueueStatusReply\x12N\n\x0cSearchOffset\x12\x1f.rockoon.v1.SearchOffsetRequest\x1a\x1d.rockoon.v1.SearchOffsetReply\x12T\n\x0e\x44\x65scribeBroker\x12!.rockoon.v1.DescribeBrokerRequest\x1a\x1f.rockoon.v1.DescribeBrokerReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rockoon_proto.v1.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLSTATUS']._serialized_start=2483
-  _globals['_PULLSTATUS']._serialized_end=2735
-  _globals['_BOUNDARY']._serialized_start=2737
-  _globals['_BOUNDARY']._serialized_end=2769
+  _globals['_PULLSTATUS']._serialized_start=2531
+  _globals['_PULLSTATUS']._serialized_end=2783
+  _globals['_BOUNDARY']._serialized_start=2785
+  _globals['_BOUNDARY']._serialized_end=2817
   _globals['_APPENDREQUEST']._serialized_start=77
   _globals['_APPENDREQUEST']._serialized_end=209
   _globals['_APPENDED']._serialized_start=212
@@ -43,33 +43,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDREPLY']._serialized_start=349
   _globals['_APPENDREPLY']._serialized_end=470
   _globals['_PULLREQUEST']._serialized_start=473
-  _globals['_PULLREQUEST']._serialized_end=637
-  _globals['_PULLREPLY']._serialized_start=640
-  _globals['_PULLREPLY']._serialized_end=792
-  _globals['_READREQUEST']._serialized_start=794
-  _globals['_READREQUEST']._serialized_end=878
-  _globals['_QUEUERANGE']._serialized_start=880
-  _globals['_QUEUERANGE']._serialized_end=959
-  _globals['_READREPLY']._serialized_start=961
-  _globals['_READREPLY']._serialized_end=1012
-  _globals['_BROKERQUEUE']._serialized_start=1014
-  _globals['_BROKERQUEUE']._serialized_end=1060
-  _globals['_QUEUESTATUSREQUEST']._serialized_start=1062
-  _globals['_QUEUESTATUSREQUEST']._serialized_end=1147
-  _globals['_QUEUESTATE']._serialized_start=1150
-  _globals['_QUEUESTATE']._serialized_end=1544
-  _globals['_QUEUESTATUSREPLY']._serialized_start=1546
-  _globals['_QUEUESTATUSREPLY']._serialized_end=1622
-  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1625
-  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1773
-  _globals['_FOUNDOFFSET']._serialized_start=1775
-  _globals['_FOUNDOFFSET']._serialized_end=1878
-  _globals['_SEARCHOFFSETREPLY']._serialized_start=1880
-  _globals['_SEARCHOFFSETREPLY']._serialized_end=1941
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=1943
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=1966
-  _globals['_DESCRIBEBROKERREPLY']._serialized_start=1969
-  _globals['_DESCRIBEBROKERREPLY']._serialized_end=2480
-  _globals['_BROKER']._serialized_start=2772
-  _globals['_BROKER']._serialized_end=3269
+  _globals['_PULLREQUEST']._serialized_end=661
+  _globals['_PULLREPLY']._serialized_start=664
+  _globals['_PULLREPLY']._serialized_end=816
+  _globals['_READREQUEST']._serialized_start=818
+  _globals['_READREQUEST']._serialized_end=902
+  _globals['_QUEUERANGE']._serialized_start=904
+  _globals['_QUEUERANGE']._serialized_end=983
+  _globals['_READREPLY']._serialized_start=985
+  _globals['_READREPLY']._serialized_end=1036
+  _globals['_BROKERQUEUE']._serialized_start=1038
+  _globals['_BROKERQUEUE']._serialized_end=1084
+  _globals['_QUEUESTATUSREQUEST']._serialized_start=1086
+  _globals['_QUEUESTATUSREQUEST']._serialized_end=1195
+  _globals['_QUEUESTATE']._serialized_start=1198
+  _globals['_QUEUESTATE']._serialized_end=1592
+  _globals['_QUEUESTATUSREPLY']._serialized_start=1594
+  _globals['_QUEUESTATUSREPLY']._serialized_end=1670
+  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1673
+  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1821
+  _globals['_FOUNDOFFSET']._serialized_start=1823
+  _globals['_FOUNDOFFSET']._serialized_end=1926
+  _globals['_SEARCHOFFSETREPLY']._serialized_start=1928
+  _globals['_SEARCHOFFSETREPLY']._serialized_end=1989
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=1991
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=2014
+  _globals['_DESCRIBEBROKERREPLY']._serialized_start=2017
+  _globals['_DESCRIBEBROKERREPLY']._serialized_end=2528
+  _globals['_BROKER']._serialized_start=2820
+  _globals['_BROKER']._serialized_end=3317
 # @@protoc_insertion_point(module_scope)

@@ -115,7 +115,8 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QueueStatus(self, request, context):
-        """Ends, times and residency of some queues, from one moment.
+        """Ends, times and residency of some queues. What is said of one queue is from one moment; other
+        calls are served in between, so a later queue of the list may be some milliseconds newer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

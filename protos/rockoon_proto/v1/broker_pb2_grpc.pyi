@@ -51,7 +51,9 @@ class BrokerStub:
     Read: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]
     """Messages by queue offset, or one message by its id."""
     QueueStatus: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]
-    """Ends, times and residency of some queues, from one moment."""
+    """Ends, times and residency of some queues. What is said of one queue is from one moment; other
+    calls are served in between, so a later queue of the list may be some milliseconds newer.
+    """
     SearchOffset: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]
     """Queue offsets for a time."""
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
@@ -80,7 +82,9 @@ class BrokerAsyncStub(BrokerStub):
     Read: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]  # type: ignore[assignment]
     """Messages by queue offset, or one message by its id."""
     QueueStatus: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]  # type: ignore[assignment]
-    """Ends, times and residency of some queues, from one moment."""
+    """Ends, times and residency of some queues. What is said of one queue is from one moment; other
+    calls are served in between, so a later queue of the list may be some milliseconds newer.
+    """
     SearchOffset: _aio.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]  # type: ignore[assignment]
     """Queue offsets for a time."""
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
@@ -136,7 +140,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.QueueStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.QueueStatusReply, _abc.Awaitable[_broker_pb2.QueueStatusReply]]:
-        """Ends, times and residency of some queues, from one moment."""
+        """Ends, times and residency of some queues. What is said of one queue is from one moment; other
+        calls are served in between, so a later queue of the list may be some milliseconds newer.
+        """
 
     @_abc_1.abstractmethod
     def SearchOffset(
