@@ -17,6 +17,7 @@ from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
+from support.own_logs import own_warnings
 
 QUEUES = 8
 # Messages sent and not yet handled.
@@ -117,7 +118,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
         assert sorted(offsets) == list(range(sent[0]))
         if concurrency == 1:
             assert offsets == sorted(offsets)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert own_warnings(caplog) == []
     assert {each.offset for each in fake.offset.progress.values()} == {sent[0]}
 
 

@@ -25,6 +25,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 from support.etcd import EtcdServer
 from support.nameserver import Nameserver, Watching, broker_node, running_nameserver
+from support.own_logs import own_warnings
 from support.tcp_gate import TcpGate
 
 WRITES = (
@@ -183,7 +184,7 @@ async def test_a_nameserver_started_before_etcd_waits_says_so_once_and_then_serv
         health = health_pb2_grpc.HealthStub(nameserver.channel)
         reply = await health.Check(health_pb2.HealthCheckRequest())
         assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
-        warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        warnings = own_warnings(caplog)
         assert len(warnings) == 1
         assert own_etcd.endpoint in warnings[0].getMessage()
         own_etcd.start()

@@ -17,6 +17,7 @@ from rockoon_proto.errors import NotReady, RouteNotReached
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from support.etcd import EtcdServer
 from support.nameserver import CALL_SECONDS
+from support.own_logs import own_warnings
 
 ALL = Interest(groups=True)
 
@@ -114,7 +115,7 @@ async def test_probes_under_way_while_routes_change_are_no_false_alarm(
         await follower.wait_reached(last)
         assert follower.table.history == 1
         assert len(follower.table.snapshot(ALL).groups) == 300
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not own_warnings(caplog)
 
 
 async def test_nothing_is_told_before_the_first_snapshot() -> None:
