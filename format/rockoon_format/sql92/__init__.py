@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from rockoon_format.properties import find_value
 from rockoon_format.sql92.evaluation import question
 from rockoon_format.sql92.grammar import CHARACTERS_MAX, DEPTH_MAX, parse
+from rockoon_format.sql92.nodes import comparisons
 from rockoon_format.sql92.tokens import InvalidExpression
 
 __all__ = ["CHARACTERS_MAX", "DEPTH_MAX", "Expression", "InvalidExpression", "compile"]
@@ -37,11 +38,13 @@ __all__ = ["CHARACTERS_MAX", "DEPTH_MAX", "Expression", "InvalidExpression", "co
 class Expression:
     """A compiled expression; immutable, and equal to another of the same text. See `compile`."""
 
-    __slots__ = ("_of_bytes", "_of_mapping", "text")
+    __slots__ = ("_of_bytes", "_of_mapping", "comparisons", "text")
 
     def __init__(self, text: str) -> None:
         predicate = parse(text)
         self.text = text
+        self.comparisons = comparisons(predicate)
+        """How many comparisons an answer takes at most: each costs about as much."""
         self._of_mapping = question(predicate, _property)
         self._of_bytes = question(predicate, find_value)
 

@@ -83,4 +83,14 @@ class Any:
     terms: "tuple[Predicate, ...]"
 
 
+def comparisons(node: "Predicate") -> int:
+    """How many questions a message may be asked: what an answer costs at most."""
+    match node:
+        case All(terms) | Any(terms):
+            return sum(map(comparisons, terms))
+        case Not(term):
+            return comparisons(term)
+    return 1
+
+
 Predicate = Equal | Ordered | OneOf | IsNull | Truth | Not | All | Any

@@ -1,7 +1,7 @@
 """Which pulls wait for which queue, and what a waiting pull does with what it finds.
 
 A pull that finds nothing new waits for its queue. Something arrives: it looks again, and if its
-tags match nothing of it, it goes on waiting for the rest of its time, from behind what it has
+filter matches nothing of it, it goes on waiting for the rest of its time, from behind what it has
 examined. Pure: waiting itself, and the time, are the caller's.
 Source: PullRequestHoldService#notifyMessageArriving.
 """
@@ -33,7 +33,7 @@ class PullProgress:
     asked_offset: int
     """Where the reader wanted to begin."""
     offset: int
-    """Where to look next; beyond `asked_offset` by what its tags did not match."""
+    """Where to look next; beyond `asked_offset` by what its filter did not match."""
 
     def step(self, found: GetResult) -> Step:
         """Take in what was found at `offset`, and decide as if there were time left."""

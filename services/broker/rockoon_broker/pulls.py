@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.clock import Clock
+from rockoon_broker.expressions import select
 from rockoon_broker.long_poll import PullProgress, Step, WaitingPulls
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.reading import GetResult, GetStatus
 from rockoon_broker.store.store import Store
+from rockoon_format.sql92 import Expression
 
 MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
@@ -19,6 +21,9 @@ BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 16 << 20
 # Entries examined in one look, so that a rare tag in a long queue keeps nobody else waiting.
 ENTRIES_PER_LOOK = 16_384
+# An expression has to read the messages themselves: for it a look is as much work as this.
+COMPARISONS_PER_LOOK = 8192
+BYTES_PER_LOOK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class PullWish:
     wait_ms: int
     tag_codes: NDArray[np.int64] | None = None
     """None selects every message."""
+    expression: Expression | None = None
+    """Likewise; not together with `tag_codes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +99,25 @@ class Pulls:
 
     def _look(self, wish: PullWish, offset: int) -> GetResult:
         messages_max = min(wish.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX)
+        bytes_max = min(wish.bytes_max or BYTES_DEFAULT, BYTES_MAX)
+        if wish.expression is not None:
+            entries = max(1, COMPARISONS_PER_LOOK // wish.expression.comparisons)
+            found = self._store.get(
+                wish.topic,
+                wish.queue_id,
+                offset,
+                messages_max=entries,
+                bytes_max=max(bytes_max, BYTES_PER_LOOK),
+                entries_max=entries,
+            )
+            return select(found, wish.expression, messages_max, bytes_max)
         unfiltered = wish.tag_codes is None
         return self._store.get(
             wish.topic,
             wish.queue_id,
             offset,
             messages_max=messages_max,
-            bytes_max=min(wish.bytes_max or BYTES_DEFAULT, BYTES_MAX),
+            bytes_max=bytes_max,
             entries_max=messages_max if unfiltered else ENTRIES_PER_LOOK,
             tag_codes=wish.tag_codes,
         )

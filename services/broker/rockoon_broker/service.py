@@ -14,6 +14,7 @@ from rockoon_broker.append_stream import AppendStream, reply_to
 from rockoon_broker.appends import Placed
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
+from rockoon_broker.expressions import expression_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
@@ -164,6 +165,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 raise InvalidArgument(reason=f"{name} is {getattr(request, name)}")
         if len(request.tag_hashes) > TAG_HASHES_MAX:
             raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
+        if request.sql_expression and request.tag_hashes:
+            raise InvalidArgument(reason="it has both tag hashes and an SQL expression")
         wish = PullWish(
             topic=request.topic,
             queue_id=request.queue_id,
@@ -172,6 +175,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             bytes_max=request.max_bytes,
             wait_ms=request.wait_ms,
             tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
+            expression=expression_of(request.sql_expression) if request.sql_expression else None,
         )
         pulled = await self._open().pull(wish, request.route_revision)
         found = pulled.found

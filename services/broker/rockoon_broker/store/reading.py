@@ -45,7 +45,7 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "beyond the queue's end"
     OFFSET_FOUND_NULL = "the queue's file for this offset is gone"
     MESSAGE_WAS_REMOVING = "the records were deleted meanwhile"
-    NO_MATCHED_MESSAGE = "no entry had one of the wanted tags"
+    NO_MATCHED_MESSAGE = "nothing of what was examined is wanted"
     FOUND = "found"
 
 
