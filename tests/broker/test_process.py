@@ -180,6 +180,19 @@ async def test_a_store_it_cannot_use_ends_the_start_with_one_sentence(
     assert "Traceback" not in text
 
 
+async def test_topics_it_cannot_serve_end_the_start_with_the_file_and_the_entry(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    file = tmp_path / "config" / "topics.json"
+    file.parent.mkdir()
+    file.write_text('{"topicConfigTable":{"T":{"readQueueNums":-1}}}')
+    async with process(tmp_path, nameserver.address) as first:
+        status, text = await first.end()
+    assert status == ExitStatus.STORE
+    assert f"{file} cannot be read: topic 'T': readQueueNums is -1" in text.splitlines()[-1]
+    assert "Traceback" not in text
+
+
 async def test_a_setting_that_does_not_exist_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('flush_mode = "sync"\n')

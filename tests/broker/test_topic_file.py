@@ -91,3 +91,37 @@ def test_a_damaged_file_is_refused_rather_than_taken_for_empty(tmp_path: Path, t
     (tmp_path / "topics.json").write_text(text)
     with pytest.raises(StoreLayoutError, match=r"topics\.json"):
         TopicFile(tmp_path, Disk()).read()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "named"),
+    [
+        ("", "{}", "topic '': the topic is empty"),
+        ("../escape", "{}", r"topic '\.\./escape': .* has a character"),
+        ("a b", "{}", "topic 'a b': .* has a character"),
+        ("x" * 128, "{}", "topic 'x+': the topic has 128 characters, more than 127"),
+        ("T", '{"readQueueNums":-1}', "topic 'T': readQueueNums is -1"),
+        ("T", '{"writeQueueNums":-4}', "topic 'T': writeQueueNums is -4"),
+        ("T", '{"readQueueNums":2147483648}', "topic 'T': readQueueNums is 2147483648"),
+    ],
+)
+def test_an_entry_that_can_be_no_topic_is_named_with_its_file(
+    tmp_path: Path, name: str, fields: str, named: str
+) -> None:
+    text = f'{{"topicConfigTable":{{"Good":{{}},{json.dumps(name)}:{fields}}}}}'
+    (tmp_path / "topics.json").write_text(text)
+    with pytest.raises(StoreLayoutError, match=rf"topics\.json cannot be read: {named}"):
+        TopicFile(tmp_path, Disk()).read()
+
+
+def test_the_entry_that_rocketmq_names_after_its_host_is_kept_but_not_served(
+    tmp_path: Path,
+) -> None:
+    text = '{"topicConfigTable":{"host.example":{"perm":7,"readQueueNums":1},"Good":{}}}'
+    (tmp_path / "topics.json").write_text(text)
+    file = TopicFile(tmp_path, Disk())
+    assert list(file.read().topics) == ["Good"]
+    for _ in range(2):
+        file.write(table(ServedTopic("Good", 16, 5)), NOW_MS)
+    content = json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"]
+    assert (sorted(content), content["host.example"]["perm"]) == (["Good", "host.example"], 7)

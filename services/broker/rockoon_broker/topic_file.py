@@ -12,6 +12,7 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
 from rockoon_format.config_json import (
+    PERM_INHERIT,
     ConfigError,
     DataVersion,
     TopicConfig,
@@ -19,11 +20,15 @@ from rockoon_format.config_json import (
     read_topics,
     write_topics,
 )
+from rockoon_format.names import topic_fault
 
 FILE = "topics.json"
 INCARNATION = "incarnation"
 REVISION = "routeRevision"
 HISTORY = "routeHistory"
+
+# RocketMQ keeps the numbers of queues in a Java int.
+QUEUES_MAX = 2**31 - 1
 
 
 class TopicFile:
@@ -43,14 +48,14 @@ class TopicFile:
         """The topics as they were last served; an empty table when there is no file.
 
         Raises:
-            StoreLayoutError: it cannot be read as topics. Starting without would refuse, as
-                unknown, topics whose messages are there.
+            StoreLayoutError: it cannot be read as topics, or an entry can be no topic. Starting
+                without would refuse, as unknown, topics whose messages are there.
         """
         if not self._path.exists():
             return TopicTable()
         try:
             self._content = read_topics(self._path.read_bytes())
-            entries = self._content.topics.values()
+            entries = [entry for entry in self._content.topics.values() if not of_a_host(entry)]
             return TopicTable(
                 revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
                 history=max((extra_number(entry, HISTORY) for entry in entries), default=0),
@@ -66,9 +71,9 @@ class TopicFile:
             OSError: the old file is still there.
         """
         version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
-        content = TopicConfigs(
-            {topic.name: self._entry(topic, table) for topic in table.served}, version
-        )
+        topics = {name: entry for name, entry in self._content.topics.items() if of_a_host(entry)}
+        topics |= {topic.name: self._entry(topic, table) for topic in table.served}
+        content = TopicConfigs(topics, version)
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, write_topics(content))
@@ -91,7 +96,25 @@ class TopicFile:
         )
 
 
+def of_a_host(entry: TopicConfig) -> bool:
+    """Whether RocketMQ made the entry for its own broker, after a host whose name has a dot.
+
+    It is kept for RocketMQ and not served: no client can name such a topic.
+    """
+    inherits, dotted = entry.perm & PERM_INHERIT, "." in entry.topic
+    return bool(inherits and dotted and topic_fault(entry.topic.replace(".", "-")) is None)
+
+
 def served(entry: TopicConfig) -> ServedTopic:
+    """The topic of an entry; ConfigError if it can be none."""
+    if fault := topic_fault(entry.topic):
+        raise ConfigError(f"topic {entry.topic!r}: {fault}")
+    for name, queues in (
+        ("readQueueNums", entry.read_queues),
+        ("writeQueueNums", entry.write_queues),
+    ):
+        if not 0 <= queues <= QUEUES_MAX:
+            raise ConfigError(f"topic {entry.topic!r}: {name} is {queues}, not a number of queues")
     return ServedTopic(
         name=entry.topic,
         queues=max(entry.read_queues, entry.write_queues),
