@@ -52,7 +52,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 async def cluster(local: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
     async with rockoon.connect(local.nameservers) as connection:
-        await connection.admin.create_topic(TOPIC, queues_per_broker=2, if_absent=True)
+        topic = await connection.admin.create_topic(TOPIC, queues_per_broker=2, if_absent=True)
+        await connection.route(TOPIC, min_revision=topic.modified_revision)
         await connection.admin.create_group("readers", if_absent=True)
         yield connection
         # Whatever the test did: all nodes still run, and a message still makes the round trip.
@@ -76,7 +77,7 @@ def batch(bodies: list[bytes], properties: bytes = b"", queue_id: int = 0) -> Ap
 
 
 async def append(cluster: rockoon.Cluster, request: AppendRequest) -> AppendReply:
-    request.route_revision = cluster.routes.revision
+    request.route_revision = cluster.routes.topic_revision(TOPIC)
     stub = cluster.broker("broker-a")
     reply = await cluster.call(
         stub.Append, request, unavailable=errors.BrokerUnavailable, broker="broker-a"
