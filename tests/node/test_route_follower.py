@@ -120,6 +120,22 @@ async def test_an_etcd_that_lost_its_data_is_followed_from_where_it_is_now(
         assert follower.revisions == [500, 1, 2]
 
 
+async def test_changes_of_another_etcd_are_not_put_on_top_of_what_is_known(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with following(told_of(nameserver.address)) as follower:
+        revision = await nameserver.create_topic("T", {"broker-a": 1})
+        assert await follower.routes.wait_revision(revision, 20)
+        await nameserver.stop()
+        # Its history has the revision that is asked for, and goes on behind it.
+        nameserver.etcd_cluster_id += 1
+        missed = await nameserver.create_topic("U", {"broker-a": 1})
+        before = len(follower.told)
+        await nameserver.start()
+        assert await follower.routes.wait_revision(missed, 20)
+        assert [update.snapshot for update in follower.told[before:]] == [True]
+
+
 async def test_nameservers_of_another_cluster_end_a_service_that_knows_no_routes(
     told_of: TellsOf,
 ) -> None:

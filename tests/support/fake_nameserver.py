@@ -28,6 +28,7 @@ class FakeNameserver(NameServerServicer):
     def __init__(self, cluster: str = "rockoon") -> None:
         self.cluster = cluster
         self.revision = 1
+        self.etcd_cluster_id = 0x51
         self.nodes: dict[tuple[int, str], pb.Node] = {}
         self.topics: dict[str, pb.Topic] = {}
         self.groups: dict[str, pb.Group] = {}
@@ -74,10 +75,10 @@ class FakeNameserver(NameServerServicer):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def lose_everything(self) -> None:
+    async def lose_everything(self, revision: int = 1, etcd_cluster_id: int = 0x51) -> None:
         """What a nameserver tells whose etcd was replaced by an empty one; watches begin anew."""
         await self.stop()
-        self.revision = 1
+        self.revision, self.etcd_cluster_id = revision, etcd_cluster_id
         self.topics.clear()
         self.groups.clear()
         self.subscriptions.clear()
@@ -241,12 +242,17 @@ class FakeNameserver(NameServerServicer):
             subscriptions=list(self.subscriptions.values()),
             etcd_reachable=True,
             cluster=self.cluster,
+            etcd_cluster_id=self.etcd_cluster_id,
         )
 
     async def _tell(self, **changes: Any) -> None:
         self.revision += 1
         update = pb.RouteUpdate(
-            revision=self.revision, etcd_reachable=True, cluster=self.cluster, **changes
+            revision=self.revision,
+            etcd_reachable=True,
+            cluster=self.cluster,
+            etcd_cluster_id=self.etcd_cluster_id,
+            **changes,
         )
         self._updates.append(update)
         async with self._changed:

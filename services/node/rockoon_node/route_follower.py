@@ -40,6 +40,8 @@ class RouteFollower:
         self._turns = Turns(nameservers.addresses)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
+        # Whose revision that is; 0 while unknown.
+        self._etcd_cluster_id = 0
         self.following = False
         self.loaded = asyncio.Event()
         self.settled = asyncio.Event()
@@ -88,11 +90,21 @@ class RouteFollower:
         request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
         stub = self._nameservers.stub(address)
         async for update in stub.WatchRoutes(request, metadata=self._nameservers.metadata):
+            if self._continues_another(update):
+                # Its changes since a revision of our etcd are none since what is in force.
+                log.warning("nameserver %s follows another etcd: its routes are read anew", address)
+                self.revision = 0
+                return
             await self._take(update)
+            self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
             self._turns.answered()
             self.following = update.etcd_reachable
             self._reach(update.revision)
         log.info("nameserver %s ended the watch", address)
+
+    def _continues_another(self, update: RouteUpdate) -> bool:
+        known, told = self._etcd_cluster_id, update.etcd_cluster_id
+        return not update.snapshot and known != told and 0 not in (known, told)
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

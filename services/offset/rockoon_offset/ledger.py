@@ -12,7 +12,7 @@ Invariants
 - A queue has at most one owner; only the owner itself releases it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rockoon_offset.queues import Queue
@@ -384,6 +384,62 @@ class Ledger:
         if revision <= self.counters.route_revision:
             return []
         return self._apply_all([self.counters._replace(route_revision=revision)])
+
+    def vouched_for(self, births: Mapping[Queue, int]) -> bool:
+        """Whether routes are of the etcd that counted the incarnations here, as far as they show.
+
+        For a ledger that was never told which etcd that is: one queue that both know is proof.
+        """
+        return not self._groups or any(
+            births.get(queue) == progress.incarnation
+            for queues in self._groups.values()
+            for queue, progress in queues.items()
+        )
+
+    def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
+        """Topics and groups with progress that routes lack, named for people."""
+        read = {queue.topic for queues in self._groups.values() for queue in queues}
+        return [
+            *(f"topic {name}" for name in sorted(read.difference(topics))),
+            *(f"group {name}" for name in sorted(self._groups.keys() - groups)),
+        ]
+
+    def etcd_told(self, etcd_cluster_id: int) -> list[Record]:
+        """Remember which etcd counts the incarnations."""
+        if not etcd_cluster_id or etcd_cluster_id == self.counters.etcd_cluster_id:
+            return []
+        return self._apply_all([self.counters._replace(etcd_cluster_id=etcd_cluster_id)])
+
+    def accept_etcd(
+        self,
+        etcd_cluster_id: int,
+        revision: int,
+        births: Mapping[Queue, int],
+        groups: Mapping[str, int],
+    ) -> list[Record]:
+        """Take queues and groups of another etcd for those of the same name that were read so far.
+
+        Epochs stay, so readers go on. A queue that is not there keeps its old incarnation.
+
+        Args:
+            etcd_cluster_id: its identity.
+            revision: its revision; revisions seen before mean nothing any more.
+            births: queue → birth revision there.
+            groups: name → incarnation there; with every group that has progress.
+        """
+        records: list[Record] = [
+            Put(
+                progress._replace(
+                    incarnation=births.get(queue, progress.incarnation),
+                    group_incarnation=groups[group],
+                )
+            )
+            for group, queues in self._groups.items()
+            for queue, progress in queues.items()
+        ]
+        # Last: what a crash cuts off is accepted once more.
+        accepted = self.counters._replace(route_revision=revision, etcd_cluster_id=etcd_cluster_id)
+        return self._apply_all([*records, accepted])
 
     def _moved(
         self,

@@ -135,6 +135,8 @@ class Counters(NamedTuple):
     starts: int
     # The latest etcd revision that progress was compared with.
     route_revision: int
+    # Identity of the etcd that counts revisions and incarnations; 0 while it was never told.
+    etcd_cluster_id: int = 0
 
 
 Record = (

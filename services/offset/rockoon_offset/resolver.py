@@ -110,6 +110,7 @@ class Resolver:
 
         Raises:
             Busy, StoreFailed: nothing was decided.
+            NotReady: the routes became those of another etcd; ask again.
         """
         self._store.admit()
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
@@ -255,6 +256,8 @@ class Resolver:
         broker was asked. That is no reason to call the log shortened or the queue unread.
         """
         ledger, queue = self._store.ledger, facts.queue
+        # Another etcd may have been told of meanwhile, and the subscription be one of its.
+        self._routes.require()
         if self._routes.table.birth_or_none(queue) != facts.birth_revision:
             return None
         stored = ledger.stored(group, queue)

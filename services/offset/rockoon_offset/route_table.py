@@ -42,6 +42,15 @@ def topic_from_wire(topic: WireTopic) -> Topic:
     return Topic(topic.modified_revision, dict(sorted(births.items())))
 
 
+def births_in(update: RouteUpdate) -> dict[Queue, int]:
+    """Queue → birth revision of every queue that an update tells of."""
+    return {
+        queue: birth
+        for topic in update.topics
+        for queue, birth in topic_from_wire(topic).births.items()
+    }
+
+
 @dataclass(slots=True)
 class RouteTable:
     """Everything true at `revision`. Written by `apply` alone."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAMES = ("rockoon.v1.OffsetService",)
 VERSION = "0.1.0"
+ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def now_ms() -> int:
@@ -77,12 +79,13 @@ async def serve(
         announce: told kind, name and address when it serves.
 
     Raises:
-        SettingsError: no nameserver, or a lease that heartbeats cannot keep.
+        SettingsError: no nameserver, a lease that heartbeats cannot keep, or no etcd cluster id.
         ListenError: the address cannot be had.
         Fatal: the store cannot be used, or another offset service has the cluster.
     """
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
+    etcd_cluster_id(settings.accept_etcd_cluster_id)
     nameservers = Nameservers(settings.nameservers, settings.cluster)
     try:
         store = open_store(settings, stop, disk)
@@ -96,6 +99,15 @@ async def serve(
             close_store(store, stop)
     finally:
         await nameservers.close()
+
+
+def etcd_cluster_id(written: str) -> int:
+    """The number that a setting names in hexadecimal; 0 for none. Raises SettingsError."""
+    if not written:
+        return 0
+    if not ETCD_CLUSTER_ID.fullmatch(written):
+        raise SettingsError(f"accept_etcd_cluster_id: {written!r} is not 16 hexadecimal digits")
+    return int(written, 16)
 
 
 def open_store(settings: OffsetSettings, stop: Stop, disk: Disk | None) -> Store:
@@ -126,7 +138,9 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
     def routes_changed(change: Change) -> None:
         groups.routes_changed(change)
 
-    routes = Routes(nameservers, routes_changed)
+    routes = Routes(
+        nameservers, routes_changed, store, etcd_cluster_id(settings.accept_etcd_cluster_id)
+    )
     table = routes.table
     brokers = Brokers(table, settings.cluster, settings.broker_timeout_seconds)
     watch = GroupWatch(settings.watchers_max)

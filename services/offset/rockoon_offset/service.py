@@ -32,7 +32,7 @@ from rockoon_offset.wire import (
     step_to_wire,
     target_from_wire,
 )
-from rockoon_proto.errors import InvalidArgument, NotReady, RockoonError
+from rockoon_proto.errors import InvalidArgument, RockoonError
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
 
@@ -101,7 +101,7 @@ class OffsetService(OffsetServiceServicer):
             )
 
     async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
-        self._require_routes()
+        self._routes.require()
         require(group=request.group)
         found = await self._resolver.query(request.group, queue_from_wire(request.queue))
         reply = pb.QueryReply(
@@ -115,7 +115,7 @@ class OffsetService(OffsetServiceServicer):
         return reply
 
     async def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.ResolveReply:
-        self._require_routes()
+        self._routes.require()
         require(group=request.group)
         bounded(request.queues)
         queues = [queue_from_wire(queue) for queue in request.queues]
@@ -172,7 +172,7 @@ class OffsetService(OffsetServiceServicer):
         return reply
 
     async def PlanReset(self, request: pb.PlanResetRequest, context: Any) -> pb.ResetPlan:
-        self._require_routes()
+        self._routes.require()
         require(group=request.group, topic=request.topic)
         plan = await self._plans.plan(
             request.group,
@@ -183,11 +183,11 @@ class OffsetService(OffsetServiceServicer):
         return self._plan_to_wire(plan)
 
     async def ApplyReset(self, request: pb.ApplyResetRequest, context: Any) -> pb.ResetPlan:
-        self._require_routes()
+        self._routes.require()
         return self._reset_to_wire(await self._plans.apply(request.reset_id, request.operator))
 
     async def UndoReset(self, request: pb.UndoResetRequest, context: Any) -> pb.ResetPlan:
-        self._require_routes()
+        self._routes.require()
         return self._reset_to_wire(await self._plans.undo(request.reset_id, request.operator))
 
     async def ListProgress(
@@ -202,7 +202,7 @@ class OffsetService(OffsetServiceServicer):
         )
 
     async def Lag(self, request: pb.LagRequest, context: Any) -> pb.LagReply:
-        self._require_routes()
+        self._routes.require()
         require(group=request.group)
         lags = await self._lags.lags(request.group, request.topic)
         return pb.LagReply(
@@ -257,7 +257,7 @@ class OffsetService(OffsetServiceServicer):
         return pb.ExportReply(content=content, entries=len(progress))
 
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
-        self._require_routes()
+        self._routes.require()
         if request.format == pb.ROCKETMQ:
             entries = from_rocketmq(request.content, request.broker)
         elif request.format == pb.JSON_LINES:
@@ -268,11 +268,6 @@ class OffsetService(OffsetServiceServicer):
             entries, request.operator, dry_run=request.dry_run, overwrite=request.overwrite
         )
         return pb.ImportReply(imported=map(step_to_wire, imported.steps), skipped=imported.skipped)
-
-    def _require_routes(self) -> None:
-        """Raises NotReady: before the first routes have arrived, what is unknown may well exist."""
-        if not self._routes.loaded.is_set():
-            raise NotReady(service="the offset service", reason="no nameserver has answered yet")
 
     def _members(self, group: str) -> list[pb.Member]:
         return [member_to_wire(lease) for lease in self._groups.membership.leases(group)]

@@ -60,4 +60,10 @@ class OffsetSettings:
     journal_bytes_max: int = setting(
         64 << 20, "size of the journal at which a snapshot is taken, bytes", minimum=4096
     )
+    accept_etcd_cluster_id: str = setting(
+        "",
+        "cluster id (16 hexadecimal digits) of an etcd that may replace the one that progress "
+        "belongs to: its topics and groups are then taken for those of the same names. It must "
+        "have all that have progress",
+    )
     watchers_max: int = setting(20_000, "WatchGroup streams at once", minimum=1)

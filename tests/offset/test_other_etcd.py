@@ -1,0 +1,153 @@
+"""The nameservers follow another etcd: revisions and incarnations there prove nothing here."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from offset.cluster import GROUP, TOPIC, Cluster, running
+
+from rockoon_offset.store import Store
+from rockoon_proto.errors import NotReady, from_rpc_error
+from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_runtime.process import Stop
+from rockoon_runtime.settings import SettingsError
+
+OURS, OTHER = 0x51, 0xDEAD
+
+
+async def read_half(cluster: Cluster) -> pb.Start:
+    """A member has read 4 of 10 messages, and everybody knows the routes."""
+    cluster.broker.queue(TOPIC).append(10)
+    await cluster.set_group(start_policy={"consume_from": "CONSUME_FROM_FIRST"})
+    start = await cluster.start_of()
+    assert not (await cluster.commit(4, start.epoch)).HasField("error")
+    await cluster.until_revision()
+    return start
+
+
+async def offsets(cluster: Cluster) -> list[int]:
+    return [entry.offset for entry in await cluster.progress()]
+
+
+async def resolve_failure(cluster: Cluster) -> NotReady | None:
+    request = pb.ResolveRequest(group=GROUP, member_id="m1", queues=[cluster.ref()])
+    try:
+        await cluster.stub.Resolve(request)
+    except grpc.RpcError as failure:
+        reason = from_rpc_error(failure, AssertionError)  # type: ignore[arg-type]
+        return reason if isinstance(reason, NotReady) else None
+    return None
+
+
+@pytest.mark.parametrize("revision", [1, 5000])
+@pytest.mark.parametrize("seen", ["seen", "missed"])
+async def test_routes_of_another_etcd_cost_nobody_its_place(
+    cluster: Cluster, seen: str, revision: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = await read_half(cluster)
+    if seen == "missed":
+        await cluster.stop_service()
+    await cluster.nameserver.lose_everything(revision, OTHER)
+    if seen == "missed":
+        await cluster.start_service()
+    await cluster.until(lambda: resolve_failure(cluster))
+    assert await offsets(cluster) == [4]
+    reason = await resolve_failure(cluster)
+    assert reason is not None
+    assert reason.retriable
+    assert "000000000000dead" in str(reason)
+    assert "it lacks topic orders, group billing" in str(reason)
+    # A reader that is under way needs no routes to go on.
+    assert (await cluster.commit(5, start.epoch)).offset == 5
+    # Also what this etcd tells later is not believed; and it is said once.
+    await cluster.create_topic("orders")
+    await cluster.delete_topic("orders")
+    assert await resolve_failure(cluster) is not None
+    assert await offsets(cluster) == [5]
+    errors = [entry for entry in caplog.records if entry.levelname == "ERROR"]
+    assert ["accept_etcd_cluster_id" in entry.message for entry in errors] == [True]
+
+
+async def test_when_the_old_etcd_is_back_everything_goes_on(cluster: Cluster) -> None:
+    start = await read_half(cluster)
+    nameserver = cluster.nameserver
+    topics, groups, revision = dict(nameserver.topics), dict(nameserver.groups), nameserver.revision
+    subscriptions = dict(nameserver.subscriptions)
+    await nameserver.lose_everything(5000, OTHER)
+    await cluster.until(lambda: resolve_failure(cluster))
+    await nameserver.stop()
+    nameserver.revision, nameserver.etcd_cluster_id = revision, OURS
+    nameserver.topics, nameserver.groups = topics, groups
+    nameserver.subscriptions = subscriptions
+    await nameserver.start()
+    await cluster.until(lambda: goes_on(cluster))
+    again = await cluster.start_of()
+    assert (again.offset, again.epoch) == (4, start.epoch)
+    # Deletions count again.
+    await cluster.delete_topic()
+    await cluster.until(lambda: is_empty(cluster))
+
+
+async def goes_on(cluster: Cluster) -> bool:
+    return await resolve_failure(cluster) is None
+
+
+async def is_empty(cluster: Cluster) -> bool:
+    return not await cluster.progress()
+
+
+async def test_an_operator_accepts_another_etcd_that_has_what_was_read(cluster: Cluster) -> None:
+    start = await read_half(cluster)
+    nameserver = cluster.nameserver
+    await nameserver.lose_everything(2, OTHER)
+    await cluster.until(lambda: resolve_failure(cluster))
+    cluster.more_settings["accept_etcd_cluster_id"] = f"{OTHER:016x}"
+    await cluster.restart_service()
+    reason = await resolve_failure(cluster)
+    assert "it lacks topic orders, group billing" in str(reason)
+    kept = cluster.broker.queue(TOPIC)
+    await cluster.create_topic(queues=2)
+    cluster.broker.queues[TOPIC, 0] = kept
+    await cluster.set_group(start_policy={"consume_from": "CONSUME_FROM_LAST"})
+    await cluster.restart_service()
+    again = await cluster.start_of()
+    assert (again.offset, again.epoch) == (4, start.epoch)
+    assert again.reason == pb.COMMITTED
+    assert not (await cluster.commit(6, again.epoch)).HasField("error")
+    # From now on it is the one, with or without the setting.
+    del cluster.more_settings["accept_etcd_cluster_id"]
+    await cluster.restart_service()
+    assert (await cluster.start_of()).offset == 6
+    await cluster.delete_topic()
+    await cluster.until(lambda: is_empty(cluster))
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_progress_from_before_identities_were_told_needs_a_queue_that_vouches_for_it(
+    cluster: Cluster, same: bool
+) -> None:
+    cluster.nameserver.etcd_cluster_id = 0
+    await cluster.restart_service()
+    await cluster.stop_service()
+    store = Store(cluster.store_path, lambda _: None)
+    store.write([store.ledger.counters._replace(etcd_cluster_id=0)])
+    store.close()
+    await cluster.start_service()
+    await read_half(cluster)
+    await cluster.stop_service()
+    cluster.nameserver.etcd_cluster_id = OURS
+    if not same:
+        await cluster.nameserver.lose_everything(5000, OTHER)
+    await cluster.start_service()
+    assert (await resolve_failure(cluster) is None) == same
+    assert await offsets(cluster) == [4]
+
+
+async def test_a_cluster_id_that_is_none_is_a_wrong_setting(tmp_path: Path) -> None:
+    settings = Cluster(tmp_path).settings(
+        nameservers=("127.0.0.1:1",), accept_etcd_cluster_id="dead"
+    )
+    with pytest.raises(ExceptionGroup) as failure:
+        async with running(settings, Stop()):
+            pass
+    assert failure.group_contains(SettingsError, match="16 hexadecimal digits")
