@@ -62,11 +62,15 @@ class NameServerStub:
     later is another incarnation.
     """
     ListTopics: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListTopicsRequest, _nameserver_pb2.ListTopicsReply]
+    """Every topic with its queues, in the order of names, from the cache."""
     CreateGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateGroupRequest, _nameserver_pb2.GroupReply]
+    """Create a consumer group. Subscribe can do it as well."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]
+    """Replace a group's configuration; its incarnation and subscriptions stay."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]
     """Delete a group with its subscriptions. Its progress is deleted by the offset service."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]
+    """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]
     """Record, once, that a group reads a topic. The revision of the record is what "a queue born
     after the group subscribed" is measured against; repeating the call returns the first one.
@@ -108,11 +112,15 @@ class NameServerAsyncStub(NameServerStub):
     later is another incarnation.
     """
     ListTopics: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListTopicsRequest, _nameserver_pb2.ListTopicsReply]  # type: ignore[assignment]
+    """Every topic with its queues, in the order of names, from the cache."""
     CreateGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateGroupRequest, _nameserver_pb2.GroupReply]  # type: ignore[assignment]
+    """Create a consumer group. Subscribe can do it as well."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]  # type: ignore[assignment]
+    """Replace a group's configuration; its incarnation and subscriptions stay."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
     """Delete a group with its subscriptions. Its progress is deleted by the offset service."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]  # type: ignore[assignment]
+    """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]  # type: ignore[assignment]
     """Record, once, that a group reads a topic. The revision of the record is what "a queue born
     after the group subscribed" is measured against; repeating the call returns the first one.
@@ -198,21 +206,24 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _nameserver_pb2.ListTopicsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_nameserver_pb2.ListTopicsReply, _abc.Awaitable[_nameserver_pb2.ListTopicsReply]]: ...
+    ) -> _typing.Union[_nameserver_pb2.ListTopicsReply, _abc.Awaitable[_nameserver_pb2.ListTopicsReply]]:
+        """Every topic with its queues, in the order of names, from the cache."""
 
     @_abc_1.abstractmethod
     def CreateGroup(
         self,
         request: _nameserver_pb2.CreateGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]: ...
+    ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]:
+        """Create a consumer group. Subscribe can do it as well."""
 
     @_abc_1.abstractmethod
     def UpdateGroup(
         self,
         request: _nameserver_pb2.UpdateGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]: ...
+    ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]:
+        """Replace a group's configuration; its incarnation and subscriptions stay."""
 
     @_abc_1.abstractmethod
     def DeleteGroup(
@@ -227,7 +238,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _nameserver_pb2.ListGroupsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_nameserver_pb2.ListGroupsReply, _abc.Awaitable[_nameserver_pb2.ListGroupsReply]]: ...
+    ) -> _typing.Union[_nameserver_pb2.ListGroupsReply, _abc.Awaitable[_nameserver_pb2.ListGroupsReply]]:
+        """Every group and every subscription, in the order of names, from the cache."""
 
     @_abc_1.abstractmethod
     def Subscribe(
