@@ -1,0 +1,186 @@
+"""Exactly once, with progress in the same database as its effects.
+
+    python exactly_once_sqlite.py 127.0.0.1:9876 orders orders.db
+
+Reads every message of a topic and adds up amounts per customer (bodies like "alice 30") in SQLite.
+Kill it whenever you like, as often as you like, and start it again: each message is counted once.
+
+How it works. A cluster delivers at least once: after a crash, what was handled and not yet
+committed comes again. Here the *fact that a message was handled* is a row, written in the same
+transaction as its effects. So the database has both or neither, and a message that comes again is
+recognised and left out.
+
+    handled     one row for each message whose effects are in the database
+    progress    per queue the offset below which everything is handled; rows of `handled` below it
+                are not needed any more and are deleted when it moves
+
+`progress` is written every few seconds, apart from the effects. That is safe: it only ever says
+what `handled` said before. One row for each queue would not be enough: handlers may finish out of
+order, and a message that failed comes again after its successors.
+
+The effects must be in this database: an e-mail sent by the handler can still be sent twice.
+"""
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import rockoon
+from rockoon.errors import StoreLocked
+from rockoon.kept_offset_store import Kept, KeptOffsetStore
+from rockoon.message import Message, MessageQueue
+from rockoon.own_start import Place
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS progress (
+    topic TEXT, broker TEXT, queue_id INTEGER, next_offset INTEGER, birth INTEGER,
+    PRIMARY KEY (topic, broker, queue_id)
+);
+CREATE TABLE IF NOT EXISTS handled (
+    topic TEXT, broker TEXT, queue_id INTEGER, queue_offset INTEGER,
+    PRIMARY KEY (topic, broker, queue_id, queue_offset)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS since (topic TEXT PRIMARY KEY, revision INTEGER);
+CREATE TABLE IF NOT EXISTS totals (customer TEXT PRIMARY KEY, amount INTEGER, orders INTEGER);
+"""
+THIS_QUEUE = "topic = ? AND broker = ? AND queue_id = ?"
+
+
+class SqliteKeeper:
+    """Keeps progress, and what is handled beyond it, in a database that it has for itself.
+
+    Used by one event loop; each call is one transaction and does not wait for another.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        assert self._database is not None, "load() comes first"
+        return self._database
+
+    async def load(self) -> Kept:
+        self._database = sqlite3.connect(self._path, timeout=0)
+        try:
+            # Two processes on one database would each count on being the only one.
+            self.database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self.database.execute("PRAGMA synchronous = FULL")
+            self.database.executescript(f"BEGIN EXCLUSIVE; {SCHEMA} COMMIT;")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise StoreLocked(path=self._path) from error
+        places = {
+            MessageQueue(*queue): Place(next_offset, birth)
+            for *queue, next_offset, birth in self.database.execute("SELECT * FROM progress")
+        }
+        return Kept(places, dict(self.database.execute("SELECT * FROM since")))
+
+    async def write(self, changed: Kept) -> None:
+        with self.database:
+            for queue, place in changed.places.items():
+                self._write_place((queue.topic, queue.broker, queue.queue_id), place)
+            self.database.executemany(
+                "INSERT OR REPLACE INTO since VALUES (?, ?)", changed.since.items()
+            )
+
+    def _write_place(self, queue: tuple[str, str, int], place: Place) -> None:
+        former = self.database.execute(
+            f"SELECT next_offset, birth FROM progress WHERE {THIS_QUEUE}", queue
+        ).fetchone()
+        self.database.execute(
+            "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?)",
+            (*queue, place.offset, place.birth),
+        )
+        # Going back, or to a new queue of the same name: these offsets are other messages now.
+        is_other = former is not None and (place.offset < former[0] or place.birth != former[1])
+        below = "" if is_other else f" AND queue_offset < {int(place.offset)}"
+        self.database.execute(f"DELETE FROM handled WHERE {THIS_QUEUE}{below}", queue)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def once(
+        self,
+        messages: Sequence[Message],
+        write: Callable[[sqlite3.Connection, Message], None],
+    ) -> int:
+        """Let `write` add the effects of each message that has none yet, in one transaction.
+
+        Returns:
+            How many had none. When `write` raises, nothing has happened.
+        """
+        news = 0
+        with self.database:
+            for message in messages:
+                place = (message.queue.topic, message.queue.broker, message.queue.queue_id)
+                if not self._is_handled(place, message.queue_offset):
+                    self.database.execute(
+                        "INSERT INTO handled VALUES (?, ?, ?, ?)", (*place, message.queue_offset)
+                    )
+                    write(self.database, message)
+                    news += 1
+        return news
+
+    def _is_handled(self, queue: tuple[str, str, int], queue_offset: int) -> bool:
+        found = self.database.execute(
+            f"SELECT 1 FROM progress WHERE {THIS_QUEUE} AND next_offset > ?"
+            f" UNION ALL SELECT 1 FROM handled WHERE {THIS_QUEUE} AND queue_offset = ?",
+            (*queue, queue_offset, *queue, queue_offset),
+        )
+        return found.fetchone() is not None
+
+
+def add_up(database: sqlite3.Connection, message: Message) -> None:
+    customer, amount = message.body.decode().split()
+    database.execute(
+        "INSERT INTO totals VALUES (?, ?, 1) ON CONFLICT (customer) DO UPDATE"
+        " SET amount = amount + excluded.amount, orders = orders + 1",
+        (customer, int(amount)),
+    )
+
+
+async def consume(
+    nameservers: str, topic: str, keeper: SqliteKeeper, *, commit_seconds: float = 5.0
+) -> None:
+    """Count the messages of a topic until it is cancelled."""
+
+    async def handle(messages: list[Message]) -> None:
+        keeper.once(messages, add_up)
+
+    async with (
+        rockoon.connect(nameservers) as cluster,
+        cluster.push_consumer(
+            "totals",
+            {topic: "*"},
+            handle,
+            mode="broadcasting",
+            member_id="counter-1",
+            offset_store=KeptOffsetStore(cluster, "totals", keeper),
+            consume_from="first",
+            batch_max=64,
+            commit_seconds=commit_seconds,
+        ) as consumer,
+    ):
+        await consumer.wait()
+
+
+def totals(path: str) -> dict[str, tuple[int, int]]:
+    """Amount and number of orders of each customer; not while `consume` has the database."""
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("SELECT customer, amount, orders FROM totals ORDER BY customer")
+        return {customer: (amount, orders) for customer, amount, orders in rows}
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(consume(sys.argv[1], sys.argv[2], SqliteKeeper(sys.argv[3])))
+    except KeyboardInterrupt:
+        for customer, (amount, orders) in totals(sys.argv[3]).items():
+            sys.stdout.write(f"{customer}: {amount} in {orders} orders\n")

@@ -1,0 +1,73 @@
+"""The exactly-once example in a process of its own that kills itself at a chosen step.
+
+python doomed_counter.py NAMESERVERS TOPIC DATABASE MESSAGES STEP
+
+Steps are what lies between any two things that the example does to its database. With STEP 0 it
+ends by itself when progress says that all messages are handled.
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rockoon.kept_offset_store import Kept
+from rockoon.message import Message
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "examples"))
+
+from exactly_once_sqlite import SqliteKeeper, consume
+
+
+class DoomedKeeper(SqliteKeeper):
+    def __init__(self, path: str, messages: int, step: int) -> None:
+        super().__init__(path)
+        self._messages = messages
+        self._steps_left = step
+        self.all_handled = asyncio.Event()
+
+    def _step(self, where: str) -> None:
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            sys.stdout.write(where + "\n")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def once(
+        self, messages: Sequence[Message], write: Callable[[sqlite3.Connection, Message], None]
+    ) -> int:
+        def write_and_step(database: sqlite3.Connection, message: Message) -> None:
+            self._step("handled, no effect yet")
+            write(database, message)
+            self._step("within a transaction")
+
+        news = super().once(messages, write_and_step)
+        # As likely as the many steps within.
+        for _ in range(len(messages)):
+            self._step("effects stored, progress not")
+        return news
+
+    async def write(self, changed: Kept) -> None:
+        for _ in range(64):
+            self._step("before progress")
+        await super().write(changed)
+        for _ in range(64):
+            self._step("progress stored")
+        (done,) = self.database.execute("SELECT sum(next_offset) FROM progress").fetchone()
+        if done == self._messages:
+            self.all_handled.set()
+
+
+async def main(nameservers: str, topic: str, path: str, messages: str, step: str) -> None:
+    keeper = DoomedKeeper(path, int(messages), int(step))
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(consume(nameservers, topic, keeper, commit_seconds=0.02))
+        await keeper.all_handled.wait()
+        counting.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:6]))
