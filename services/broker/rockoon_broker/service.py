@@ -18,6 +18,7 @@ from rockoon_broker.expressions import expression_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.record import decode_record, encode_host
 from rockoon_proto.errors import (
@@ -72,16 +73,14 @@ def varint(number: int) -> bytes:
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
-    """Register every method; Pull with its own serialiser, which is found first."""
+    """Register every method, and Pull once more with its own serialiser: the last one counts."""
+    broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
     pull = grpc.unary_unary_rpc_method_handler(
-        service.pull,
+        service.Pull,
         request_deserializer=broker_pb2.PullRequest.FromString,
         response_serializer=PullAnswer.serialized,
     )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(SERVICE_NAME, {"Pull": pull}),)
-    )
-    broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
+    server.add_registered_method_handlers(SERVICE_NAME, {"Pull": pull})
 
 
 class BrokerService(broker_pb2_grpc.BrokerServicer):
@@ -89,7 +88,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     Args:
         tasks: owns the tasks that read AppendStreams.
-        clock: for `as_of_ms`.
+        clock: for `as_of_ms`, and for how long a call has kept others waiting.
     """
 
     def __init__(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
@@ -152,13 +151,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             request.route_revision,
         )
 
-    async def Pull(self, request: broker_pb2.PullRequest, context: object) -> broker_pb2.PullReply:
-        answer = await self.pull(request, context)
-        answer.reply.frames = answer.frames
-        return answer.reply
-
-    async def pull(self, request: broker_pb2.PullRequest, context: object) -> PullAnswer:
-        """Pull, with frames that are not copied."""
+    async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
+        self, request: broker_pb2.PullRequest, context: object
+    ) -> PullAnswer:
         check_offset(request.offset)
         for name in ("max_messages", "max_bytes", "wait_ms"):
             if getattr(request, name) < 0:
@@ -202,10 +197,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         await broker.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
         )
-        return broker_pb2.QueueStatusReply(
-            queues=[queue_state(broker, queue) for queue in request.queues],
-            as_of_ms=self._clock.now_ms(),
-        )
+        states = [
+            queue_state(broker, queue, request.with_residency)
+            async for queue in in_turns(request.queues, self._clock)
+        ]
+        return broker_pb2.QueueStatusReply(queues=states, as_of_ms=self._clock.now_ms())
 
     async def SearchOffset(
         self, request: broker_pb2.SearchOffsetRequest, context: object
@@ -219,7 +215,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
         )
         reply = broker_pb2.SearchOffsetReply()
-        for queue in request.queues:
+        async for queue in in_turns(request.queues, self._clock):
             found = reply.offsets.add(queue=queue)
             try:
                 broker.served(queue.topic, queue.queue_id)
@@ -295,12 +291,16 @@ def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
     return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
 
 
-def queue_state(broker: Broker, queue: broker_pb2.BrokerQueue) -> broker_pb2.QueueState:
+def queue_state(
+    broker: Broker, queue: broker_pb2.BrokerQueue, with_residency: bool
+) -> broker_pb2.QueueState:
     try:
         broker.served(queue.topic, queue.queue_id)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
-    status: QueueStatus = broker.store.queue_status(queue.topic, queue.queue_id)
+    status: QueueStatus = broker.store.queue_status(
+        queue.topic, queue.queue_id, with_residency=with_residency
+    )
     # Fields that are None stay absent.
     return broker_pb2.QueueState(
         queue=queue,

@@ -88,7 +88,8 @@ class QueueStatus:
     """Whether the oldest message is close enough to the log's end to count as in memory
     (DefaultMessageStore#estimateInMemByCommitOffset); None for an empty queue."""
     first_entry_pages_resident: bool | None
-    """Whether its pages are in memory; None for an empty queue or where the system cannot say."""
+    """Whether its pages are in memory; None when that was not asked, for an empty queue, or where
+    the system cannot say."""
     log_min_offset: int
     """Physical offset."""
     log_max_offset: int
@@ -197,7 +198,9 @@ class Reader:
                 high = middle
         return low if boundary is Boundary.LOWER else max(low - 1, first)
 
-    def status(self, topic: str, queue_id: int, visible_end: int) -> QueueStatus:
+    def status(
+        self, topic: str, queue_id: int, visible_end: int, with_residency: bool
+    ) -> QueueStatus:
         """See `Store.queue_status`."""
         log_min = self._log.min_offset
         queue = self._queues.find(topic, queue_id)
@@ -213,7 +216,9 @@ class Reader:
             first_store_timestamp_ms=self._store_time_ms(queue, low),
             last_store_timestamp_ms=self._store_time_ms(queue, queue.max_offset - 1),
             first_entry_in_memory_by_distance=visible_end - position <= self._in_memory_bytes,
-            first_entry_pages_resident=self._pages_resident(position, size),
+            first_entry_pages_resident=(
+                self._pages_resident(position, size) if with_residency else None
+            ),
             log_min_offset=log_min,
             log_max_offset=visible_end,
         )

@@ -505,9 +505,16 @@ class Store:
         """
         return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
 
-    def queue_status(self, topic: str, queue_id: int) -> QueueStatus:
-        """A queue's offsets, times, and whether its oldest message is in memory."""
-        return self._reader.status(topic, queue_id, self._dispatched_end)
+    def queue_status(
+        self, topic: str, queue_id: int, *, with_residency: bool = False
+    ) -> QueueStatus:
+        """A queue's offsets, times, and whether its oldest message is in memory.
+
+        Args:
+            topic, queue_id: the queue.
+            with_residency: also ask the system for the message's pages, which is slow.
+        """
+        return self._reader.status(topic, queue_id, self._dispatched_end, with_residency)
 
     # Ending.
 

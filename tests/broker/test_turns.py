@@ -1,0 +1,73 @@
+"""A call that asks about thousands of queues keeps nobody else waiting for all of it."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker.clock import SystemClock
+from rockoon_broker.turns import in_turns
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import running_broker
+from support.broker_routes import BrokerRoutes
+
+QUEUES_MAX = 4096
+TRIES = 5
+
+
+async def share_of_longest_stall(work: Coroutine[Any, Any, Any]) -> float:
+    """The longest time between two ticks of another task, as a share of the whole work's."""
+    longest = 0.0
+    loop = asyncio.get_running_loop()
+
+    async def heartbeat() -> None:
+        nonlocal longest
+        last = loop.time()
+        while True:
+            await asyncio.sleep(0)
+            now = loop.time()
+            longest, last = max(longest, now - last), now
+
+    async with asyncio.TaskGroup() as tasks:
+        beating = tasks.create_task(heartbeat(), name="heartbeat")
+        await asyncio.sleep(0)
+        began = loop.time()
+        await work
+        took = loop.time() - began
+        await asyncio.sleep(0)
+        beating.cancel()
+    return longest / took
+
+
+async def test_what_takes_long_in_all_is_done_in_turns() -> None:
+    handed_out = []
+
+    async def work(turn_seconds: float) -> None:
+        async for item in in_turns(range(200), SystemClock(), turn_seconds):
+            until = time.monotonic() + 0.001
+            while time.monotonic() < until:
+                pass
+            handed_out.append(item)
+
+    assert await share_of_longest_stall(work(3600)) > 0.9
+    assert min([await share_of_longest_stall(work(0.005)) for _ in range(TRIES)]) < 0.3
+    assert handed_out == list(range(200)) * (TRIES + 1)
+
+
+@pytest.mark.parametrize("method", ["QueueStatus", "SearchOffset"])
+async def test_a_call_about_very_many_queues_lets_others_in_between(
+    tmp_path: Path, nameserver: BrokerRoutes, method: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, *[b"x"] * 64)
+        queues = [pb.BrokerQueue(topic="T", queue_id=0)] * QUEUES_MAX
+        request: Any = pb.QueueStatusRequest(queues=queues, with_residency=True)
+        if method == "SearchOffset":
+            request = pb.SearchOffsetRequest(queues=queues, timestamp_ms=1 << 40)
+        # The best of a few: a busy machine stalls everybody, but not each time.
+        shares = [await share_of_longest_stall(broker.call(method, request)) for _ in range(TRIES)]
+        assert min(shares) < 0.3, shares
