@@ -401,6 +401,7 @@ def test_a_record_lost_in_the_middle_keeps_later_files_aside(tmp_path: Path) -> 
     owner.store.close()
     root = tmp_path / "s"
     (root / "recoveryPoint").unlink()
+    (root / "checkpoint").unlink()
     poke(root / "commitlog" / f"{4096:020d}", 100, b"?")
     after = recovered(settings(root))
     assert len(after.bodies()) == 3

@@ -136,6 +136,15 @@ async def open_broker(
         recovery.reason or "stopped cleanly",
         len(broker.table.served),
     )
+    if recovery.set_aside:
+        log.warning(
+            "the log ends at offset %d; what stood behind it, %d bytes with %d whole records that "
+            "were not known to be durable, is kept in %s",
+            recovery.log_end,
+            recovery.bytes_cleared,
+            recovery.records_set_aside,
+            ", ".join(map(str, recovery.set_aside)),
+        )
     return broker
 
 

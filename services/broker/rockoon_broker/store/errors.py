@@ -32,6 +32,19 @@ class UnexpectedFile(StoreLayoutError):
         super().__init__(f"{path}: {reason}{sizes}")
 
 
+class StoreDamaged(StoreError):
+    """Bytes that were durable are not what they were.
+
+    At a start nothing was changed. `path` names the file and `position` the byte in it.
+    """
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        self.path = path
+        self.position = position
+        self.reason = reason
+        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+
+
 class StoreFailed(StoreError):
     """A sync failed, so what is on the disk is no longer known.
 

@@ -11,7 +11,9 @@ What is established, in this order:
 4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
    later files go, and the bytes behind it become zero, durably, before anything is appended.
    RocketMQ leaves those bytes; then newer and shorter records can end exactly where an old one
-   begins, and the next recovery takes the old one for the newest.
+   begins, and the next recovery takes the old one for the newest. What is cut off is copied to
+   `lost` before. Where a record behind the end is known to have been durable, the end is damage
+   (damage.py): the start is refused, with the log as it was.
 5. Every record read is dispatched by the queue offset that it bears.
 
 So the work is proportional to what lies behind the boundary, and doing it twice does no harm: a
@@ -21,17 +23,20 @@ the others is then never repaired.
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rockoon_broker.store.consume_queue import ConsumeQueues
+from rockoon_broker.store.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dispatch import dispatch, first_break
 from rockoon_broker.store.dropped_topics import DroppedTopics, PointState
-from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_broker.store.log_scan import LogScan
 from rockoon_broker.store.markers import (
+    CHECKPOINT_FILE,
+    RECOVERY_POINT_FILE,
     AbortFile,
     RecoveryPoint,
     new_lineage,
@@ -41,12 +46,15 @@ from rockoon_broker.store.markers import (
 )
 from rockoon_broker.store.settled import LogFiles, ends_are_true, settled_end
 from rockoon_format.batch import scan
+from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.record import MAGIC_BLANK
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
 LOST_DIRECTORY = "lost"
 
+_BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
 _OUTSIDE = "the recovery point lies outside the CommitLog"
 
 
@@ -72,6 +80,10 @@ class Recovery:
     bytes_scanned: int
     bytes_cleared: int
     """Bytes behind the end that had to be made zero."""
+    set_aside: tuple[Path, ...] = ()
+    """Files in `lost` that hold what this start cut off."""
+    records_set_aside: int = 0
+    """Whole records in them: not known to have been durable, but they may have been."""
 
 
 class Recoverer:
@@ -101,12 +113,14 @@ class Recoverer:
         self._queues = queues
         self._dropped = dropped
         self._abort = abort
+        self._set_aside: list[Path] = []
 
     def run(self) -> Recovery:
         """Recover.
 
         Raises:
             StoreLayoutError: files that this configuration cannot read; nothing was changed.
+            StoreDamaged: records that were durable cannot be reached; the log was not changed.
             UnstorableTopic: the log holds a record whose topic cannot have a queue.
         """
         starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
@@ -118,6 +132,12 @@ class Recoverer:
         abort = self._abort.read()
         point = read_recovery_point(self._root)
         reason = self._why_not(point, abort, starts)
+        log = LogFiles(self._log, self._file_bytes, starts, self._disk)
+        settled = starts[0] if starts else 0
+        if reason and starts:
+            if reason != _OUTSIDE:
+                settled = self._settled(log)
+            self._refuse_damage(log, settled, self._known_durable(point, abort, reason))
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage)
         if not starts:
@@ -131,40 +151,65 @@ class Recoverer:
             reason = self._what_is_missing(point)
             if reason:
                 boundary = starts[0]
+                self._refuse_damage(log, boundary, KnownDurable(end=point.log_end))
                 lineage = new_lineage()
                 self._abort.create(lineage)
                 self._load(boundary)
-        elif reason != _OUTSIDE:
-            boundary = self._begin_at_settled(starts)
         else:
+            boundary = settled
             self._load(boundary)
+            if boundary > starts[0] and not ends_are_true(log, self._queues):
+                boundary = starts[0]
+                self._refuse_damage(log, boundary, self._known_durable(point, abort, reason))
+                self._load(boundary)
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
+        records_behind = count_records(log, walk.end, self._disk)
         starts, cleared = self._cut(starts, walk.end, boundary)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
-        return self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
+        result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
+        return replace(result, set_aside=tuple(self._set_aside), records_set_aside=records_behind)
 
     def _load(self, boundary: int) -> None:
         self._queues.load(boundary)
         self._drop_marked()
 
-    def _begin_at_settled(self, starts: list[int]) -> int:
-        """Load the queues without a recovery point; returns the boundary.
+    def _settled(self, log: LogFiles) -> int:
+        """The boundary without a recovery point.
 
         Only where nothing says that something is damaged: then all has to be looked at.
         """
-        log = LogFiles(self._log, self._file_bytes, starts, self._disk)
         checkpoint = read_checkpoint(self._root)
-        boundary = settled_end(
-            log, self._root / QUEUES_DIRECTORY, self._queues.file_bytes, checkpoint, self._disk
+        queues = self._root / QUEUES_DIRECTORY
+        return settled_end(log, queues, self._queues.file_bytes, checkpoint, self._disk)
+
+    def _known_durable(
+        self, point: RecoveryPoint | None, abort: bytes | None, reason: str
+    ) -> KnownDurable:
+        """What was durable, as far as another file than an unusable recovery point knows."""
+        if reason == _OUTSIDE and point is not None:
+            return KnownDurable(end=point.log_end)
+        checkpoint = read_checkpoint(self._root)
+        if abort is None or abort:
+            return KnownDurable(end=checkpoint.confirm_offset)
+        # A RocketMQ broker crashed: its confirm offset may be ahead of the disk, its time is not.
+        return KnownDurable(before_ms=checkpoint.log_timestamp_ms - SAFETY_MARGIN_MS)
+
+    def _refuse_damage(self, log: LogFiles, boundary: int, durable: KnownDurable) -> None:
+        damage = find_damage(log, boundary, durable, self._disk)
+        if damage is None:
+            return
+        position = damage.position % self._file_bytes
+        raise StoreDamaged(
+            log.path_of(damage.position - position),
+            position,
+            f"no whole record is there, and a durable one follows at offset {damage.next_record}; "
+            "nothing was changed. Restore the store from a copy. Or give up all messages from "
+            f"there on: delete {CHECKPOINT_FILE} and {RECOVERY_POINT_FILE}, and the next start "
+            f"moves them to {self._root / LOST_DIRECTORY}",
         )
-        self._load(boundary)
-        if boundary > starts[0] and not ends_are_true(log, self._queues):
-            boundary = starts[0]
-            self._load(boundary)
-        return boundary
 
     def _walk(
         self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
@@ -261,6 +306,7 @@ class Recoverer:
         if kept:
             fd = self._disk.open(self._log / offset_to_file_name(kept[-1]))
             try:
+                self._keep_tail(fd, kept[-1], end - kept[-1])
                 cleared += self._disk.write_zeros(fd, end - kept[-1], self._file_bytes)
             finally:
                 self._disk.close(fd)
@@ -282,15 +328,51 @@ class Recoverer:
         if empty:
             self._disk.unlink(path)
             return 0
+        target = self._place_in_lost(start)
+        self._disk.rename(path, target)
+        self._disk.sync_directory(target.parent)
+        self._set_aside.append(target)
+        return self._file_bytes
+
+    def _keep_tail(self, source: int, start: int, position: int) -> None:
+        """Copy what a file holds from `position` on to `lost`, durably; a blank alone is nothing.
+
+        Raises:
+            OSError: there is no room for the copy: then it stays where it is.
+        """
+        ranges = list(self._disk.nonzero_ranges(source, position, self._file_bytes))
+        if not ranges:
+            return
+        low, high = ranges[0]
+        if len(ranges) == 1 and low == position:
+            data = self._disk.pread(source, high - low, low)
+            if data[4:8] == _BLANK and not data[8:].strip(b"\0"):
+                return
+        target = self._place_in_lost(start + position)
+        copy = self._disk.open(target, create=True)
+        try:
+            for low, high in ranges:
+                data = self._disk.pread(source, high - low, low)
+                # Zeros behind the last byte say nothing.
+                self._disk.write_all(copy, data.rstrip(b"\0"), low - position)
+            self._disk.fdatasync(copy)
+        finally:
+            self._disk.close(copy)
+        self._disk.sync_directory(target.parent)
+        self._set_aside.append(target)
+
+    def _place_in_lost(self, offset: int) -> Path:
+        """A path in `lost` that is free, named after the physical offset of its first byte."""
         lost = self._root / LOST_DIRECTORY
-        self._disk.make_directory(lost)
-        target = lost / path.name
+        for changed in self._disk.make_directory(lost):
+            self._disk.sync_directory(changed)
+        name = offset_to_file_name(offset)
+        target = lost / name
         number = 0
         while target.exists():
             number += 1
-            target = lost / f"{path.name}.{number}"
-        self._disk.rename(path, target)
-        return self._file_bytes
+            target = lost / f"{name}.{number}"
+        return target
 
     def _sync(self, path: Path) -> None:
         fd = self._disk.open(path)

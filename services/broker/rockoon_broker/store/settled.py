@@ -39,10 +39,14 @@ class LogFiles:
     """
 
     def __init__(self, directory: Path, file_bytes: int, starts: list[int], disk: Disk) -> None:
-        self._directory = directory
+        self.directory = directory
         self._disk = disk
         self.file_bytes = file_bytes
         self.starts = starts
+
+    def path_of(self, start: int) -> Path:
+        """Path of the file that starts at a physical offset."""
+        return self.directory / offset_to_file_name(start)
 
     def record(self, offset: int, size: int = 0) -> Scan | None:
         """The record at a physical offset, None if there is no whole one of that size there.
@@ -69,7 +73,7 @@ class LogFiles:
         start = offset - offset % self.file_bytes
         if start not in self.starts:
             return b""
-        fd = self._disk.open_reading(self._directory / offset_to_file_name(start))
+        fd = self._disk.open_reading(self.path_of(start))
         try:
             return self._disk.pread(fd, count, offset - start)
         finally:

@@ -1,0 +1,143 @@
+"""Files of the right size whose bytes changed: told from what a crash tears, found and named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.settings import StoreSettings
+from support.store_directory import Owner, crashed_copy, recovered, settings
+
+BODIES = [b"body %03d" % number for number in range(100)]
+LOG_FILE_BYTES = 1 << 20
+
+
+def poke(path: Path, position: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file of a store but the lock."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def closed(root: Path) -> StoreSettings:
+    configured = settings(root, commit_log_file_bytes=LOG_FILE_BYTES)
+    owner = Owner(configured)
+    for body in BODIES:
+        owner.append("T", 0, [body])
+    owner.store.close()
+    return configured
+
+
+def log_of(root: Path) -> Path:
+    return min((root / "commitlog").iterdir())
+
+
+def break_body(root: Path, body: bytes) -> None:
+    log = log_of(root)
+    poke(log, log.read_bytes().find(body), b"X")
+
+
+# The CommitLog.
+
+
+def test_a_flipped_byte_before_durable_records_refuses_the_start_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    configured = closed(tmp_path)
+    (tmp_path / "recoveryPoint").unlink()
+    break_body(tmp_path, BODIES[30])
+    before = tree(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="nothing was changed") as refused:
+            Owner(configured)
+        assert refused.value.path == log_of(tmp_path)
+        record = log_of(tmp_path).read_bytes()[refused.value.position :]
+        assert record[88:96] == b"Xody 030"
+        assert tree(tmp_path) == before
+
+
+def test_damage_below_the_recovery_point_refuses_the_start(tmp_path: Path) -> None:
+    """A lost queue makes the start read everything; only then it sees the log."""
+    configured = closed(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue/T/0")
+    break_body(tmp_path, BODIES[30])
+    log = log_of(tmp_path).read_bytes()
+    for _ in range(2):
+        with pytest.raises(StoreDamaged):
+            Owner(configured)
+        assert log_of(tmp_path).read_bytes() == log
+
+
+def test_the_damage_can_be_cut_out_with_everything_behind_it_kept_aside(tmp_path: Path) -> None:
+    configured = closed(tmp_path)
+    (tmp_path / "recoveryPoint").unlink()
+    (tmp_path / "checkpoint").unlink()
+    break_body(tmp_path, BODIES[30])
+    before = log_of(tmp_path).read_bytes()
+    after = recovered(configured)
+    assert after.bodies() == BODIES[:30]
+    (kept,) = after.store.recovery.set_aside
+    assert kept.read_bytes() == before[int(kept.name) :].rstrip(b"\0")
+    assert after.store.recovery.records_set_aside == 69
+    assert after.append("T", 0, [b"goes on"]).first_queue_offset == 30
+    after.store.close()
+
+
+def test_whole_records_behind_a_torn_one_are_kept_aside_where_no_sync_is_known(
+    tmp_path: Path,
+) -> None:
+    """After a power cut this is no damage: nobody knows that the torn record was ever synced."""
+    configured = settings(tmp_path / "s", commit_log_file_bytes=LOG_FILE_BYTES)
+    owner = Owner(configured)
+    for body in BODIES[:10]:
+        owner.append("T", 0, [body])
+    owner.write_point()
+    for body in BODIES[10:]:
+        owner.append("T", 0, [body])
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    break_body(root, BODIES[30])
+    after = recovered(configured, root)
+    assert after.store.recovery.reason == "recovery point"
+    assert after.bodies() == BODIES[:30]
+    assert after.store.recovery.records_set_aside == 69
+    (kept,) = after.store.recovery.set_aside
+    assert kept.parent == root / "lost"
+    assert all(body in kept.read_bytes() for body in BODIES[31:])
+    after.store.close()
+    again = recovered(configured, root)
+    assert again.store.recovery.set_aside == ()
+    again.store.close()
+
+
+def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> None:
+    """It does not clear what it cuts off, so old records stand there, where they always stood."""
+    configured = closed(tmp_path)
+    (tmp_path / "recoveryPoint").unlink()
+    (tmp_path / "abort").write_text("4711")
+    after = recovered(configured)
+    end = after.store.log_end_offset
+    after.clock.time_ms += 10_000
+    after.append("T", 0, [b"newer"])
+    after.store.close()
+    (tmp_path / "recoveryPoint").unlink()
+    (tmp_path / "abort").write_text("4711")
+    log = log_of(tmp_path)
+    whole = log.read_bytes()
+    size = int.from_bytes(whole[end : end + 4])
+    stale_at = end + size + 7
+    stale = bytearray(whole[:size])
+    stale[28:36] = stale_at.to_bytes(8)
+    poke(log, end + size, b"\x01" * 7 + bytes(stale))
+    last = recovered(configured)
+    assert last.bodies() == [*BODIES, b"newer"]
+    last.store.close()
