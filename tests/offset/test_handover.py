@@ -223,6 +223,7 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param == "real":
         async with Cluster(tmp_path) as cluster:
             await cluster.create_topic(queues=2)
+            await cluster.set_group()
             yield Service(cluster.stub, cluster.nameserver.revision)
         return
     async with FakeCluster() as fake, aio.insecure_channel(fake.offset.listener.address) as channel:

@@ -227,7 +227,7 @@ async def test_lag_is_never_negative(cluster: Cluster) -> None:
 
 async def test_lag_of_a_group_that_does_not_exist(cluster: Cluster) -> None:
     with pytest.raises(Exception, match="does not exist"):
-        await lag(cluster)
+        await cluster.stub.Lag(pb.LagRequest(group="nobody"))
 
 
 async def export(cluster: Cluster, format_: Any, **more: Any) -> bytes:

@@ -79,6 +79,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_where_a_group_starts_over_the_life_of_a_topic(world: World) -> None:
     config = ns.TopicConfig(name="orders")
     await world.change("CreateTopic", ns.CreateTopicRequest(config=config, placements=PLACED))
+    group = ns.GroupConfig(name="billing")
+    await world.change("CreateGroup", ns.CreateGroupRequest(config=group))
     # LAST on an empty queue, then a stop, then messages, then a start.
     assert await world.start(0) == ("LAST", 0)
     await world.send(0, 5)

@@ -240,6 +240,7 @@ async def test_a_re_created_group_is_a_new_group(cluster: Cluster, seen: str) ->
         await cluster.start_service()
     else:
         await cluster.until(lambda: _is_empty(cluster))
+        await cluster.set_group()
     assert await cluster.progress() == []
     assert told(await cluster.start_of()) == ("LAST", 100, 0)
 
@@ -262,6 +263,22 @@ async def test_an_etcd_that_lost_everything_costs_nobody_its_place(
         await cluster.start_service()
     await cluster.until(lambda: "nothing of it is dropped" in caplog.text)
     assert [entry.offset for entry in await cluster.progress()] == [10]
+
+
+async def test_resolving_creates_no_group(cluster: Cluster) -> None:
+    start = await cluster.start_of(group="typo")
+    assert start.error.code == Error.GROUP_NOT_FOUND
+    assert "typo" not in cluster.nameserver.groups
+    assert not await cluster.progress("typo")
+
+
+async def test_a_late_reader_does_not_revive_a_deleted_group(cluster: Cluster) -> None:
+    await cluster.start_of()
+    await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+    await cluster.until_revision()
+    assert (await cluster.start_of()).error.code == Error.GROUP_NOT_FOUND
+    assert GROUP not in cluster.nameserver.groups
+    assert not await cluster.progress()
 
 
 async def test_every_queue_gets_its_own_answer(cluster: Cluster) -> None:

@@ -35,8 +35,15 @@ class Subscriptions:
             return None
         return Subscription(known, revision)
 
-    async def find_or_record(self, group: str, topic: str) -> Subscription:
-        """The subscription, recorded if it is not known; creates the group with it.
+    async def find_or_record(
+        self, group: str, topic: str, *, create_group: bool = False
+    ) -> Subscription:
+        """The subscription, recorded if it is not known.
+
+        Args:
+            group: its name.
+            topic: what it reads.
+            create_group: make the group, too, when it does not exist.
 
         Raises:
             RockoonError: no nameserver could record it, or it refused to.
@@ -44,7 +51,7 @@ class Subscriptions:
         found = self.find(group, topic)
         if found is not None:
             return found
-        request = SubscribeRequest(group=group, topic=topic, create_group=True)
+        request = SubscribeRequest(group=group, topic=topic, create_group=create_group)
         reply = await self._nameservers.call(
             lambda stub: stub.Subscribe(
                 request, timeout=CALL_SECONDS_MAX, metadata=self._nameservers.metadata

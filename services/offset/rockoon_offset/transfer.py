@@ -192,7 +192,9 @@ class Importer:
     ) -> str:
         """Store one entry; returns why not, or nothing."""
         try:
-            subscription = await self._subscriptions.find_or_record(group, step.queue.topic)
+            subscription = await self._subscriptions.find_or_record(
+                group, step.queue.topic, create_group=True
+            )
         except RockoonError as reason:
             return str(reason)
         if self._table.birth_or_none(step.queue) != step.incarnation:
