@@ -120,7 +120,7 @@ class TopicNotFound(RockoonError):
     code = Error.TOPIC_NOT_FOUND
     status = StatusCode.NOT_FOUND
     retriable = False
-    sentence = "topic {topic!r} does not exist: create it with `rockoon topic create {topic}`"
+    sentence = "topic {topic!r} does not exist"
 
 
 class QueueNotFound(RockoonError):

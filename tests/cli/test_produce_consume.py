@@ -181,9 +181,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(rockoon: Any, topic: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["produce", "absent"], "topic 'absent' does not exist: create it with"),
-        (["consume", "absent"], "topic 'absent' does not exist: create it with"),
-        (["consume", "absent", "--group", "g"], "topic 'absent' does not exist"),
+        (["produce", "absent"], "topic 'absent' does not exist: create it with `rockoon topic cr"),
+        (["consume", "absent"], "create it with `rockoon topic create absent`"),
+        (["consume", "absent", "--group", "g"], "with `rockoon topic create absent`"),
+        (["consume", "a|b"], "with `rockoon topic create 'a|b'`"),
+        (["produce", ""], "'' is not a topic name: the topic is empty"),
+        (["consume", "a b"], "'a b' is not a topic name: "),
         (["produce", "TAKEN", "--file", "no/such.file"], "no/such.file: No such file"),
         (["consume", "TAKEN", "--group", "not a name"], "'not a name' is not a consumer group"),
         (["consume", "TAKEN", "--tags", "||"], "is not a subscription expression"),

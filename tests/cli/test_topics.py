@@ -1,5 +1,6 @@
 """`rockoon topic`: topics are made, shown, grown and deleted."""
 
+import re
 from typing import Any
 
 import pytest
@@ -52,9 +53,11 @@ def test_lists_are_json_for_programs(rockoon: Any) -> None:
         (["create", "no spaces"], "'no spaces' is not a topic name"),
         (["create", "x" * 200], "is not a topic name"),
         (["create", "new", "--add", "broker-z=1"], "no live broker is named 'broker-z'"),
-        (["describe", "absent"], "topic 'absent' does not exist: create it with"),
-        (["expand", "absent", "--queues", "1"], "topic 'absent' does not exist"),
-        (["delete", "absent", "--yes"], "topic 'absent' does not exist"),
+        (["describe", "absent"], "topic 'absent' does not exist$"),
+        (["describe", ""], "topic '' does not exist$"),
+        (["expand", "absent", "--queues", "1"], "topic 'absent' does not exist$"),
+        (["delete", "absent", "--yes"], "topic 'absent' does not exist$"),
+        (["delete", "", "--yes"], "topic '' does not exist$"),
         (["delete", "TAKEN"], "Say so with --yes: there is no terminal to ask at"),
     ],
 )
@@ -62,7 +65,7 @@ def test_what_cannot_be_done_is_one_sentence(
     rockoon: Any, taken: str, arguments: list[str], sentence: str
 ) -> None:
     words = [taken if each == "TAKEN" else each for each in arguments]
-    assert sentence in rockoon.fails("topic", *words)
+    assert re.search(sentence, rockoon.fails("topic", *words))
 
 
 @pytest.mark.parametrize(

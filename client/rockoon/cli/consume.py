@@ -10,6 +10,7 @@ import typer
 
 from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.interrupt import Interrupt, wait_set
+from rockoon.cli.session import find_topic
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -134,7 +135,7 @@ async def consume_alone(
     cluster: "Cluster", topic: str, place: Place, expression: str, screen: Screen, *, follow: bool
 ) -> None:
     """Read all queues of a topic without a group, to the end they have now or on and on."""
-    await cluster.route(topic)
+    await find_topic(cluster, topic)
     with Interrupt() as interrupt:
         async with cluster.pull_consumer(
             consume_from=place.policy, on_out_of_range="earliest"
@@ -205,7 +206,7 @@ async def consume_in_group(
     from rockoon.push_consumer import ConsumeResult
     from rockoon.start import ConsumeFrom
 
-    await cluster.route(topic)
+    await find_topic(cluster, topic)
     ends = {} if follow else await ends_of(cluster, topic)
     finished = asyncio.Event()
     failures: list[OSError] = []

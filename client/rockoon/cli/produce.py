@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
 from rockoon.cli.interrupt import Interrupt
 from rockoon.cli.line_source import read_lines
+from rockoon.cli.session import find_topic
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -120,7 +121,7 @@ async def produce(
         reader: finds keys and tags.
         quiet: no progress bar.
     """
-    await cluster.route(topic)
+    await find_topic(cluster, topic)
     tally = Tally()
     began = time.perf_counter()
     with progress_bar(file, quiet=quiet) as progress:

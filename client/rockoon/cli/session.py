@@ -1,5 +1,6 @@
 """What every command that talks to a cluster does first."""
 
+import shlex
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -55,6 +56,25 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
         except asyncio.CancelledError:
             # Only Ctrl-C cancels a command, and it may arrive while a handler of it changes.
             raise KeyboardInterrupt from None
+
+
+async def find_topic(cluster: "Cluster", topic: str) -> None:
+    """Look for a topic that somebody wants to send to or read, and may have to make first.
+
+    Raises:
+        CommandError: there is none; with the command that makes it.
+        InvalidTopicName: there can be none.
+    """
+    from rockoon.errors import InvalidTopicName, TopicNotFound
+    from rockoon_format.names import topic_fault
+
+    if fault := topic_fault(topic):
+        raise InvalidTopicName(topic=topic, reason=fault)
+    try:
+        await cluster.route(topic)
+    except TopicNotFound as absent:
+        command = f"rockoon topic create {shlex.quote(topic)}"
+        raise CommandError(f"{absent}: create it with `{command}`") from None
 
 
 def somebody_listens(address: str) -> bool:
