@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rockoon.receipt import Receipt, SendResults
     from rockoon.routes import TopicRoute
     from rockoon.start import ConsumeFrom
+    from rockoon.subscription import Sql
 
 __all__ = [
     "Batch",
@@ -36,6 +37,7 @@ __all__ = [
     "RockoonError",
     "SendResult",
     "SendResults",
+    "Sql",
     "TopicRoute",
     "connect",
     "errors",
@@ -55,6 +57,7 @@ _HOMES = {
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
     "SendResults": "rockoon.receipt",
+    "Sql": "rockoon.subscription",
     "TopicRoute": "rockoon.routes",
     "connect": "rockoon.connection",
 }

@@ -170,7 +170,7 @@ class PullConsumer:
 
         Args:
             queues: message queues of any topics.
-            expression: tags wanted of them, as `Subscription.parse` has it.
+            expression: tags wanted of them, or an `Sql`, as `Subscription.parse` has it.
 
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.

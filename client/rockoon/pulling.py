@@ -123,6 +123,7 @@ async def pull(
             max_bytes=limits.bytes_max,
             wait_ms=limits.wait_ms,
             tag_hashes=subscription.tag_hashes,
+            sql_expression=subscription.sql_expression,
             route_revision=cluster.routes.topic_revision(queue.topic),
         ),
         unavailable=BrokerUnavailable,

@@ -1,40 +1,59 @@
-"""What a consumer wants of a topic: all messages, or those with certain tags.
+"""What a consumer wants of a topic: all messages, those with certain tags, or those that an SQL92
+expression on their properties selects.
 
 Tags are filtered twice: the broker compares hashes (all its ConsumeQueue entries hold), the client
-compares the text, because different tags can share a hash ("Aa" and "BB" do).
-Source: FilterAPI#buildSubscriptionData.
+compares the text, because different tags can share a hash ("Aa" and "BB" do). Expressions are
+checked here, so that whoever subscribes hears of a mistake, and evaluated by the broker alone.
+Source: FilterAPI#buildSubscriptionData, #build.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
 from rockoon_proto.errors import InvalidExpression
 
 ALL = "*"
 _OR = "||"
+_SQL_MARK = "SQL92: "
+
+
+class Sql(str):
+    """An expression on properties, for every place that otherwise takes tags.
+
+        cluster.push_consumer("group", {"orders": Sql("price > 100 AND region = 'north'")}, handler)
+
+    `rockoon_format.sql92` has the language: comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic and the tags wanted of it; made by `Subscription.parse`."""
+    """One topic and what is wanted of it; made by `Subscription.parse` or `Subscription.sql`."""
 
     topic: str
     tags: frozenset[str]
     """Empty means all messages."""
     tag_hashes: tuple[int, ...]
     """Java hash codes of the tags, sorted, without repeats: the broker's filter."""
+    sql_expression: str = ""
+    """The broker's other filter; empty means all messages. Never together with tags."""
 
     @classmethod
     def parse(cls, topic: str, expression: str) -> "Subscription":
-        """Parse `*` (everything) or tags joined by `||`, as in `TagA || TagB`.
+        """Parse `*` (everything) or tags joined by `||`, as in `TagA || TagB`; or take an `Sql`.
 
         Blanks around a tag, repeats and empty places between bars do not count, as in RocketMQ.
 
         Raises:
             InvalidExpression: nothing is wanted, or `*` stands beside other tags (RocketMQ would
-                take it for the name of a tag there, which nobody means).
+                take it for the name of a tag there, which nobody means); or as `sql`.
         """
+        if isinstance(expression, Sql):
+            return cls.sql(topic, expression)
         if expression.strip() == ALL:
             return cls(topic, frozenset(), ())
         tags = frozenset(tag for part in expression.split(_OR) if (tag := part.strip()))
@@ -44,13 +63,37 @@ class Subscription:
             raise InvalidExpression(expression=expression, reason="'*' must stand alone")
         return cls(topic, tags, tuple(sorted({tags_code(tag) for tag in tags})))
 
+    @classmethod
+    def sql(cls, topic: str, expression: str) -> "Subscription":
+        """Take the messages for which an SQL92 expression on their properties is true.
+
+        Raises:
+            InvalidExpression: it is none; the sentence names the place, and a caret points at it.
+        """
+        text = str(expression)
+        try:
+            sql92.compile(text)
+        except sql92.InvalidExpression as failure:
+            excerpt, _, caret = failure.pointer.partition("\n")
+            raise InvalidExpression(
+                expression=excerpt,
+                reason=f"{failure}\n    {excerpt}\n    {caret}",
+                position=failure.position,
+            ) from failure
+        return cls(topic, frozenset(), (), text)
+
     @property
     def expression(self) -> str:
         """The same subscription in one spelling: equal subscriptions have equal expressions."""
+        if self.sql_expression:
+            return _SQL_MARK + self.sql_expression
         return f" {_OR} ".join(sorted(self.tags)) or ALL
 
     def matches(self, tags: str | None) -> bool:
-        """Return whether a message with this TAGS value (None: without one) is wanted."""
+        """Return whether a message with this TAGS value (None: without one) is wanted.
+
+        Of an SQL92 expression the broker sends only what it selects.
+        """
         return not self.tags or tags in self.tags
 
     def matching(self, tags: Sequence[str | None]) -> list[int] | None:

@@ -219,7 +219,7 @@ class Cluster:
 
         Args:
             topic: its name.
-            expression: tags, as "new || paid".
+            expression: tags, as "new || paid", or an `Sql`.
             timeout: end after this many seconds without a message; None means never.
             consume_from: where to start: "first", "last" or a `ConsumeFrom`.
             options: for the consumer; see `rockoon.pull_consumer.PullConsumer`.

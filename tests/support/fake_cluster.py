@@ -16,9 +16,10 @@ from google.protobuf.message import Message as ProtoMessage
 from grpc import aio
 
 from rockoon.changes import Changes
+from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
 from rockoon_format.properties import encode
-from rockoon_format.record import Record, encode_host, encode_record
+from rockoon_format.record import Record, decode_record, encode_host, encode_record
 from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as broker_wire
 from rockoon_proto.v1 import nameserver_pb2 as route_wire
@@ -216,10 +217,12 @@ class FakeBroker(BrokerServicer):
         start = request.offset - queue.min_offset
         stop = min(start + (request.max_messages or 1024), len(queue.frames))
         wanted = set(request.tag_hashes)
+        selects = sql92.compile(request.sql_expression or "TRUE").matches_encoded
         found = [
             queue.frames[index]
             for index in range(start, stop)
             if not wanted or queue.codes[index] in wanted
+            if selects(decode_record(queue.frames[index]).properties) is True
         ]
         reply.status = broker_wire.FOUND if found else broker_wire.NO_MATCHED_MESSAGE
         reply.next_offset = queue.min_offset + stop

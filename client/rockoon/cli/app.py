@@ -190,6 +190,12 @@ def consume(
     tags: Annotated[
         str, typer.Option(metavar="EXPRESSION", help="Only these tags: 'new || paid'.")
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION", help="Only such properties: \"price > 9 AND region = 'north'\"."
+        ),
+    ] = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
@@ -198,7 +204,9 @@ def consume(
     Ends at the messages there are now; with --follow it waits for more, until Ctrl-C.
     """
     from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
+    from rockoon.cli.message_filter import filter_of
 
+    wanted = filter_of(topic, tags, sql)
     start = Place(place) if place is not None else None
     screen = Screen(as_json=as_json, messages_max=max_messages)
     if group is not None and start is not None and start.offset is not None:
@@ -210,9 +218,9 @@ def consume(
     async def work(cluster: "Cluster") -> None:
         if group is None:
             await consume_alone(
-                cluster, topic, start or Place("first"), tags, screen, follow=follow
+                cluster, topic, start or Place("first"), wanted, screen, follow=follow
             )
         else:
-            await consume_in_group(cluster, topic, group, start, tags, screen, follow=follow)
+            await consume_in_group(cluster, topic, group, start, wanted, screen, follow=follow)
 
     with_cluster(nameservers, work)

@@ -1,0 +1,30 @@
+"""`rockoon consume --sql`."""
+
+from typing import Any
+
+import pytest
+
+
+def test_only_the_messages_that_the_expression_selects_are_printed(
+    rockoon: Any, topic: str
+) -> None:
+    lines = '{"id": "a1", "kind": "odd"}\n{"id": "a2", "kind": "even"}\n'
+    rockoon("produce", topic, "--key-field", "id", "--tag-field", "kind", stdin=lines)
+    selected = rockoon("consume", topic, "--sql", "TAGS = 'even' OR KEYS IS NULL").out
+    assert selected == '{"id": "a2", "kind": "even"}\n'
+    assert rockoon("consume", topic, "--sql", "price > 9").out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sql", "price >> 9"], "    price >> 9\n           ^\n"),
+        (["--sql", "TRUE", "--tags", "odd"], "not together with --tags"),
+    ],
+)
+def test_a_mistake_is_shown_before_anything_is_read(
+    rockoon: Any, arguments: list[str], said: str
+) -> None:
+    ran = rockoon("consume", "orders", *arguments, status=2)
+    assert said in ran.err
+    assert ran.out == ""
