@@ -138,7 +138,8 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Leave a group at once (a clean stop); others may then take the member's queues.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -167,7 +168,8 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Store how far queues are read, and let queues go. Each entry is taken or refused for itself.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -194,7 +196,8 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListProgress(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stored progress, sorted by group and queue; asks no broker.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -207,19 +210,22 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMembers(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Who is alive in each group.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Export(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stored progress as a file.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Import(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Take progress from a file, each entry for itself; each one taken begins a new epoch.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

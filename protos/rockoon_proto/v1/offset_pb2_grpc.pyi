@@ -48,6 +48,7 @@ class OffsetServiceStub:
     `lease_seconds` is out.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]
+    """Leave a group at once (a clean stop); others may then take the member's queues."""
     WatchGroup: _grpc.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]
     """The group's members now, then every change of members, routes of its topics, or progress by a
     reset.
@@ -59,6 +60,7 @@ class OffsetServiceStub:
     Resolve: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]
     """Where a reader starts on each queue, and why. The decision is stored before it is answered."""
     Commit: _grpc.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]
+    """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]
@@ -66,11 +68,15 @@ class OffsetServiceStub:
     UndoReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]
     """Put back what a reset replaced."""
     ListProgress: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]
+    """Stored progress, sorted by group and queue; asks no broker."""
     Lag: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]
     """How far behind a group is, from one consistent look: never negative, never a guess."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]
+    """Who is alive in each group."""
     Export: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]
+    """Stored progress as a file."""
     Import: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]
+    """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
 
 @_typing.type_check_only
 class OffsetServiceAsyncStub(OffsetServiceStub):
@@ -92,6 +98,7 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     `lease_seconds` is out.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]  # type: ignore[assignment]
+    """Leave a group at once (a clean stop); others may then take the member's queues."""
     WatchGroup: _aio.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]  # type: ignore[assignment]
     """The group's members now, then every change of members, routes of its topics, or progress by a
     reset.
@@ -103,6 +110,7 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     Resolve: _aio.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]  # type: ignore[assignment]
     """Where a reader starts on each queue, and why. The decision is stored before it is answered."""
     Commit: _aio.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]  # type: ignore[assignment]
+    """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
@@ -110,11 +118,15 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     UndoReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Put back what a reset replaced."""
     ListProgress: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]  # type: ignore[assignment]
+    """Stored progress, sorted by group and queue; asks no broker."""
     Lag: _aio.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]  # type: ignore[assignment]
     """How far behind a group is, from one consistent look: never negative, never a guess."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]  # type: ignore[assignment]
+    """Who is alive in each group."""
     Export: _aio.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]  # type: ignore[assignment]
+    """Stored progress as a file."""
     Import: _aio.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]  # type: ignore[assignment]
+    """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
 
 class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Progress: who has read what, and where does a reader start?
@@ -144,7 +156,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _offset_pb2.LeaveRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.LeaveReply, _abc.Awaitable[_offset_pb2.LeaveReply]]: ...
+    ) -> _typing.Union[_offset_pb2.LeaveReply, _abc.Awaitable[_offset_pb2.LeaveReply]]:
+        """Leave a group at once (a clean stop); others may then take the member's queues."""
 
     @_abc_1.abstractmethod
     def WatchGroup(
@@ -179,7 +192,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _offset_pb2.CommitRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.CommitReply, _abc.Awaitable[_offset_pb2.CommitReply]]: ...
+    ) -> _typing.Union[_offset_pb2.CommitReply, _abc.Awaitable[_offset_pb2.CommitReply]]:
+        """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
 
     @_abc_1.abstractmethod
     def PlanReset(
@@ -210,7 +224,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _offset_pb2.ListProgressRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.ListProgressReply, _abc.Awaitable[_offset_pb2.ListProgressReply]]: ...
+    ) -> _typing.Union[_offset_pb2.ListProgressReply, _abc.Awaitable[_offset_pb2.ListProgressReply]]:
+        """Stored progress, sorted by group and queue; asks no broker."""
 
     @_abc_1.abstractmethod
     def Lag(
@@ -225,20 +240,23 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _offset_pb2.ListMembersRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.ListMembersReply, _abc.Awaitable[_offset_pb2.ListMembersReply]]: ...
+    ) -> _typing.Union[_offset_pb2.ListMembersReply, _abc.Awaitable[_offset_pb2.ListMembersReply]]:
+        """Who is alive in each group."""
 
     @_abc_1.abstractmethod
     def Export(
         self,
         request: _offset_pb2.ExportRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.ExportReply, _abc.Awaitable[_offset_pb2.ExportReply]]: ...
+    ) -> _typing.Union[_offset_pb2.ExportReply, _abc.Awaitable[_offset_pb2.ExportReply]]:
+        """Stored progress as a file."""
 
     @_abc_1.abstractmethod
     def Import(
         self,
         request: _offset_pb2.ImportRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_offset_pb2.ImportReply, _abc.Awaitable[_offset_pb2.ImportReply]]: ...
+    ) -> _typing.Union[_offset_pb2.ImportReply, _abc.Awaitable[_offset_pb2.ImportReply]]:
+        """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
 
 def add_OffsetServiceServicer_to_server(servicer: OffsetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
