@@ -235,6 +235,9 @@ async def export(cluster: Cluster, format_: Any, **more: Any) -> bytes:
     return reply.content  # type: ignore[no-any-return]
 
 
+LINE = b'{"group":"g","topic":"orders","broker":"broker-a","queue_id":0,"offset":%b}'
+
+
 async def import_(cluster: Cluster, format_: Any, content: bytes, **more: Any) -> pb.ImportReply:
     request = pb.ImportRequest(format=format_, content=content, operator="ada", **more)
     return await cluster.stub.Import(request)  # type: ignore[no-any-return]
@@ -283,9 +286,29 @@ async def test_import_leaves_stored_progress_alone_unless_told_to_replace_it(
     assert (await cluster.progress())[0].offset == 30
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{}", "line 2 is no progress: it has no group, topic, broker, queue_id, offset"),
+        (b'{"group":"g","broker":"b","queue_id":0,"offset":1}', "it has no topic"),
+        (b"[1]", "it is not a JSON object"),
+        (b"group,topic", "it is not JSON: "),
+        (b"\xff", "it is not JSON: "),
+        (LINE % b'"many"', "offset is 'many', not a whole number"),
+        (LINE % b"1.5", "offset is 1.5, not a whole number"),
+        (LINE % b"true", "offset is True, not a whole number"),
+        (LINE.replace(b'"orders"', b"7") % b"1", "topic is 7, not a name"),
+    ],
+)
+async def test_a_line_that_is_no_progress_is_refused_with_what_is_missing(
+    cluster: Cluster, line: bytes, said: str
+) -> None:
+    with pytest.raises(Exception, match="line 2 is no progress") as refusal:
+        await import_(cluster, pb.JSON_LINES, b"\n" + line + b"\n")
+    assert said in str(refusal.value)
+
+
 async def test_content_that_is_none_is_refused_with_the_place(cluster: Cluster) -> None:
-    with pytest.raises(Exception, match="line 2"):
-        await import_(cluster, pb.JSON_LINES, b"\n{}\n")
     with pytest.raises(Exception, match="not a consumerOffset"):
         await import_(cluster, pb.ROCKETMQ, b"{{{", broker="broker-a")
     with pytest.raises(Exception, match="name a broker"):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rockoon_format.config_json import (
     ConfigError,
@@ -12,6 +12,7 @@ from rockoon_format.config_json import (
     read_consumer_offsets,
     write_consumer_offsets,
 )
+from rockoon_format.names import group_fault
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.ledger import OFFSET_MAX
@@ -71,12 +72,43 @@ def from_json_lines(content: bytes) -> list[Entry]:
         if not line.strip():
             continue
         try:
-            raw = json.loads(line)
-            queue = Queue(str(raw["topic"]), str(raw["broker"]), int(raw["queue_id"]))
-            entries.append(Entry(str(raw["group"]), queue, int(raw["offset"])))
-        except (ValueError, KeyError, TypeError) as failure:
-            raise InvalidArgument(reason=f"line {number} is no progress: {failure!r}") from failure
+            entries.append(entry_of(line))
+        except ValueError as fault:
+            raise InvalidArgument(reason=f"line {number} is no progress: {fault}") from fault
     return entries
+
+
+def entry_of(line: bytes) -> Entry:
+    """Raises ValueError with a sentence about the line."""
+    try:
+        fields = json.loads(line)
+    except ValueError as fault:
+        raise ValueError(f"it is not JSON: {fault}") from fault
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind for every fault
+    wanted = ("group", "topic", "broker", "queue_id", "offset")
+    if absent := [name for name in wanted if name not in fields]:
+        raise ValueError(f"it has no {', '.join(absent)}")
+    group, topic, broker = (name_in(fields, name) for name in wanted[:3])
+    queue_id, offset = (number_in(fields, name) for name in wanted[3:])
+    return Entry(group, Queue(topic, broker, queue_id), offset)
+
+
+def name_in(fields: dict[str, Any], field: str) -> str:
+    value = fields[field]
+    if not isinstance(value, str):
+        raise ValueError(f"{field} is {value!r}, not a name")  # noqa: TRY004
+    return value
+
+
+def number_in(fields: dict[str, Any], field: str) -> int:
+    """A number, or one written as text, as JSON made from Protobuf has it."""
+    value = fields[field]
+    if isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{field} is {value!r}, not a whole number")  # noqa: TRY004
+    return value
 
 
 def from_rocketmq(content: bytes, broker: str) -> list[Entry]:
@@ -164,6 +196,8 @@ class Importer:
         self, entry: Entry, state: QueueState | RockoonError, *, overwrite: bool
     ) -> ResetStep | str:
         """What an entry would change, or why it is skipped."""
+        if fault := group_fault(entry.group):
+            return fault
         if not 0 <= entry.offset <= OFFSET_MAX:
             return f"{entry.offset} is not an offset"
         try:
