@@ -1,7 +1,7 @@
 """The OffsetService on the wire: translates, calls, translates back."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from rockoon_offset.commits import Commits, Release
@@ -10,6 +10,15 @@ from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
 from rockoon_offset.ledger import Commit
 from rockoon_offset.records import ResetApplied
+from rockoon_offset.request_checks import (
+    bounded,
+    bounded_names,
+    check_group,
+    check_heartbeat,
+    check_operator,
+    check_topic,
+    require,
+)
 from rockoon_offset.reset_plans import Plan, ResetPlans
 from rockoon_offset.resolver import Resolver
 from rockoon_offset.routes import Routes
@@ -35,9 +44,6 @@ from rockoon_offset.wire import (
 from rockoon_proto.errors import InvalidArgument, RockoonError
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
-
-QUEUES_PER_CALL_MAX = 4096
-NAME_BYTES_MAX = 255
 
 
 class OffsetService(OffsetServiceServicer):
@@ -70,7 +76,7 @@ class OffsetService(OffsetServiceServicer):
         self._now_ms = now_ms
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
-        require(group=request.group, member_id=request.member_id, instance=request.instance)
+        check_heartbeat(request)
         self._groups.heartbeat(request.group, member_from_wire(request, context.peer()))
         return pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
@@ -81,6 +87,7 @@ class OffsetService(OffsetServiceServicer):
         )
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
+        check_group(request.group)
         self._groups.leave(request.group, request.member_id, request.instance)
         return pb.LeaveReply()
 
@@ -89,7 +96,8 @@ class OffsetService(OffsetServiceServicer):
         request: pb.WatchGroupRequest,
         context: Any,
     ) -> AsyncIterator[pb.GroupEvent]:
-        require(group=request.group)
+        check_group(request.group)
+        bounded_names(member_id=request.member_id)
         async for event in self._watch.events(request.group, request.member_id):
             yield pb.GroupEvent(
                 membership_version=self._groups.membership.version(request.group),
@@ -102,7 +110,7 @@ class OffsetService(OffsetServiceServicer):
 
     async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
         self._routes.require()
-        require(group=request.group)
+        check_group(request.group)
         found = await self._resolver.query(request.group, queue_from_wire(request.queue))
         reply = pb.QueryReply(
             found=found.decision is not None,
@@ -116,7 +124,8 @@ class OffsetService(OffsetServiceServicer):
 
     async def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.ResolveReply:
         self._routes.require()
-        require(group=request.group)
+        check_group(request.group)
+        bounded_names(member_id=request.member_id)
         bounded(request.queues)
         queues = [queue_from_wire(queue) for queue in request.queues]
         answers = await self._resolver.resolve(
@@ -143,7 +152,8 @@ class OffsetService(OffsetServiceServicer):
         return reply
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:
-        require(group=request.group)
+        check_group(request.group)
+        bounded_names(member_id=request.member_id)
         bounded(request.entries)
         bounded(request.release)
         outcomes = await self._commits.commit(
@@ -173,7 +183,10 @@ class OffsetService(OffsetServiceServicer):
 
     async def PlanReset(self, request: pb.PlanResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()
-        require(group=request.group, topic=request.topic)
+        check_group(request.group)
+        check_topic(request.topic)
+        bounded(request.queues)
+        bounded(request.target.offsets.offsets)
         plan = await self._plans.plan(
             request.group,
             request.topic,
@@ -184,10 +197,12 @@ class OffsetService(OffsetServiceServicer):
 
     async def ApplyReset(self, request: pb.ApplyResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()
+        check_operator(request.operator)
         return self._reset_to_wire(await self._plans.apply(request.reset_id, request.operator))
 
     async def UndoReset(self, request: pb.UndoResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()
+        check_operator(request.operator)
         return self._reset_to_wire(await self._plans.undo(request.reset_id, request.operator))
 
     async def ListProgress(
@@ -203,7 +218,7 @@ class OffsetService(OffsetServiceServicer):
 
     async def Lag(self, request: pb.LagRequest, context: Any) -> pb.LagReply:
         self._routes.require()
-        require(group=request.group)
+        check_group(request.group)
         lags = await self._lags.lags(request.group, request.topic)
         return pb.LagReply(
             queues=[
@@ -258,6 +273,7 @@ class OffsetService(OffsetServiceServicer):
 
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
         self._routes.require()
+        check_operator(request.operator)
         if request.format == pb.ROCKETMQ:
             entries = from_rocketmq(request.content, request.broker)
         elif request.format == pb.JSON_LINES:
@@ -293,17 +309,3 @@ class OffsetService(OffsetServiceServicer):
             undone=reset.undone,
             as_of_ms=reset.applied_at_ms,
         )
-
-
-def require(**names: str) -> None:
-    """Raises InvalidArgument for a name that is empty or too long to be one."""
-    for field, value in names.items():
-        if not value:
-            raise InvalidArgument(reason=f"{field} is empty")
-        if len(value.encode()) > NAME_BYTES_MAX:
-            raise InvalidArgument(reason=f"{field} is longer than {NAME_BYTES_MAX} bytes")
-
-
-def bounded(entries: Sequence[object]) -> None:
-    if len(entries) > QUEUES_PER_CALL_MAX:
-        raise InvalidArgument(reason=f"more than {QUEUES_PER_CALL_MAX} queues in one call")

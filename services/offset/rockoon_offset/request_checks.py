@@ -1,0 +1,82 @@
+"""What a request may say, before it is stored or told to others."""
+
+from collections.abc import Iterable, Sequence
+
+from rockoon_format.names import group_fault, topic_fault
+from rockoon_proto.errors import InvalidArgument, InvalidGroupName, InvalidTopicName
+from rockoon_proto.v1 import offset_pb2 as pb
+
+QUEUES_PER_CALL_MAX = 4096
+NAME_BYTES_MAX = 255
+OPERATOR_BYTES_MAX = 4096
+SUBSCRIPTIONS_MAX = 1024
+EXPRESSION_BYTES_MAX = 64 << 10
+# All of a member's: they go into the journal and to every other member with each change.
+SUBSCRIPTIONS_BYTES_MAX = 256 << 10
+
+
+def check_group(group: str) -> None:
+    """Raises InvalidGroupName."""
+    if fault := group_fault(group):
+        raise InvalidGroupName(group=group[:NAME_BYTES_MAX], reason=fault)
+
+
+def check_topic(topic: str) -> None:
+    """Raises InvalidTopicName."""
+    if fault := topic_fault(topic):
+        raise InvalidTopicName(topic=topic[:NAME_BYTES_MAX], reason=fault)
+
+
+def require(**names: str) -> None:
+    """Raises InvalidArgument for a name that is empty or too long to be one."""
+    for field, value in names.items():
+        if not value:
+            raise InvalidArgument(reason=f"{field} is empty")
+    bounded_names(**names)
+
+
+def bounded_names(**names: str) -> None:
+    """Raises InvalidArgument for a name that is too long; an empty one is good."""
+    for field, value in names.items():
+        check_bytes(field, value, NAME_BYTES_MAX)
+
+
+def check_operator(operator: str) -> None:
+    """Raises InvalidArgument for more than a few words on who and why: they are kept."""
+    check_bytes("operator", operator, OPERATOR_BYTES_MAX)
+
+
+def check_bytes(field: str, value: str, bytes_max: int) -> None:
+    if len(value.encode()) > bytes_max:
+        raise InvalidArgument(reason=f"{field} is longer than {bytes_max} bytes")
+
+
+def bounded(entries: Sequence[object]) -> None:
+    """Raises InvalidArgument for too many queues."""
+    if len(entries) > QUEUES_PER_CALL_MAX:
+        raise InvalidArgument(reason=f"more than {QUEUES_PER_CALL_MAX} queues in one call")
+
+
+def check_heartbeat(request: pb.HeartbeatRequest) -> None:
+    """Raises InvalidGroupName, InvalidTopicName, InvalidArgument."""
+    check_group(request.group)
+    require(member_id=request.member_id, instance=request.instance)
+    if request.mode not in (pb.CLUSTERING, pb.BROADCASTING):
+        raise InvalidArgument(reason=f"mode {request.mode} is neither CLUSTERING nor BROADCASTING")
+    _check_subscriptions(request.subscriptions)
+
+
+def _check_subscriptions(subscriptions: Iterable[pb.TopicSubscription]) -> None:
+    topics: set[str] = set()
+    total = 0
+    for entry in subscriptions:
+        check_topic(entry.topic)
+        if entry.topic in topics:
+            raise InvalidArgument(reason=f"topic {entry.topic!r} is subscribed to twice")
+        topics.add(entry.topic)
+        check_bytes("an expression", entry.expression, EXPRESSION_BYTES_MAX)
+        total += len(entry.topic) + len(entry.expression.encode())
+    if len(topics) > SUBSCRIPTIONS_MAX:
+        raise InvalidArgument(reason=f"a member with more than {SUBSCRIPTIONS_MAX} topics")
+    if total > SUBSCRIPTIONS_BYTES_MAX:
+        raise InvalidArgument(reason=f"subscriptions of more than {SUBSCRIPTIONS_BYTES_MAX} bytes")
