@@ -1,5 +1,6 @@
 """Progress in a file: what RocketMQ wrote, what a crash left, what cannot be read or written."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -214,3 +215,20 @@ async def test_a_disk_that_takes_nothing_for_a_while_loses_no_progress(
     assert list((await store.persist_all()).kept) == [Q0]
     (store.folder / "offsets.json.tmp").rmdir()
     assert (await store.persist_all()).stored == {Q0: 10}
+
+
+async def test_a_write_whose_waiter_was_cancelled_is_not_overtaken_by_the_next(
+    file: OffsetsFile, tmp_path: Path
+) -> None:
+    await file.load()
+    for offset in range(1, 30):
+        async with asyncio.TaskGroup() as tasks:
+            impatient = tasks.create_task(file.write(Kept({Q0: Place(offset)})))
+            await asyncio.sleep(0)
+            impatient.cancel()
+        await file.write(Kept({Q1: Place(offset)}))
+        kept = decode(file.path.read_bytes()).places
+        assert kept[Q1] == Place(offset)
+        assert kept.get(Q0) in (None, *(Place(n) for n in range(offset + 1)))
+    await file.close()
+    assert (await reopened(tmp_path)).places[Q1] == Place(29)

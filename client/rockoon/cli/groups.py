@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rockoon.admin import GroupDescription, GroupSummary
     from rockoon.connection import Cluster
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, StartPolicy
-    from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
+    from rockoon_proto.v1.offset_pb2 import LagReply, Member, QueueLag
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consumer groups.")
 
@@ -109,6 +109,7 @@ def describe(
                 "members": [
                     {
                         "member_id": member.member_id,
+                        "mode": mode_text(member),
                         "peer": member.peer,
                         "joined_at_ms": member.joined_at_ms,
                         "heard_at_ms": member.heard_at_ms,
@@ -124,9 +125,15 @@ def describe(
     print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
     print_table(
-        ("MEMBER", "FROM", "JOINED", "LAST HEARD"),
+        ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
         (
-            (each.member_id, each.peer, local_time(each.joined_at_ms), local_time(each.heard_at_ms))
+            (
+                each.member_id,
+                mode_text(each),
+                each.peer,
+                local_time(each.joined_at_ms),
+                local_time(each.heard_at_ms),
+            )
             for each in said.members
         ),
         empty="Nobody is reading with it now.",
@@ -196,6 +203,12 @@ def policy_text(config: "GroupConfig") -> str:
         pb.CONSUME_FROM_DURATION: f"{duration(policy.duration_ms)} ago",
     }
     return texts.get(policy.consume_from, str(policy.consume_from))
+
+
+def mode_text(member: "Member") -> str:
+    from rockoon_proto.v1.offset_pb2 import BROADCASTING
+
+    return "broadcasting" if member.mode == BROADCASTING else "clustering"
 
 
 def rule_text(config: "GroupConfig") -> str:
