@@ -1,0 +1,106 @@
+"""Files that go, or are not what they were: what a reader is told, and what the next start does."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import bodies_of, running_broker
+from support.broker_routes import BrokerRoutes
+
+# More than the 512 that a store keeps open, so that the oldest is opened again when it is read.
+QUEUE_FILES = 520
+FILE_ENTRIES = 10
+SHORT_FILES = {"consume_queue_file_entries": FILE_ENTRIES}
+
+
+async def test_a_queue_file_that_is_gone_sends_the_reader_to_the_next(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
+        for _ in range(4):
+            await broker.append("T", 0, *[b"x"] * (QUEUE_FILES * FILE_ENTRIES // 4))
+            # Where the queue begins is known from now on, until the log loses a file.
+            assert (await broker.pull("T", 0, QUEUE_FILES)).min_offset == 0
+        (tmp_path / "consumequeue/T/0" / f"{0:020d}").unlink()
+        reply = await broker.pull("T", 0, 3)
+        assert (reply.status, reply.next_offset) == (pb.OFFSET_FOUND_NULL, FILE_ENTRIES)
+        assert (reply.min_offset, reply.max_offset) == (0, QUEUE_FILES * FILE_ENTRIES)
+        reply = await broker.pull("T", 0, reply.next_offset)
+        assert (reply.status, len(bodies_of(reply))) == (pb.FOUND, FILE_ENTRIES)
+        rest = await broker.bodies("T", 0, FILE_ENTRIES)
+        assert len(rest) == (QUEUE_FILES - 1) * FILE_ENTRIES
+    async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
+        assert len(await broker.bodies("T")) == QUEUE_FILES * FILE_ENTRIES, "made anew at start"
+
+
+async def test_offsets_without_records_send_the_reader_on(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """A log of another broker's may skip queue offsets; nothing was ever there to read."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
+        await broker.append("T", 0, b"0", b"1")
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        second = int.from_bytes(file.read(4))
+        file.seek(second + 20)
+        file.write((14).to_bytes(8))
+    (tmp_path / "recoveryPoint").unlink()
+    async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
+        reply = await broker.pull("T", 0, 5)
+        assert (reply.status, reply.next_offset) == (pb.MESSAGE_WAS_REMOVING, FILE_ENTRIES)
+        assert (reply.min_offset, reply.max_offset) == (0, 15)
+        reply = await broker.pull("T", 0, reply.next_offset)
+        assert (reply.status, bodies_of(reply), reply.next_offset) == (pb.FOUND, [b"1"], 15)
+
+
+async def test_a_log_file_that_is_unlinked_in_use_stays_readable(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0")
+        (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        assert await broker.bodies("T") == [b"0"]
+
+
+def some_bytes(count: int) -> bytes:
+    return random.Random(count).randbytes(count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 39, 512, 1023, 1024, 4096])
+@pytest.mark.parametrize("name", ["checkpoint", "recoveryPoint"])
+async def test_a_marker_file_of_any_length_of_garbage_is_not_believed(
+    tmp_path: Path, nameserver: BrokerRoutes, name: str, count: int
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0", b"1")
+    marker = tmp_path / name
+    whole = len(marker.read_bytes())
+    marker.write_bytes(some_bytes(count))
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await broker.bodies("T") == [b"0", b"1"]
+        await broker.append("T", 0, b"2")
+    assert len(marker.read_bytes()) >= whole
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await broker.bodies("T") == [b"0", b"1", b"2"]
+        described = await broker.describe()
+        assert (described.recovery_was_clean, described.recovery_records_scanned) == (True, 0)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "recoveryPoint"])
+async def test_a_marker_file_cut_short_is_not_believed(
+    tmp_path: Path, nameserver: BrokerRoutes, name: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0")
+    marker = tmp_path / name
+    marker.write_bytes(marker.read_bytes()[:30])
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await broker.bodies("T") == [b"0"]
+    assert len(marker.read_bytes()) > 30
