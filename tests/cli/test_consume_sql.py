@@ -1,5 +1,6 @@
 """`rockoon consume --sql`."""
 
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ def test_only_the_messages_that_the_expression_selects_are_printed(
     rockoon("produce", topic, "--key-field", "id", "--tag-field", "kind", stdin=lines)
     selected = rockoon("consume", topic, "--sql", "TAGS = 'even' OR KEYS IS NULL").out
     assert selected == '{"id": "a2", "kind": "even"}\n'
+    # The end is noticed when the last messages are unwanted, too, and by a group.
+    started = time.monotonic()
     assert rockoon("consume", topic, "--sql", "price > 9").out == ""
+    in_group = ("--group", f"of-{topic}", "--from", "first")
+    assert rockoon("consume", topic, "--sql", "TAGS = 'odd'", *in_group).out == (
+        '{"id": "a1", "kind": "odd"}\n'
+    )
+    assert time.monotonic() - started < 12.0, "shorter than a broker holds a pull"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster
     from rockoon.message import Message, MessageQueue
     from rockoon.pull_consumer import PullConsumer
+    from rockoon.pulling import PullLimits
     from rockoon.push_consumer import PushConsumer
     from rockoon.start import ConsumeFrom
 
@@ -138,7 +139,9 @@ async def consume_alone(
     await find_topic(cluster, topic)
     with Interrupt() as interrupt:
         async with cluster.pull_consumer(
-            consume_from=place.policy, on_out_of_range="earliest"
+            consume_from=place.policy,
+            on_out_of_range="earliest",
+            limits=limits_of(follow=follow),
         ) as consumer:
             ends = {} if follow else await ends_of(cluster, topic)
             if follow:
@@ -148,6 +151,17 @@ async def consume_alone(
             if place.offset is not None:
                 await seek(cluster, consumer, topic, place.offset)
             await interrupt.unless(print_all(consumer, screen, ends, follow=follow))
+
+
+def limits_of(*, follow: bool) -> "PullLimits | None":
+    """The consumers' own with `follow`, else with a short wait.
+
+    A broker holds a pull for messages that a filter wants; only its answer says that those that are
+    there were none of them.
+    """
+    from rockoon.pulling import PullLimits
+
+    return None if follow else PullLimits(wait_ms=int(POLL_SECONDS * 1000))
 
 
 async def seek(cluster: "Cluster", consumer: "PullConsumer", topic: str, offset: int) -> None:
@@ -235,6 +249,7 @@ async def consume_in_group(
             # One at a time when they are counted: none beyond the last may be taken.
             batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
             commit_seconds=COMMIT_SECONDS,
+            pull_limits=limits_of(follow=follow),
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
             if not follow:
