@@ -4,12 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_offset.membership import Membership
 from rockoon_offset.records import Member
-from rockoon_proto.errors import ERROR_METADATA_KEY, MemberIdTaken
+from rockoon_proto.errors import (
+    ERROR_METADATA_KEY,
+    GroupNotFound,
+    MemberIdTaken,
+    RockoonError,
+    from_rpc_error,
+)
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -179,6 +186,43 @@ async def test_watchers_are_told_of_routes_and_of_the_group_s_end(cluster: Clust
     await event_with(events, lambda event: event.deleted)
     with pytest.raises(StopAsyncIteration):
         await anext(events)
+
+
+@pytest.mark.parametrize("deletion", ["seen", "missed"])
+async def test_deleting_a_group_ends_its_members(cluster: Cluster, deletion: str) -> None:
+    for name in ("a", "b"):
+        await heartbeat(cluster, name)
+    if deletion == "missed":
+        await cluster.stop_service()
+    await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+    if deletion == "missed":
+        await cluster.start_service()
+    await cluster.until(lambda: has_no_members(cluster))
+    # Both still run, with a watch that broke: their next heartbeats tell them, each as often as it
+    # asks, also when the group was created again meanwhile.
+    await cluster.set_group()
+    await cluster.until_revision()
+    for name in ("a", "a", "b"):
+        with pytest.raises(grpc.RpcError) as failure:
+            await heartbeat(cluster, name)
+        reason = from_rpc_error(failure.value, RockoonError)
+        assert isinstance(reason, GroupNotFound)
+    # A process that starts now is in the new group, even by the same name.
+    assert ids(await heartbeat(cluster, "a", "i2")) == ["a"]
+
+
+async def has_no_members(cluster: Cluster) -> bool:
+    return not (await cluster.stub.ListMembers(pb.ListMembersRequest())).groups
+
+
+def test_members_of_deleted_groups_are_remembered_no_longer_than_they_may_call() -> None:
+    members = Membership(10 * SECOND, starts=1)
+    members.heartbeat("g", member("a"), 0, 0)
+    members.end_group("g", 5 * SECOND)
+    with pytest.raises(GroupNotFound):
+        members.heartbeat("g", member("a"), 15 * SECOND - 1, 0)
+    members.expire(15 * SECOND)
+    assert members.heartbeat("g", member("a"), 15 * SECOND, 0)
 
 
 async def test_members_are_listed_per_group(cluster: Cluster) -> None:

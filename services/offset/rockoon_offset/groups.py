@@ -57,12 +57,14 @@ class Groups:
         starts = store.ledger.counters.starts
         self.membership = Membership(round(lease_seconds * 1e9), starts)
         self.membership.restore(store.ledger.members(), now_ns(), now_ms())
+        # Groups with members from before a restart: what became of them meanwhile is not known.
+        self._restored = set(self.membership.groups())
         # Groups whose members have changed since they were last written down. Each write holds all
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
 
     def heartbeat(self, group: str, member: Member) -> None:
-        """A member joins, or stays. Raises MemberIdTaken, Busy."""
+        """A member joins, or stays. Raises GroupNotFound, MemberIdTaken, Busy."""
         if self.membership.heartbeat(group, member, self._now_ns(), self._now_ms()):
             self._members_changed(group)
 
@@ -149,9 +151,11 @@ class Groups:
         if change.removed_topics:
             self._store.write(ledger.forget_topics(change.removed_topics))
         replaced = {name for name in change.groups if self._is_another(name)}
-        for group in change.removed_groups | replaced:
+        deleted_meanwhile = self._restored - self._table.groups.keys()
+        self._restored.clear()
+        for group in change.removed_groups | replaced | deleted_meanwhile:
             self._store.write(ledger.forget_group(group, revision))
-            self.membership.forget_group(group)
+            self.membership.end_group(group, self._now_ns())
             self._watch.group_deleted(group)
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
             self._store.write(ledger.routes_seen(revision))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rockoon_offset.records import Member, MembersChanged
-from rockoon_proto.errors import Busy, MemberIdTaken
+from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 
 # Members of other modes share no queues. As ConsumeMode in offset.proto.
 CLUSTERING = 1
@@ -43,6 +43,9 @@ class Membership:
         # Groups without members are not in it.
         self._groups: dict[str, dict[str, Lease]] = {}
         self._versions: dict[str, int] = {}
+        # Members of deleted groups that may not have heard yet: (group, member id, instance) →
+        # monotonic time at which they have either called or fallen silent.
+        self._ended: dict[tuple[str, str, str], int] = {}
 
     def restore(self, remembered: Iterable[MembersChanged], now_ns: int, now_ms: int) -> None:
         """Take over the members from before a restart, each with a full lease.
@@ -59,9 +62,13 @@ class Membership:
         """Join, or stay. Returns whether the members changed.
 
         Raises:
+            GroupNotFound: the group that this process was a member of was deleted. Another process,
+                or the same one joining anew, is a member of the group that has the name now.
             MemberIdTaken: the id belongs to another live process.
             Busy: the group is full.
         """
+        if self._ended.get((group, member.member_id, member.instance), 0) > now_ns:
+            raise GroupNotFound(group=group)
         leases = self._groups.get(group, {})
         lease = leases.get(member.member_id)
         if lease is not None and lease.ends_ns <= now_ns:
@@ -100,6 +107,7 @@ class Membership:
 
     def expire(self, now_ns: int) -> list[str]:
         """Drop members whose lease is over; returns the groups that changed."""
+        self._ended = {who: ends for who, ends in self._ended.items() if ends > now_ns}
         changed = []
         for group, leases in list(self._groups.items()):
             silent = [who for who, lease in leases.items() if lease.ends_ns <= now_ns]
@@ -110,8 +118,12 @@ class Membership:
                 changed.append(group)
         return changed
 
-    def forget_group(self, group: str) -> None:
-        if self._groups.pop(group, None):
+    def end_group(self, group: str, now_ns: int) -> None:
+        """The group was deleted: its members are out, and hear of it when they next call."""
+        leases = self._groups.pop(group, {})
+        for who, lease in leases.items():
+            self._ended[group, who, lease.member.instance] = now_ns + self._lease_ns
+        if leases:
             self._changed(group)
 
     def version(self, group: str) -> int:
