@@ -9,8 +9,9 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 
-# More than the 512 that a store keeps open, so that the oldest is opened again when it is read.
-QUEUE_FILES = 520
+# Three quarters of them are more than the 512 that a store keeps open: the oldest is then opened
+# again when it is read.
+QUEUE_FILES = 720
 FILE_ENTRIES = 10
 SHORT_FILES = {"consume_queue_file_entries": FILE_ENTRIES}
 
