@@ -141,3 +141,71 @@ def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> Non
     last = recovered(configured)
     assert last.bodies() == [*BODIES, b"newer"]
     last.store.close()
+
+
+# ConsumeQueues.
+
+
+@pytest.mark.parametrize("what", ["zeros", "garbage", "another entry", "a later entry"])
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_a_damaged_entry_is_made_anew_by_the_first_who_reads_it(
+    tmp_path: Path, what: str, at: int
+) -> None:
+    configured = closed(tmp_path)
+    files = sorted((tmp_path / "consumequeue/T/0").iterdir())
+    right = [file.read_bytes() for file in files]
+    wrong = {
+        "zeros": bytes(20),
+        "garbage": b"\x7f" * 20,
+        "another entry": right[0][100:120],
+        "a later entry": right[5][0:20],
+    }[what]
+    poke(files[2], at * 20, wrong)
+    after = Owner(configured)
+    assert after.bodies("T", 0) == BODIES
+    after.store.close()
+    assert [file.read_bytes() for file in files] == right
+
+
+def test_a_file_full_of_zeros_is_made_anew(tmp_path: Path) -> None:
+    configured = closed(tmp_path)
+    file = sorted((tmp_path / "consumequeue/T/0").iterdir())[4]
+    right = file.read_bytes()
+    file.write_bytes(bytes(len(right)))
+    after = Owner(configured)
+    assert after.bodies("T", 0) == BODIES
+    after.store.close()
+    assert file.read_bytes() == right
+
+
+def test_queues_of_two_topics_that_were_exchanged_are_noticed(tmp_path: Path) -> None:
+    configured = settings(tmp_path)
+    owner = Owner(configured)
+    for _ in range(5):
+        owner.append("T", 0, [b"of T"])
+        owner.append("U", 0, [b"of U"])
+    owner.store.close()
+    (tmp_path / "consumequeue/T").rename(tmp_path / "consumequeue/V")
+    (tmp_path / "consumequeue/U").rename(tmp_path / "consumequeue/T")
+    (tmp_path / "consumequeue/V").rename(tmp_path / "consumequeue/U")
+    after = Owner(configured)
+    assert after.bodies("T", 0) == [b"of T"] * 5
+    assert after.bodies("U", 0) == [b"of U"] * 5
+    after.store.close()
+
+
+def test_messages_before_a_damaged_record_are_served_and_its_place_is_named(
+    tmp_path: Path,
+) -> None:
+    configured = closed(tmp_path)
+    log = log_of(tmp_path)
+    at = log.read_bytes().find(BODIES[30]) - 88
+    poke(log, at, bytes(80))
+    after = Owner(configured)
+    found = after.store.get("T", 0, 20)
+    assert (found.count, found.next_offset) == (10, 30)
+    with pytest.raises(StoreDamaged, match="message 30 of queue 0 of T is lost") as refused:
+        after.store.get("T", 0, 30)
+    assert (refused.value.path, refused.value.position) == (log, at)
+    assert after.store.get("T", 0, 31).count == 9
+    after.store.close()

@@ -11,9 +11,11 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.expressions import select
 from rockoon_broker.long_poll import PullProgress, Step, WaitingPulls
 from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.reading import GetResult, GetStatus
 from rockoon_broker.store.store import Store
 from rockoon_format.sql92 import Expression
+from rockoon_proto.errors import StoreCorrupt
 
 MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
@@ -79,13 +81,19 @@ class Pulls:
         Args:
             wish: what is asked for.
             check: raises when the queue may not be read (any more).
+
+        Raises:
+            StoreCorrupt: the first message cannot be read because the store is damaged.
         """
         check()
         progress = PullProgress(asked_offset=wish.offset, offset=wish.offset)
         wait_seconds = min(wish.wait_ms, self._wait_ms_max) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
         while True:
-            found = self._look(wish, progress.offset)
+            try:
+                found = self._look(wish, progress.offset)
+            except StoreDamaged as damage:
+                raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break

@@ -16,7 +16,7 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
-from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
 from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
@@ -27,6 +27,7 @@ from rockoon_proto.errors import (
     MessageNotFound,
     NotReady,
     RockoonError,
+    StoreCorrupt,
 )
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 
@@ -254,14 +255,17 @@ def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.Read
         raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
     broker.check_readable(wanted.topic, wanted.queue_id)
     messages = wanted.messages or 1
-    found = broker.store.get(
-        wanted.topic,
-        wanted.queue_id,
-        wanted.offset,
-        messages_max=messages,
-        bytes_max=BYTES_MAX,
-        entries_max=messages,
-    )
+    try:
+        found = broker.store.get(
+            wanted.topic,
+            wanted.queue_id,
+            wanted.offset,
+            messages_max=messages,
+            bytes_max=BYTES_MAX,
+            entries_max=messages,
+        )
+    except StoreDamaged as damage:
+        raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
     if found.status is not GetStatus.FOUND:
         position = f"offset {wanted.offset} of queue {wanted.queue_id} of {wanted.topic!r}"
         raise MessageNotFound(position=position)

@@ -57,7 +57,7 @@ class CommitLog:
         end: int,
         take_reserved: Callable[[Path], int | None],
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._disk = disk
         self._take_reserved = take_reserved
         self.file_bytes = file_bytes
@@ -76,7 +76,7 @@ class CommitLog:
 
     def path_of(self, start: int) -> Path:
         """Path of the file that starts at a physical offset."""
-        return self._directory / offset_to_file_name(start)
+        return self.directory / offset_to_file_name(start)
 
     @property
     def next_path(self) -> Path:

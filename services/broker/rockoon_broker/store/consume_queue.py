@@ -173,6 +173,16 @@ class ConsumeQueues:
         queue.max_offset = end
         queue.next_offset = max(queue.next_offset, end)
 
+    def rewrite(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
+        """Write entries anew that stand below the queue's max offset."""
+        assert first_offset + len(entries) <= queue.max_offset
+        self._write_bytes(queue, first_offset, entries.tobytes())
+
+    def place_of(self, queue: ConsumeQueue, offset: int) -> tuple[Path, int]:
+        """The file of an entry and the byte in it."""
+        number, index = divmod(offset, self._file_entries)
+        return self._path(queue, number), index * ENTRY_BYTES
+
     def read(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
         """Up to `count` entries from `first_offset`, of one file; none behind `max_offset`."""
         number, index = divmod(first_offset, self._file_entries)

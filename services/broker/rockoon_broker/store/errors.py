@@ -41,8 +41,8 @@ class StoreDamaged(StoreError):
     def __init__(self, path: Path, position: int, reason: str) -> None:
         self.path = path
         self.position = position
-        self.reason = reason
-        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+        self.reason = f"at byte {position}: {reason}"
+        super().__init__(f"{path} is damaged: {self.reason}")
 
 
 class StoreFailed(StoreError):

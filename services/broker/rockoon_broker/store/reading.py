@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
-from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.queue_check import matching_count, plausible_count
+from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.residency import pages_resident
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.record import (
@@ -33,6 +35,8 @@ _SYS_FLAG = struct.Struct(">i")
 _HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
 # Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
 _GAP_BYTES_MAX = 4096
+# Damaged places that one read puts right before it gives up.
+_REPAIRS_PER_GET = 3
 
 
 class GetStatus(Enum):
@@ -96,15 +100,27 @@ class QueueStatus:
     """Physical offset."""
 
 
+class _WrongEntry(Exception):
+    """An entry of a queue is not that of its record."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(offset)
+
+
 class Reader:
     """Reads over an open log and its queues; owned by the thread that owns them.
 
     Args:
+        repair: for entries that turn out to be damaged.
         in_memory_bytes: distance from the log's end that counts as being in memory.
     """
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, in_memory_bytes: int) -> None:
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, repair: QueueRepair, in_memory_bytes: int
+    ) -> None:
         self._log = log
+        self._repair = repair
         self._queues = queues
         self._in_memory_bytes = in_memory_bytes
 
@@ -140,12 +156,43 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        for _ in range(_REPAIRS_PER_GET):
+            try:
+                return self._found(
+                    queue, offset, low, messages_max, bytes_max, entries_max, tag_codes
+                )
+            except _WrongEntry as wrong:
+                self._repair.repair(queue, wrong.offset)
+        path, position = self._queues.place_of(queue, offset)
+        raise StoreDamaged(path, position, "entries are damaged; some were written anew: ask again")
+
+    def _found(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        low: int,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """What entries from `offset` on lead to, up to the first that is wrong.
+
+        Raises:
+            _WrongEntry: that is the first one wanted.
+        """
+        high = queue.max_offset
         entries = self._queues.read(queue, offset, max(1, entries_max))
         if len(entries) == 0:
             following = self._queues.next_file_offset(offset)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+        log_min, log_end, file_bytes = self._log.min_offset, self._log.end, self._log.file_bytes
         positions = entries["offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
+        plausible = plausible_count(positions, sizes, log_min, log_end, file_bytes)
+        if plausible == 0:
+            raise _WrongEntry(offset)
+        entries, positions, sizes = entries[:plausible], positions[:plausible], sizes[:plausible]
         present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
         wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
         next_offset = offset + len(entries)
@@ -160,8 +207,15 @@ class Reader:
             next_offset = offset + int(wanted[taken])
             wanted = wanted[:taken]
         frames = self._frames(positions[wanted], sizes[wanted])
-        lengths = sizes[wanted].astype(np.uint32)
-        return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths)
+        lengths = sizes[wanted]
+        matching = matching_count(frames, lengths, queue.topic, queue.queue_id, wanted + offset)
+        if matching < len(wanted):
+            next_offset = offset + int(wanted[matching])
+            if matching == 0:
+                raise _WrongEntry(next_offset)
+            lengths = lengths[:matching]
+            frames = frames[: int(lengths.sum())]
+        return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths.astype(np.uint32))
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
         """The record at a physical offset, and its topic; see `Store.read_at`."""

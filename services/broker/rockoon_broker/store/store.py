@@ -38,6 +38,7 @@ from rockoon_broker.store.errors import (
 )
 from rockoon_broker.store.markers import AbortFile, MarkerFiles, RecoveryPoint, read_checkpoint
 from rockoon_broker.store.process_lock import ProcessLock
+from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.retention import RetentionDecision
@@ -140,7 +141,8 @@ class Store:
             end=end,
             take_reserved=self._syncer.take_file,
         )
-        self._reader = Reader(self._log, self._queues, settings.in_memory_bytes)
+        repair = QueueRepair(self._log, self._queues, self._dropped, disk)
+        self._reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
         self._checkpoint = read_checkpoint(root)
         self._undispatched: deque[_Undispatched] = deque()
         self._dispatched_end = end
@@ -456,9 +458,10 @@ class Store:
 
         Returns:
             A status with the offset to go on from; records only with FOUND. Fewer than wanted
-            come back where a ConsumeQueue file ends.
+            come back where a ConsumeQueue file ends, and before a damaged place.
 
         Raises:
+            StoreDamaged: the first message is damaged, or its entry is and cannot be made anew.
             OSError: the disk.
         """
         return self._reader.get(

@@ -1,0 +1,71 @@
+"""Whether ConsumeQueue entries are those of the records they point to.
+
+Entries have no checksum. But each lies behind the one before it, within the log, and its record
+says the queue offset at which the entry stands.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.consume_queue import FILLER_SIZE
+from rockoon_format.frames import PREFIX, locate, sliding
+from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+
+LMQ_PREFIX = "%LMQ%"
+"""Queues of RocketMQ that list records of other topics, under numbers the records do not bear."""
+
+
+def plausible_count(
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    log_min: int,
+    log_end: int,
+    file_bytes: int,
+) -> int:
+    """How many leading entries can be right, by themselves and in their order.
+
+    Args:
+        positions, sizes: of consecutive entries, none of them of a record that was deleted.
+        log_min, log_end: physical offsets between which every record lies.
+        file_bytes: no record crosses a multiple of it.
+    """
+    listed = np.flatnonzero(sizes != FILLER_SIZE)
+    starts, lengths = positions[listed], sizes[listed]
+    wrong = (lengths < RECORD_BYTES_MIN) | (starts < log_min) | (starts > log_end - lengths)
+    wrong |= starts % file_bytes + lengths > file_bytes
+    # Either of the two may be the wrong one.
+    wrong[:-1] |= starts[:-1] + lengths[:-1] > starts[1:]
+    return int(listed[wrong.argmax()]) if wrong.any() else len(positions)
+
+
+def matching_count(
+    frames: bytes,
+    lengths: NDArray[np.int64],
+    topic: str,
+    queue_id: int,
+    queue_offsets: NDArray[np.int64],
+) -> int:
+    """How many leading records are what their entries' places say.
+
+    Args:
+        frames: back-to-back bytes that the entries point to.
+        lengths: of each in bytes, n >= 1, at least 91.
+        topic, queue_id, queue_offsets: what they should say themselves; the topic of the first is
+            looked at, since what exchanges whole queues exchanges all their entries.
+    """
+    length = int(lengths[0])
+    if (lengths == length).all():
+        # Of one size, as records mostly are: a view instead of a gather.
+        heads = np.ndarray((len(lengths),), PREFIX, buffer=frames, strides=(length,))
+    else:
+        heads = sliding(frames, PREFIX)[np.cumsum(lengths) - lengths]
+    magics = heads["magic"]
+    right = (heads["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
+    if not topic.startswith(LMQ_PREFIX):
+        right &= (heads["queue_id"] == queue_id) & (heads["queue_offset"] == queue_offsets)
+        first = frames[:length]
+        parts = locate(first, np.zeros(1, np.int64))
+        at = int(parts.topic_starts[0])
+        if first[at : at + int(parts.topic_lengths[0])] != topic.encode():
+            right[0] = False
+    return len(lengths) if right.all() else int(right.argmin())
