@@ -83,7 +83,7 @@ def test_a_full_disk_does_not_stop_the_pass_that_makes_room(tmp_path: Path) -> N
     for _ in range(3):
         owner.clock.time_ms += 60_000
         owner.store.tick(owner.clock.time_ms)
-        while owner.store.unlinks_pending:
+        while owner.store.removals_pending:
             pass
     assert read_marks(tmp_path) == {"T": marked}
     disk.fail_write = lambda *_: 0

@@ -1,6 +1,8 @@
 """A deleted topic stays deleted, and one created anew under its name begins at offset 0."""
 
+import errno
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,15 @@ from rockoon_broker.store.dropped_topics import read_marks
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import Flush
 from support.holding_disk import HoldingDisk
-from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
+from support.store_directory import (
+    FailingDisk,
+    Owner,
+    crashed_copy,
+    healthy,
+    in_queues,
+    recovered,
+    settings,
+)
 
 
 def dropped(owner: Owner) -> None:
@@ -47,28 +57,87 @@ def test_created_anew_it_begins_at_zero_also_after_every_kind_of_start(tmp_path:
         after.store.close()
 
 
-def test_a_crash_in_the_middle_of_the_deletion_is_finished_at_the_start(tmp_path: Path) -> None:
-    class StoppingDisk(FailingDisk):
-        def unlink(self, path: Path) -> None:
-            if "consumequeue" in path.parts:
-                raise KeyboardInterrupt
-            super().unlink(path)
-
-    owner = Owner(settings(tmp_path / "s"), StoppingDisk())
+@pytest.mark.parametrize("moved", [False, True], ids=["marked", "marked and moved"])
+def test_a_crash_in_the_middle_of_the_deletion_is_finished_at_the_start(
+    tmp_path: Path, moved: bool
+) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
     owner.append(bodies=[b"old"] * 13)
     owner.append("other", 0, [b"stays"])
     owner.write_point()
-    try:
+    if moved:
+        disk.fail_unlink = lambda path: errno.EIO if in_queues(path) else 0
         dropped(owner)
-    except KeyboardInterrupt:
-        root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    else:
+        disk.fail_move = lambda _: errno.EIO
+        with pytest.raises(OSError, match="Input/output error"):
+            dropped(owner)
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    assert len(list((root / "consumequeue").rglob("00*"))) == 3
     after = recovered(settings(root))
     assert after.store.recovery.reason == "recovery point"
     assert after.store.max_offset("T", 0) == 0
     assert after.bodies("other") == [b"stays"]
     assert after.append().first_queue_offset == 0
+    while after.store.removals_pending:
+        pass
+    assert len(list((root / "consumequeue").rglob("00*"))) == 2
     after.store.close()
+    disk.fail_unlink = disk.fail_move = healthy
+    dropped(owner)
     owner.store.close()
+
+
+def test_the_owner_waits_for_no_file_of_a_deleted_topic(tmp_path: Path) -> None:
+    threads = set()
+
+    class WatchedDisk(FailingDisk):
+        def unlink(self, path: Path) -> None:
+            if in_queues(path):
+                threads.add(threading.current_thread().name)
+            super().unlink(path)
+
+    owner = Owner(settings(tmp_path), WatchedDisk())
+    for queue_id in range(20):
+        owner.append(queue_id=queue_id)
+    dropped(owner)
+    while owner.store.removals_pending:
+        pass
+    assert threads == {"store-syncer"}
+    assert not list((tmp_path / "consumequeue").rglob("00*"))
+    owner.store.close()
+
+
+def test_a_file_that_retention_gave_up_costs_a_new_topic_of_the_name_nothing(
+    tmp_path: Path,
+) -> None:
+    """Retention's files and those of the new topic have the same names."""
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    for _ in range(3):
+        owner.append(bodies=[bytes(250)] * 10)
+    owner.write_point()
+    disk.usage_percent = 86
+    disk.fail_unlink = lambda path: errno.EIO if in_queues(path) else 0
+    owner.store.clean(owner.clock.time_ms)
+    owner.store.tick(owner.clock.time_ms)
+    while owner.store.removal_failure is None:
+        pass
+    assert owner.store.min_offset("T", 0) >= 10
+    dropped(owner)
+    owner.append(bodies=[b"new"] * 11)
+    disk.fail_unlink = healthy
+    disk.usage_percent = 10
+    owner.store.clean(owner.clock.time_ms)
+    while owner.store.removals_pending:
+        pass
+    assert sorted(path.name for path in (tmp_path / "consumequeue/T/0").iterdir()) == [
+        f"{0:020d}",
+        f"{200:020d}",
+    ]
+    owner.store.close()
+    recovered(settings(tmp_path)).store.close()
 
 
 def test_messages_that_wait_for_a_sync_are_dropped_with_it(tmp_path: Path) -> None:
@@ -96,7 +165,7 @@ def test_the_mark_is_forgotten_when_retention_has_passed_it(tmp_path: Path) -> N
     owner.write_point()
     disk.usage_percent = 86
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.unlinks_pending:
+    while owner.store.removals_pending:
         pass
     owner.store.clean(owner.clock.time_ms)
     assert read_marks(tmp_path) == {}

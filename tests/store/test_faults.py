@@ -71,6 +71,52 @@ def test_a_failed_sync_of_a_queue_ends_the_store_too(tmp_path: Path) -> None:
     assert (tmp_path / "abort").exists()
 
 
+def test_a_file_that_cannot_be_deleted_ends_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    for _ in range(4):
+        owner.append(bodies=[bytes(3000)])
+    owner.write_point()
+    disk.usage_percent = 86
+    disk.fail_unlink = lambda path: errno.EACCES if in_log(path) else 0
+    owner.store.clean(owner.clock.time_ms)
+    while owner.store.removal_failure is None:
+        pass
+    assert owner.store.removal_failure.errno == errno.EACCES
+    assert owner.append(bodies=[b"goes on"]).first_queue_offset == 4
+    owner.write_point()
+    assert owner.store.failure is None
+    crashed = crashed_copy(tmp_path / "s", tmp_path / "crashed")
+    assert (crashed / "commitlog" / f"{0:020d}").exists()
+    recovered(settings(crashed)).store.close()
+    disk.fail_unlink = healthy
+    owner.store.clean(owner.clock.time_ms)
+    while owner.store.removals_pending:
+        pass
+    assert owner.store.removal_failure is None
+    assert not (tmp_path / "s/commitlog" / f"{0:020d}").exists()
+    owner.store.close()
+    recovered(settings(tmp_path / "s")).store.close()
+
+
+def test_a_stop_leaves_what_cannot_be_deleted_to_the_next_start(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path), disk)
+    for _ in range(4):
+        owner.append(bodies=[bytes(3000)])
+    owner.write_point()
+    disk.usage_percent = 86
+    disk.fail_unlink = lambda path: errno.EACCES if path.name == f"{0:020d}" else 0
+    owner.store.clean(owner.clock.time_ms)
+    while owner.store.removal_failure is None:
+        pass
+    owner.store.close()
+    after = recovered(settings(tmp_path))
+    assert after.store.recovery.was_clean
+    assert after.store.min_offset("T", 0) == 0
+    after.store.close()
+
+
 def test_a_failed_sync_at_the_stop_leaves_the_abort_file(tmp_path: Path) -> None:
     disk = FailingDisk()
     owner = Owner(settings(tmp_path), disk)

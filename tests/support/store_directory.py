@@ -60,6 +60,8 @@ class FailingDisk(Disk):
         self.fail_sync: Callable[[Path], int] = healthy
         self.fail_write: Callable[[Path, int], int] = healthy
         self.fail_allocate: Callable[[Path], int] = healthy
+        self.fail_unlink: Callable[[Path], int] = healthy
+        self.fail_move: Callable[[Path], int] = healthy
         self.write_bytes_max: int | None = None
         self.usage_percent: int | None = None
         self.syncs: list[Path] = []
@@ -88,6 +90,14 @@ class FailingDisk(Disk):
     def allocate(self, fd: int, count: int) -> None:
         _raise(self.fail_allocate(self.paths[fd]))
         super().allocate(fd, count)
+
+    def unlink(self, path: Path) -> None:
+        _raise(self.fail_unlink(path))
+        super().unlink(path)
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        _raise(self.fail_move(source))
+        super().move_directory(source, target)
 
     def usage(self, path: Path) -> DiskUsage:
         if self.usage_percent is None:
@@ -127,6 +137,12 @@ class PowerCutDisk(FailingDisk):
         with self._guard:
             self._durable.pop(path, None)
             super().unlink(path)
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        with self._guard:
+            for path in [path for path in self._durable if source in path.parents]:
+                self._durable[target / path.relative_to(source)] = self._durable.pop(path)
+            super().move_directory(source, target)
 
     def cut(self, target: Path, choose: random.Random) -> None:
         """Write what a disk could hold after a power cut now into another directory."""
@@ -251,7 +267,12 @@ class Owner:
 
 def crashed_copy(root: Path, target: Path) -> Path:
     """What a kill would leave: a copy of a directory in use, all that was written included."""
-    shutil.copytree(root, target)
+    try:
+        shutil.copytree(root, target)
+    except shutil.Error as failure:
+        # Files of a deleted topic may go meanwhile.
+        if any(Path(source).exists() for source, *_ in failure.args[0]):
+            raise
     return target
 
 

@@ -79,6 +79,7 @@ class Cleaner:
         Raises:
             OSError: the disk cannot be looked at.
         """
+        self._syncer.retry_removals()
         self._forget_marks()
         # One more than may go: the last of those given is never deleted.
         files = [
@@ -102,7 +103,7 @@ class Cleaner:
         for _ in decision.delete:
             if self._log.files[0].start + self._log.file_bytes > settled_end:
                 break
-            self._syncer.request_unlink(self._log.remove_oldest())
+            self._syncer.request_removal(self._log.remove_oldest())
         if decision.delete:
             self._to_sweep = deque(queue.key for queue in self._queues)
         return decision
@@ -110,10 +111,10 @@ class Cleaner:
     def _forget_marks(self) -> None:
         """Forget the marks of deleted topics that are about files long gone.
 
-        Not those of files whose unlinking a crash could still undo. A disk that takes no new file
+        Not those of files whose deletion a crash could still undo. A disk that takes no new file
         keeps the marks, which do no harm, and must not end the pass that makes room on it.
         """
-        if not self._syncer.unlinks_pending:
+        if not self._syncer.removals_pending:
             with contextlib.suppress(OSError):
                 self._dropped.settle(self._log.min_offset, self._log.end)
 
@@ -123,4 +124,4 @@ class Cleaner:
             queue = self._queues.find(*self._to_sweep.popleft())
             if queue is not None:
                 for path in self._queues.release_leading_files(queue, self._log.min_offset):
-                    self._syncer.request_unlink(DoomedFile(path, None))
+                    self._syncer.request_removal(DoomedFile(path, None))

@@ -29,6 +29,9 @@ from rockoon_format.consume_queue import (
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
 
+# Below `consumequeue`: topics that wait for their deletion. No topic can have this name.
+ASIDE_DIRECTORY = ".dropped"
+
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
@@ -94,6 +97,8 @@ class ConsumeQueues:
         self._open_files: OrderedDict[FileKey, int] = OrderedDict()
         self._unsynced_files: set[FileKey] = set()
         self._unsynced_directories: set[Path] = set()
+        # Names below ASIDE_DIRECTORY up to this number were given away.
+        self._set_aside = 0
         self.entry_count = 0
         """Sum of all max offsets."""
         self.stored_count = 0
@@ -253,21 +258,49 @@ class ConsumeQueues:
                 newest = max(newest, (int(entries["offset"][0]), int(entries["size"][0])))
         return newest
 
-    def drop(self, topic: str) -> None:
-        """Delete every queue of a topic, durably."""
-        for queue in self.of_topic(topic):
-            self._delete_files(queue)
+    def topic_directory(self, topic: str) -> Path:
+        """Where the files of a topic's queues are."""
+        return self._root / topic
+
+    def set_aside(self, topic: str) -> Path | None:
+        """Forget every queue of a topic and move its files to where nothing looks for queues.
+
+        One rename however many there are, and a new topic of the name meets none of them.
+
+        Returns:
+            The directory to be deleted; None if there were no files.
+
+        Raises:
+            OSError: nothing is changed.
+        """
+        queues = self.of_topic(topic)
+        for queue in queues:
+            for number in range(queue.file_first, queue.file_last + 1):
+                self._close_file(queue, number)
+        aside: Path | None = None
+        directory = self.topic_directory(topic)
+        if directory.is_dir():
+            aside = self._free_place_aside()
+            self._disk.move_directory(directory, aside)
+            self._unsynced_directories.add(self._root)
+        for queue in queues:
             self.entry_count -= queue.max_offset
             self.stored_count -= queue.max_offset > 0
             del self._queues[queue.key]
-        directory = self._root / topic
-        if directory.is_dir():
-            for child in directory.iterdir():
-                if child.is_dir() and not any(child.iterdir()):
-                    self._disk.remove_directory(child)
-            if not any(directory.iterdir()):
-                self._disk.remove_directory(directory)
-            self._disk.sync_directory(self._root)
+        return aside
+
+    def left_aside(self) -> list[Path]:
+        """What was set aside and is not deleted yet."""
+        aside = self._root / ASIDE_DIRECTORY
+        return sorted(aside.iterdir()) if aside.is_dir() else []
+
+    def _free_place_aside(self) -> Path:
+        aside = self._root / ASIDE_DIRECTORY
+        self._disk.make_directory(aside)
+        while (place := aside / f"topic-{self._set_aside}").exists():
+            self._set_aside += 1
+        self._set_aside += 1
+        return place
 
     def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """Files and directories changed since the last call, which the caller now has to sync."""

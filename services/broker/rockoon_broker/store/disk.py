@@ -84,6 +84,10 @@ class Disk:
         """Remove an empty directory."""
         path.rmdir()
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        """Give a directory another name in the same file system; `target` does not exist."""
+        source.rename(target)
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing `target` in one step."""
         source.replace(target)

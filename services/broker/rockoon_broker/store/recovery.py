@@ -292,7 +292,7 @@ class Recoverer:
         for topic, mark in self._dropped.marks.items():
             firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
             if any(first < mark for first in firsts):
-                self._queues.drop(topic)
+                self._queues.set_aside(topic)
 
     def _cut(self, starts: list[int], end: int, boundary: int) -> tuple[list[int], int]:
         """Remove everything behind `end`; returns the files that remain and the bytes cleared."""

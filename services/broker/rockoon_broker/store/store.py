@@ -14,6 +14,7 @@ Invariants:
 5. Store times never go back within the log, whatever the clock does; search by time needs that.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,11 +45,14 @@ from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recov
 from rockoon_broker.store.retention import RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.syncer import (
+    DoomedDirectory,
+    DoomedFile,
     PointRequest,
+    RemovalRefused,
     Syncer,
+    removal,
     sync_file,
     sync_names,
-    unlink_file,
 )
 from rockoon_format.batch import check_batch, patch_batch, queue_entries
 from rockoon_format.checkpoint import Checkpoint
@@ -166,6 +170,8 @@ class Store:
         self._sync_queues()
         self._markers.write(self._point(clean=False), self._checkpoint_now())
         self._points.append(self._point_state())
+        for aside in self._queues.left_aside():
+            self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
 
     @classmethod
@@ -302,13 +308,14 @@ class Store:
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues; its messages in the log are as if they had never been.
 
-        Durable on return. A topic created anew under the name starts at offset 0.
+        Durable on return, although the Syncer deletes the files only then. A topic created anew
+        under the name starts at offset 0.
 
         Args:
             topic: a topic with or without queues here.
 
         Raises:
-            OSError: the disk; nothing was deleted, or not all. Call it again.
+            OSError: the disk; the queues are still there. Call it again.
             StoreFailed, StoreClosed.
         """
         self._check_usable()
@@ -317,7 +324,10 @@ class Store:
         self._undispatched = deque(
             batch for batch in self._undispatched if batch.queue.topic != topic
         )
-        self._queues.drop(topic)
+        self._syncer.withdraw_removals(self._queues.topic_directory(topic))
+        aside = self._queues.set_aside(topic)
+        if aside is not None:
+            self._syncer.request_removal(DoomedDirectory(aside))
 
     def tick(self, now_ms: int) -> list[QueueKey]:
         """Do what is due. Call it several times a second.
@@ -395,9 +405,14 @@ class Store:
         return self._syncer.point_pending
 
     @property
-    def unlinks_pending(self) -> bool:
+    def removals_pending(self) -> bool:
         """Whether files that were given up are still being deleted."""
-        return self._syncer.unlinks_pending
+        return self._syncer.removals_pending
+
+    @property
+    def removal_failure(self) -> OSError | None:
+        """Why the disk does not delete what was given up; tried again at every clean pass."""
+        return self._syncer.removal_failure
 
     @property
     def failure(self) -> OSError | None:
@@ -543,8 +558,7 @@ class Store:
             self._release()
 
     def _finish(self) -> None:
-        for doomed in self._syncer.take_doomed():
-            unlink_file(doomed, self._disk)
+        self._finish_removals()
         self._log.erase_refused()
         for fd in self._log.sync_request(self._confirmed_end).fds:
             self._disk.fdatasync(fd)
@@ -555,10 +569,24 @@ class Store:
         self._sync_queues()
         reserved = self._syncer.take_reserved()
         if reserved is not None:
-            unlink_file(reserved, self._disk)
+            for _ in removal(reserved, self._disk):
+                pass
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         self._markers.write(self._point(clean=True), self._checkpoint_now())
         self._abort.remove()
+
+    def _finish_removals(self) -> None:
+        """Delete what is still to be deleted; what the disk refuses is left to the next start."""
+        left = deque(self._syncer.take_doomed())
+        # What was given up later may not go before it; see Syncer.
+        with contextlib.suppress(RemovalRefused):
+            while left:
+                for _ in removal(left[0], self._disk):
+                    pass
+                left.popleft()
+        for doomed in left:
+            if isinstance(doomed, DoomedFile) and doomed.fd is not None:
+                self._disk.close(doomed.fd)
 
     def _release(self) -> None:
         reserved = self._syncer.take_reserved()

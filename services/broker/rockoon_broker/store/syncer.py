@@ -1,4 +1,4 @@
-"""The one other thread: it syncs, reserves files ahead of need, and unlinks what retention gave up.
+"""The one other thread: it syncs, reserves files ahead of need, and deletes what was given up.
 
 The owner's thread decides everything and posts; this thread only makes the slow calls. Rules:
 
@@ -8,7 +8,9 @@ The owner's thread decides everything and posts; this thread only makes the slow
    the newest sync request is served.
 3. Descriptors of CommitLog files are closed here, never by the owner, and only after every request
    that was posted earlier and could name them.
-4. The first failing sync ends all of it: no second try, because the kernel may have dropped the
+4. What was given up is deleted in the order in which it was. When the disk refuses to delete
+   something, that and what follows it waits for `retry_removals`; nothing is lost by it.
+5. The first failing sync ends all of it: no second try, because the kernel may have dropped the
    pages that it could not write and a second fsync would then succeed without them.
 """
 
@@ -55,6 +57,18 @@ class DoomedFile:
     """Its descriptor, to be closed with it."""
 
 
+@dataclass(frozen=True)
+class DoomedDirectory:
+    """A directory that was moved to where nobody looks for it, to be deleted with all in it."""
+
+    path: Path
+
+
+class RemovalRefused(OSError):
+    """The disk does not delete something, for now. Unlike after a failed sync, nothing is unknown:
+    it is still there, and a start would find it."""
+
+
 class Syncer:
     """The thread and what it shares with the owner.
 
@@ -87,6 +101,7 @@ class Syncer:
         # Written by the Syncer's thread alone, read by the owner without the lock.
         self.synced_end = synced_end
         self.failure: OSError | None = None
+        self.removal_failure: OSError | None = None
         # Everything below is guarded by `_changed`.
         self._changed = threading.Condition()
         self._sync: SyncRequest | None = None
@@ -95,7 +110,9 @@ class Syncer:
         self._reserved: tuple[Path, int] | None = None
         self._point: PointRequest | None = None
         self._point_running = False
-        self._doomed: deque[DoomedFile] = deque()
+        self._doomed: deque[DoomedFile | DoomedDirectory] = deque()
+        self._removing: DoomedFile | DoomedDirectory | None = None
+        self._removals_paused = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="store-syncer", daemon=True)
 
@@ -161,18 +178,39 @@ class Syncer:
             self._changed.notify_all()
 
     @property
-    def unlinks_pending(self) -> bool:
-        """Whether a file is still to be unlinked."""
+    def removals_pending(self) -> bool:
+        """Whether something is still to be deleted."""
         with self._changed:
             return bool(self._doomed)
 
-    def request_unlink(self, doomed: DoomedFile) -> None:
+    def request_removal(self, doomed: DoomedFile | DoomedDirectory) -> None:
         with self._changed:
             self._doomed.append(doomed)
             self._changed.notify_all()
 
-    def take_doomed(self) -> list[DoomedFile]:
-        """After `stop`: what was still to be unlinked."""
+    def withdraw_removals(self, directory: Path) -> None:
+        """Forget the files below a directory that is about to be moved: they go with it.
+
+        Otherwise files that take their names afterwards would be deleted. Waits while the thread
+        is at one of them.
+        """
+
+        def is_below(doomed: DoomedFile | DoomedDirectory | None) -> bool:
+            return isinstance(doomed, DoomedFile) and directory in doomed.path.parents
+
+        with self._changed:
+            while is_below(self._removing) and self.failure is None:
+                self._changed.wait()
+            self._doomed = deque(each for each in self._doomed if not is_below(each))
+
+    def retry_removals(self) -> None:
+        """Go on deleting where the disk refused it."""
+        with self._changed:
+            self._removals_paused = False
+            self._changed.notify_all()
+
+    def take_doomed(self) -> list[DoomedFile | DoomedDirectory]:
+        """After `stop`: what was still to be deleted."""
         doomed = list(self._doomed)
         self._doomed.clear()
         return doomed
@@ -202,7 +240,8 @@ class Syncer:
                 raise
 
     def _has_work(self) -> bool:
-        return bool(self._sync or self._wanted_file or self._point or self._doomed)
+        doomed = self._doomed and not self._removals_paused
+        return bool(self._sync or self._wanted_file or self._point or doomed)
 
     def _serve_sync(self) -> None:
         with self._changed:
@@ -229,8 +268,9 @@ class Syncer:
             if point is not None:
                 self._point_running = True
                 return self._write_point(point)
-            if self._doomed:
-                return self._unlink(self._doomed[0])
+            if self._doomed and not self._removals_paused:
+                self._removing = self._doomed[0]
+                return self._remove(self._removing)
         return iter(())
 
     def _reserve(self, path: Path) -> Iterator[None]:
@@ -261,10 +301,21 @@ class Syncer:
         with self._changed:
             self._point_running = False
 
-    def _unlink(self, doomed: DoomedFile) -> Iterator[None]:
-        unlink_file(doomed, self._disk)
+    def _remove(self, doomed: DoomedFile | DoomedDirectory) -> Iterator[None]:
+        try:
+            yield from removal(doomed, self._disk)
+        except RemovalRefused as refusal:
+            with self._changed:
+                self.removal_failure = refusal
+                self._removals_paused = True
+                self._removing = None
+                self._changed.notify_all()
+            return
         with self._changed:
+            self.removal_failure = None
             self._doomed.popleft()
+            self._removing = None
+            self._changed.notify_all()
         yield
 
     def _fail(self, error: OSError) -> None:
@@ -308,13 +359,42 @@ def sync_names(directory: Path, disk: Disk) -> None:
         disk.sync_directory(directory)
 
 
-def unlink_file(doomed: DoomedFile, disk: Disk) -> None:
-    """Close and unlink a file that the owner gave up.
+def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
+    """Delete what the owner gave up, cut where something else may be done in between.
 
-    The end of a CommitLog file is durable on return: marks of deleted topics are forgotten on the
-    strength of it, and ConsumeQueue files that belong to it go after it.
+    Once it is through, the end of a CommitLog file is durable: marks of deleted topics are
+    forgotten on the strength of it, and ConsumeQueue files that belong to it go after it.
+
+    Raises:
+        RemovalRefused: not all is deleted; may be begun anew.
+        OSError: a sync failed.
     """
-    disk.unlink(doomed.path)
+    if isinstance(doomed, DoomedDirectory):
+        # Durably moved before anything in it goes: a power cut then brings back all or nothing.
+        for directory in (doomed.path.parent, doomed.path.parent.parent):
+            disk.sync_directory(directory)
+            yield
+        yield from _tree_removal(doomed.path, disk)
+        return
+    try:
+        disk.unlink(doomed.path)
+    except OSError as error:
+        raise RemovalRefused(*error.args) from error
     if doomed.fd is not None:
         disk.close(doomed.fd)
         disk.sync_directory(doomed.path.parent)
+
+
+def _tree_removal(directory: Path, disk: Disk) -> Iterator[None]:
+    try:
+        for child in directory.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                yield from _tree_removal(child, disk)
+            else:
+                disk.unlink(child)
+            yield
+        disk.remove_directory(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RemovalRefused(*error.args) from error
