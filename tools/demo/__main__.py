@@ -372,6 +372,8 @@ def main() -> int:
     except LocalClusterError as failure:
         console.print(str(failure), markup=False)
         return 1
+    finally:
+        logging.getLogger().removeHandler(warnings)
 
 
 if __name__ == "__main__":
