@@ -15,6 +15,7 @@ from rockoon.errors import (
     InvalidArgument,
     InvalidOffset,
     OffsetBeyondEnd,
+    StoreCorrupt,
     StoreLocked,
     StoreNotWritable,
 )
@@ -229,6 +230,42 @@ async def test_a_folder_that_cannot_be_written_is_told_at_the_start(
     with pytest.raises(StoreNotWritable):
         await reader(cluster, tmp_path / "file", "a", Seen()).start()
     assert fake.offset.members == {}
+
+
+async def test_a_start_that_fails_lets_go_of_the_folder(
+    fake: FakeCluster, cluster: Cluster, tmp_path: Path
+) -> None:
+    fake.create_topic("orders")
+    file = tmp_path / "a" / "prices" / "offsets.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"{")
+    with pytest.raises(StoreCorrupt):
+        await reader(cluster, tmp_path, "a", Seen()).start()
+    file.unlink()
+    async with reader(cluster, tmp_path, "a", Seen()) as consumer:
+        await eventually(lambda: consumer.assignment == [Q0])
+
+
+async def test_a_reader_goes_on_while_the_offset_service_is_away_for_longer_than_its_lease(
+    fake: FakeCluster, cluster: Cluster, tmp_path: Path
+) -> None:
+    fake.offset.heartbeat_seconds, fake.offset.lease_seconds = 0.02, 0.1
+    fake.create_topic("orders")
+    seen = Seen()
+    async with reader(cluster, tmp_path, "a", seen) as consumer:
+        await eventually(lambda: consumer.assignment == [Q0])
+        await fake.offset.listener.stop()
+        await eventually(lambda: consumer._membership.heartbeats_failed > 0)
+        fake.append("orders", numbered(10))
+        await seen.wait(10)
+        gone_at = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.get_running_loop().time() - gone_at > 0.15)
+        await fake.offset.listener.start()
+        await eventually(lambda: consumer._lapses_seen > 0)
+        fake.append("orders", numbered(10, 10))
+        await seen.wait(20)
+        assert consumer.statistics.queues_gained == 1
+    assert seen.bodies == numbered(20)
 
 
 async def test_a_reader_without_an_id_of_its_own_is_warned_and_one_with_is_not(
