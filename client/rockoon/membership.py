@@ -79,7 +79,6 @@ class Membership:
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
         self._heard_at = 0.0
-        self._now_please = asyncio.Event()
 
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
@@ -122,10 +121,6 @@ class Membership:
         self.handover_seconds_max = reply.handover_seconds_max
         self._take_in(reply.membership_version, reply.members)
 
-    def beat_now(self) -> None:
-        """Let the next heartbeat not wait for its time: the service does not know this member."""
-        self._now_please.set()
-
     async def stay(self) -> None:
         """Send heartbeats for ever.
 
@@ -134,12 +129,7 @@ class Membership:
         """
         backoff = Backoff(first_seconds=0.2)
         while True:
-            try:
-                async with asyncio.timeout(self._heartbeat_seconds):
-                    await self._now_please.wait()
-            except TimeoutError:
-                pass
-            self._now_please.clear()
+            await asyncio.sleep(self._heartbeat_seconds)
             while True:
                 try:
                     await self.beat()

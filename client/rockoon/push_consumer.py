@@ -44,7 +44,6 @@ from rockoon.errors import (
     InvalidGroupName,
     InvalidTopicName,
     MemberIdTaken,
-    MemberNotFound,
     QueueHeld,
     RockoonError,
     TopicNotFound,
@@ -512,9 +511,7 @@ class PushConsumer:
 
     def _check_undecided(self, error: RockoonError) -> None:
         """Raise what no retry can mend."""
-        if isinstance(error, MemberNotFound):
-            self._membership.beat_now()
-        elif isinstance(error, _FATAL):
+        if isinstance(error, _FATAL):
             raise error
 
     def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:

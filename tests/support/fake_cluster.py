@@ -355,8 +355,6 @@ class FakeOffsetService(OffsetServiceServicer):
         self._check_group(request.group)
         if request.group in self.disabled:
             raise errors.ConsumeDisabled(group=request.group)
-        if request.member_id and request.member_id not in self.members.get(request.group, {}):
-            raise errors.MemberNotFound(member=request.member_id, group=request.group)
         reply = offset_wire.ResolveReply()
         for ref in request.queues:
             try:
