@@ -330,3 +330,23 @@ async def test_rocketmq_s_file_lies_beside_the_journal_and_follows(cluster: Clus
     await cluster.commit(52, epoch)
     await cluster.stop_service()
     assert '"0":52' in path.read_text()
+
+
+async def test_a_reply_that_would_be_too_long_is_refused_with_what_to_ask_instead(
+    cluster: Cluster,
+) -> None:
+    cluster.more_settings["progress_entries_max"] = 2
+    await cluster.restart_service()
+    await cluster.nameserver.CreateGroup(
+        ns.CreateGroupRequest(config=ns.GroupConfig(name="second")), None
+    )
+    for group in (GROUP, "second"):
+        await cluster.resolve(0, 1, group=group)
+    with pytest.raises(Exception, match=r"more than 2 offsets.*name a group or a topic"):
+        await cluster.progress("")
+    with pytest.raises(Exception, match=r"more than 2 offsets.*name a group or a broker"):
+        await export(cluster, pb.JSON_LINES)
+    assert len(await cluster.progress("second")) == 2
+    assert len((await export(cluster, pb.JSON_LINES, group=GROUP)).splitlines()) == 2
+    assert not await export(cluster, pb.JSON_LINES, broker="broker-b")
+    assert await export(cluster, pb.ROCKETMQ, group=GROUP, broker="broker-a")

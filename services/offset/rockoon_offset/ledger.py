@@ -92,15 +92,24 @@ class Ledger:
     def groups(self) -> Iterable[str]:
         return self._groups.keys()
 
-    def list_progress(self, group: str = "", topic: str = "") -> list[Progress]:
-        """Progress of one group or all, on one topic or all; sorted by group and queue."""
-        names = [group] if group else sorted(self._groups)
-        return [
-            progress
-            for name in names
-            for queue, progress in sorted(self.progress_of(name).items())
-            if not topic or queue.topic == topic
-        ]
+    def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
+        """Progress of one group or all; sorted by group and queue. See `each_progress`."""
+        return list(self.each_progress(group, topic, broker))
+
+    def each_progress(
+        self, group: str = "", topic: str = "", broker: str = ""
+    ) -> Iterator[Progress]:
+        """Progress in the order of groups and queues; to be gone through before anything changes.
+
+        Args:
+            group: empty means all.
+            topic: empty means all.
+            broker: empty means all.
+        """
+        for name in [group] if group else sorted(self._groups):
+            for queue, progress in sorted(self.progress_of(name).items()):
+                if topic in ("", queue.topic) and broker in ("", queue.broker):
+                    yield progress
 
     def reset(self, reset_id: str) -> ResetApplied:
         found = self._resets.get(reset_id)

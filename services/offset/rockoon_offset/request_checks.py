@@ -11,6 +11,8 @@ NAME_BYTES_MAX = 255
 OPERATOR_BYTES_MAX = 4096
 SUBSCRIPTIONS_MAX = 1024
 EXPRESSION_BYTES_MAX = 64 << 10
+# Below the size of message that clients take, by enough for what is around it.
+REPLY_BYTES_MAX = 60 << 20
 # All of a member's: they go into the journal and to every other member with each change.
 SUBSCRIPTIONS_BYTES_MAX = 256 << 10
 
@@ -55,6 +57,23 @@ def bounded(entries: Sequence[object]) -> None:
     """Raises InvalidArgument for too many queues."""
     if len(entries) > QUEUES_PER_CALL_MAX:
         raise InvalidArgument(reason=f"more than {QUEUES_PER_CALL_MAX} queues in one call")
+
+
+def check_reply_entries(entries: int, entries_max: int, narrower: str) -> None:
+    """Raises InvalidArgument for a question whose answer is too long; `narrower` is what to ask."""
+    if entries > entries_max:
+        raise InvalidArgument(
+            reason=f"there are more than {entries_max} offsets, too many for one reply: "
+            f"name {narrower}"
+        )
+
+
+def check_reply_bytes(size: int, narrower: str) -> None:
+    """Raises InvalidArgument for an answer that would not fit a message."""
+    if size > REPLY_BYTES_MAX:
+        raise InvalidArgument(
+            reason=f"that is {size} bytes, too many for one reply: name {narrower}"
+        )
 
 
 def check_heartbeat(request: pb.HeartbeatRequest) -> None:

@@ -2,6 +2,7 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import Any
 
 from rockoon_offset.commits import Commits, Release
@@ -9,13 +10,15 @@ from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
 from rockoon_offset.ledger import Commit
-from rockoon_offset.records import ResetApplied
+from rockoon_offset.records import Progress, ResetApplied
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
     check_group,
     check_heartbeat,
     check_operator,
+    check_reply_bytes,
+    check_reply_entries,
     check_topic,
     require,
 )
@@ -210,11 +213,13 @@ class OffsetService(OffsetServiceServicer):
         request: pb.ListProgressRequest,
         context: Any,
     ) -> pb.ListProgressReply:
-        progress = self._store.ledger.list_progress(request.group, request.topic)
+        progress = self._bounded_progress("a group or a topic", request.group, topic=request.topic)
         await self._store.durable()
-        return pb.ListProgressReply(
+        reply = pb.ListProgressReply(
             progress=map(progress_to_wire, progress), as_of_ms=self._now_ms()
         )
+        check_reply_bytes(reply.ByteSize(), "a group or a topic")
+        return reply
 
     async def Lag(self, request: pb.LagRequest, context: Any) -> pb.LagReply:
         self._routes.require()
@@ -258,9 +263,9 @@ class OffsetService(OffsetServiceServicer):
         )
 
     async def Export(self, request: pb.ExportRequest, context: Any) -> pb.ExportReply:
-        progress = self._store.ledger.list_progress(request.group)
-        if request.broker:
-            progress = [entry for entry in progress if entry.queue.broker == request.broker]
+        progress = self._bounded_progress(
+            "a group or a broker", request.group, broker=request.broker
+        )
         await self._store.durable()
         if request.format == pb.ROCKETMQ:
             require(broker=request.broker)
@@ -269,6 +274,7 @@ class OffsetService(OffsetServiceServicer):
             content = to_json_lines(progress)
         else:
             raise InvalidArgument(reason="an export needs a format")
+        check_reply_bytes(len(content), "a group or a broker")
         return pb.ExportReply(content=content, entries=len(progress))
 
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
@@ -284,6 +290,15 @@ class OffsetService(OffsetServiceServicer):
             entries, request.operator, dry_run=request.dry_run, overwrite=request.overwrite
         )
         return pb.ImportReply(imported=map(step_to_wire, imported.steps), skipped=imported.skipped)
+
+    def _bounded_progress(
+        self, narrower: str, group: str, *, topic: str = "", broker: str = ""
+    ) -> list[Progress]:
+        """What is asked for, when it fits a reply. Raises InvalidArgument."""
+        found = self._store.ledger.each_progress(group, topic, broker)
+        progress = list(islice(found, self._settings.progress_entries_max + 1))
+        check_reply_entries(len(progress), self._settings.progress_entries_max, narrower)
+        return progress
 
     def _members(self, group: str) -> list[pb.Member]:
         return [member_to_wire(lease) for lease in self._groups.membership.leases(group)]

@@ -66,4 +66,7 @@ class OffsetSettings:
         "belongs to: its topics and groups are then taken for those of the same names. It must "
         "have all that have progress",
     )
+    progress_entries_max: int = setting(
+        100_000, "offsets in one listing or export; more are asked for by group", minimum=1
+    )
     watchers_max: int = setting(20_000, "WatchGroup streams at once", minimum=1)
