@@ -199,7 +199,8 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Delete a group with its subscriptions. Its progress is deleted by the offset service.
+        """Delete a group with its subscriptions. The offset service deletes its progress and ends its
+        members: whether there are any is not looked at here, asking first is the tools' courtesy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -68,7 +68,9 @@ class NameServerStub:
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]
     """Replace a group's configuration; its incarnation and subscriptions stay."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]
-    """Delete a group with its subscriptions. Its progress is deleted by the offset service."""
+    """Delete a group with its subscriptions. The offset service deletes its progress and ends its
+    members: whether there are any is not looked at here, asking first is the tools' courtesy.
+    """
     ListGroups: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]
     """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]
@@ -118,7 +120,9 @@ class NameServerAsyncStub(NameServerStub):
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]  # type: ignore[assignment]
     """Replace a group's configuration; its incarnation and subscriptions stay."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
-    """Delete a group with its subscriptions. Its progress is deleted by the offset service."""
+    """Delete a group with its subscriptions. The offset service deletes its progress and ends its
+    members: whether there are any is not looked at here, asking first is the tools' courtesy.
+    """
     ListGroups: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]  # type: ignore[assignment]
     """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]  # type: ignore[assignment]
@@ -231,7 +235,9 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.DeleteReply, _abc.Awaitable[_nameserver_pb2.DeleteReply]]:
-        """Delete a group with its subscriptions. Its progress is deleted by the offset service."""
+        """Delete a group with its subscriptions. The offset service deletes its progress and ends its
+        members: whether there are any is not looked at here, asking first is the tools' courtesy.
+        """
 
     @_abc_1.abstractmethod
     def ListGroups(

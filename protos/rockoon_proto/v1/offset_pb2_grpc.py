@@ -131,7 +131,7 @@ class OffsetServiceServicer:
 
     def Heartbeat(self, request, context):
         """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-        `lease_seconds` is out.
+        `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,6 +162,7 @@ class OffsetServiceServicer:
 
     def Resolve(self, request, context):
         """Where a reader starts on each queue, and why. The decision is stored before it is answered.
+        A group that does not exist is not created: NameServer.Subscribe does that first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class OffsetServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OffsetServiceAsyncStub: ...
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_offset_pb2.HeartbeatRequest, _offset_pb2.HeartbeatReply]
     """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-    `lease_seconds` is out.
+    `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]
     """Leave a group at once (a clean stop); others may then take the member's queues."""
@@ -58,7 +58,9 @@ class OffsetServiceStub:
     found", with the new-queue rule in force applied. Changes nothing.
     """
     Resolve: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]
-    """Where a reader starts on each queue, and why. The decision is stored before it is answered."""
+    """Where a reader starts on each queue, and why. The decision is stored before it is answered.
+    A group that does not exist is not created: NameServer.Subscribe does that first.
+    """
     Commit: _grpc.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]
     """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
@@ -95,7 +97,7 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Heartbeat: _aio.UnaryUnaryMultiCallable[_offset_pb2.HeartbeatRequest, _offset_pb2.HeartbeatReply]  # type: ignore[assignment]
     """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-    `lease_seconds` is out.
+    `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]  # type: ignore[assignment]
     """Leave a group at once (a clean stop); others may then take the member's queues."""
@@ -108,7 +110,9 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     found", with the new-queue rule in force applied. Changes nothing.
     """
     Resolve: _aio.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]  # type: ignore[assignment]
-    """Where a reader starts on each queue, and why. The decision is stored before it is answered."""
+    """Where a reader starts on each queue, and why. The decision is stored before it is answered.
+    A group that does not exist is not created: NameServer.Subscribe does that first.
+    """
     Commit: _aio.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]  # type: ignore[assignment]
     """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
@@ -148,7 +152,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.HeartbeatReply, _abc.Awaitable[_offset_pb2.HeartbeatReply]]:
         """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-        `lease_seconds` is out.
+        `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
         """
 
     @_abc_1.abstractmethod
@@ -185,7 +189,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ResolveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResolveReply, _abc.Awaitable[_offset_pb2.ResolveReply]]:
-        """Where a reader starts on each queue, and why. The decision is stored before it is answered."""
+        """Where a reader starts on each queue, and why. The decision is stored before it is answered.
+        A group that does not exist is not created: NameServer.Subscribe does that first.
+        """
 
     @_abc_1.abstractmethod
     def Commit(
