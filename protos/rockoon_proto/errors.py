@@ -414,5 +414,7 @@ def from_rpc_error(
             return TimedOut(f"no answer in time ({unavailable(**details)})", **details)
         if status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
             return unavailable(**details)
+        if "Concurrent RPC limit" in (failure.details() or ""):
+            return Busy(reason="the server answers as many calls as it may")
         return Internal(f"{status.name}: {failure.details()}", **details)
     return unavailable(**details)

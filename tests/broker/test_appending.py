@@ -1,5 +1,6 @@
 """Appending through the wire: what is taken, what is refused and why, and in which order."""
 
+import asyncio
 import struct
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,26 @@ async def test_a_sender_that_goes_away_leaves_the_broker_as_it_was(
         disk.release()
         assert (await broker.append("T", 0, b"next")).first_queue_offset == 10
         assert len(await broker.bodies("T")) == 11
+
+
+async def test_single_appends_that_wait_for_room_are_bounded(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    disk = HoldingDisk()
+    settings = {"unsynced_bytes_max": 4096}
+    async with (
+        running_broker(tmp_path, [nameserver.address], disk=disk, **settings) as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        disk.hold()
+        sent = []
+        for body in (b"0", b"1"):
+            sent.append(tasks.create_task(broker.append("T", 0, body * 5000)))
+            await broker.describe()
+        with pytest.raises(errors.Busy, match="bytes wait for room") as refusal:
+            await broker.append("T", 0, b"2")
+        assert refusal.value.retriable
+        disk.release()
+        assert [(await each).first_queue_offset for each in sent] == [0, 1]
+        assert (await broker.append("T", 0, b"2")).first_queue_offset == 2

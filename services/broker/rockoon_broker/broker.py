@@ -19,7 +19,7 @@ from rockoon_broker.pulls import Pulled, Pulls, PullWish
 from rockoon_broker.routes import change_from_wire
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import StoreError, StoreFailed
+from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
 from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
@@ -91,6 +91,7 @@ class Broker:
         # The table as it was last written down, and when, in monotonic seconds.
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
+        self._removal_refused = False
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
         self._given_up_revision = 0
 
@@ -222,8 +223,8 @@ class Broker:
     async def apply(self, change: RouteChange) -> None:
         """Put a change of the routes into force, durably.
 
-        Tried again until the disk takes it: serving a topic whose incarnation is not written down
-        would, after a crash, drop what was stored for it.
+        Tried again until the disk takes it, unless the store has ended: serving a topic whose
+        incarnation is not written down would, after a crash, drop what was stored for it.
         """
         planned = plan(self.table, change)
         if planned.another_history:
@@ -244,7 +245,12 @@ class Broker:
                 if planned.changed or self._revision_is_stale(planned.table):
                     await asyncio.to_thread(self._write, planned.table)
                 break
-            except (OSError, StoreError) as failure:
+            except (StoreFailed, StoreClosed) as failure:
+                # The broker is about to end. Until it is cancelled it must not say that the
+                # change is in force.
+                log.info("a change of topics is left to the next start: %s", failure)
+                await asyncio.get_running_loop().create_future()
+            except OSError as failure:
                 log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
                 await asyncio.sleep(RETRY_SECONDS)
         self.table = self._applied = planned.table
@@ -280,7 +286,17 @@ class Broker:
                 return
             for queue in advanced:
                 self._waiting.arrived(queue)
+            self._report_removals()
             await asyncio.sleep(pause_seconds)
+
+    def _report_removals(self) -> None:
+        """Say once when the disk begins to refuse deletions, and once when it deletes again."""
+        refusal = self.store.removal_failure
+        if refusal is not None and not self._removal_refused:
+            log.warning("old files cannot be deleted, it is tried again and again: %s", refusal)
+        if refusal is None and self._removal_refused:
+            log.info("old files can be deleted again")
+        self._removal_refused = refusal is not None
 
     def release_waiting(self) -> None:
         """Answer every waiting pull now, and let none wait any more."""

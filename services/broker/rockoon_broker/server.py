@@ -27,6 +27,7 @@ from rockoon_runtime.wire import GrpcServer
 log = logging.getLogger(__name__)
 
 STORE_ID_FILE = "storeId"
+CALLS_BESIDE_PULLS_MAX = 10_000
 
 
 async def serve(
@@ -103,6 +104,8 @@ def make_server(settings: BrokerSettings, service: BrokerService) -> GrpcServer:
         register,
         [SERVICE_NAME],
         drain_seconds_max=settings.drain_seconds_max,
+        # Pulls that wait must not keep appends out.
+        calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
     )
 
 

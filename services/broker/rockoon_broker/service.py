@@ -22,6 +22,7 @@ from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.record import decode_record, encode_host
 from rockoon_proto.errors import (
+    Busy,
     InvalidArgument,
     InvalidOffset,
     MessageNotFound,
@@ -99,6 +100,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._refusal = "it is recovering its store"
         self._store_host = b""
         self._streams: set[AppendStream] = set()
+        # Of single appends that are not in the log yet.
+        self._single_bytes = 0
 
     def serve(self, broker: Broker) -> None:
         """Answer calls from now on."""
@@ -120,7 +123,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def Append(
         self, request: broker_pb2.AppendRequest, context: object
     ) -> broker_pb2.AppendReply:
-        placed = await self._place(request)
+        placed = await self._place_or_refuse(request)
         if placed.durable is not None:
             refusal = await placed.durable
             if refusal is not None:
@@ -142,6 +145,19 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         finally:
             self._streams.discard(stream)
             reader.cancel()
+
+    async def _place_or_refuse(self, request: broker_pb2.AppendRequest) -> Placed:
+        """Place a batch that came by itself: no flow control holds these back, as it does streams,
+        so what waits for room is bounded here."""
+        size = len(request.frames)
+        bytes_max = self._open().settings.unsynced_bytes_max
+        if self._single_bytes and self._single_bytes + size > bytes_max:
+            raise Busy(reason=f"{self._single_bytes} bytes wait for room in the log")
+        self._single_bytes += size
+        try:
+            return await self._place(request)
+        finally:
+            self._single_bytes -= size
 
     async def _place(self, request: broker_pb2.AppendRequest) -> Placed:
         return await self._open().append(

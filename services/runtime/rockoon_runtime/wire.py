@@ -34,6 +34,10 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+# Every watch, stream and waiting pull is a call in progress. More are refused at once; without a
+# bound, callers that come faster than they are answered would take all memory.
+CALLS_MAX = 20_000
+
 Handler = Callable[[Any, Any], Any]
 
 
@@ -135,6 +139,7 @@ class GrpcServer:
         register: adds the servicers; called once before listening.
         service_names: full proto service names, for health and reflection.
         drain_seconds_max: how long calls in flight may take when the server stops.
+        calls_max: calls in progress at once, streams included; further ones are refused.
 
     Raises:
         ListenError: on entering, when the address cannot be had.
@@ -149,13 +154,16 @@ class GrpcServer:
         service_names: Sequence[str],
         *,
         drain_seconds_max: float = 5.0,
+        calls_max: int = CALLS_MAX,
     ) -> None:
         self._listen = listen
         self._service_names = tuple(service_names)
         self._drain_seconds_max = drain_seconds_max
         self._health = health.aio.HealthServicer()
         interceptor = ErrorTableInterceptor(service, cluster)
-        self._server = aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
+        self._server = aio.server(
+            interceptors=[interceptor], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max
+        )
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
