@@ -268,25 +268,29 @@ class Cluster:
         while True:
             address = self.nameservers[index % len(self.nameservers)]
             try:
-                await self._watch_at(address, backoff)
+                if await self._watch_at(address, backoff):
+                    continue
+                log.debug("the nameserver at %s ended the watch", address)
             except RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if isinstance(error, WrongCluster) and not self.routes_changed.count:
                     self._refused = error
                     self.routes_changed.note()
                 log.debug("the watch at %s ended: %s", address, error)
-                index += 1
-                if index % len(self.nameservers) == 0:
-                    await asyncio.sleep(backoff.next_seconds())
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 # Only the call was cancelled: a topic was added.
+                continue
             finally:
                 self._watch = None
+            index += 1
+            if index % len(self.nameservers) == 0:
+                await asyncio.sleep(backoff.next_seconds())
 
-    async def _watch_at(self, address: str, backoff: Backoff) -> None:
+    async def _watch_at(self, address: str, backoff: Backoff) -> bool:
+        """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
         topics = frozenset(self._followed)
         request = WatchRoutesRequest(topics=sorted(topics), after_revision=self.routes.revision)
         stub: NameServerAsyncStub = NameServerStub(self._channels.get(address))
@@ -299,8 +303,9 @@ class Cluster:
                 if self.routes.apply(update, topics) or is_first:
                     self.routes_changed.note()
                 if not self.routes.revision:
-                    # Another etcd: ask for a snapshot.
-                    return
+                    # Another etcd.
+                    return True
+            return False
         finally:
             call.cancel()
 

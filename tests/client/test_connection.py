@@ -3,6 +3,8 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -172,3 +174,24 @@ async def test_after_leaving_nothing_can_be_started(nameserver: ScriptedNameserv
         pass
     with pytest.raises(Closed):
         cluster.producer()
+
+
+class Quitter(ScriptedNameserver):
+    """A nameserver that ends every watch, without an error, when it has said what there is."""
+
+    async def WatchRoutes(
+        self, request: pb.WatchRoutesRequest, _: Any
+    ) -> AsyncIterator[pb.RouteUpdate]:
+        async for update in super().WatchRoutes(request, _):
+            yield update
+            return
+
+
+async def test_a_nameserver_that_ends_every_watch_is_left_for_the_next() -> None:
+    async with Quitter() as quitter, ScriptedNameserver() as other:
+        for nameserver in (quitter, other):
+            nameserver.put_topic("orders", {"broker-a": 4})
+        async with rockoon.connect([quitter.address, other.address]) as cluster:
+            await cluster.route("orders")
+            other.put_topic("orders", {"broker-a": 8})
+            await until(cluster, "orders", 8)
