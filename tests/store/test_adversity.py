@@ -71,10 +71,10 @@ def test_a_mark_outlives_the_log_file_that_it_is_about(tmp_path: Path) -> None:
 
 def test_a_full_disk_does_not_stop_the_pass_that_makes_room(tmp_path: Path) -> None:
     disk = FailingDisk()
-    owner = Owner(settings(tmp_path, clean_delay_ms=0), disk)
+    owner = Owner(settings(tmp_path, disk_check_delay_ms=0), disk)
     owner.append("T", 0)
     owner.store.drop_topic("T")
-    marked = owner.store.log_end_offset
+    marked = owner.store.appended_end
     for _ in range(4):
         owner.append("other", 0, [bytes(3000)])
     owner.write_point()

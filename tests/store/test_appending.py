@@ -30,7 +30,7 @@ def test_with_sync_a_message_is_seen_only_when_it_is_durable(tmp_path: Path) -> 
     appended = owner.append()
     assert owner.store.max_offset("T", 0) == 0
     assert owner.store.get("T", 0, 0).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    assert owner.store.log_max_offset == 0
+    assert owner.store.visible_end == 0
     gate.set()
     assert owner.confirm(appended.end_offset) == [("T", 0)]
     assert owner.bodies() == [b"body"]
@@ -129,7 +129,7 @@ def test_a_wrong_batch_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     damaged[88] ^= 1
     with pytest.raises(BatchError):
         owner.store.append("T", 0, bytes(damaged), lengths, NOW_MS)
-    assert owner.store.log_end_offset == 0
+    assert owner.store.appended_end == 0
     assert owner.append().first_queue_offset == 0
     owner.store.close()
 

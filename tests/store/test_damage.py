@@ -125,7 +125,7 @@ def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> Non
     (tmp_path / "recoveryPoint").unlink()
     (tmp_path / "abort").write_text("4711")
     after = recovered(configured)
-    end = after.store.log_end_offset
+    end = after.store.appended_end
     after.clock.time_ms += 10_000
     after.append("T", 0, [b"newer"])
     after.store.close()

@@ -147,7 +147,7 @@ def test_messages_that_wait_for_a_sync_are_dropped_with_it(tmp_path: Path) -> No
     waiting = owner.append("T", 0)
     dropped(owner)
     assert owner.confirm(waiting.end_offset) == [("other", 0)]
-    assert owner.store.log_max_offset == waiting.end_offset > last.end_offset
+    assert owner.store.visible_end == waiting.end_offset > last.end_offset
     assert owner.append_durably("T", 0, [b"new"]).first_queue_offset == 0
     assert owner.bodies() == [b"new"]
     owner.store.close()
@@ -159,7 +159,7 @@ def test_the_mark_is_forgotten_when_retention_has_passed_it(tmp_path: Path) -> N
     owner = Owner(settings(tmp_path), disk)
     owner.append()
     dropped(owner)
-    assert read_marks(tmp_path) == {"T": owner.store.log_end_offset}
+    assert read_marks(tmp_path) == {"T": owner.store.appended_end}
     for _ in range(3):
         owner.append("other", 0, [bytes(3000)])
     owner.write_point()
@@ -184,7 +184,7 @@ def test_a_mark_beyond_the_log_that_a_crash_left_hides_nothing_new(tmp_path: Pat
         file.seek(first.end_offset)
         file.write(bytes(4096 - first.end_offset))
     after = recovered(settings(root))
-    assert after.store.log_end_offset == first.end_offset
+    assert after.store.appended_end == first.end_offset
     after.append("T", 0, [b"new"])
     copy = crashed_copy(root, tmp_path / "again")
     after.store.close()

@@ -136,7 +136,7 @@ def test_a_full_disk_refuses_the_append_and_uses_no_offset(tmp_path: Path) -> No
     with pytest.raises(AppendFailed) as caught:
         owner.append()
     assert caught.value.errno == errno.ENOSPC
-    assert owner.store.log_end_offset == first.end_offset
+    assert owner.store.appended_end == first.end_offset
     disk.fail_write = healthy
     second = owner.append()
     assert second.first_queue_offset == 1
@@ -153,7 +153,7 @@ def test_no_room_for_the_next_file_refuses_the_append_until_there_is(tmp_path: P
     for _ in range(2):
         with pytest.raises(AppendFailed):
             owner.append(bodies=[bytes(3000)])
-    assert owner.store.log_end_offset == first.end_offset
+    assert owner.store.appended_end == first.end_offset
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
     small = owner.append(bodies=[b"fits"])
     assert small.first_physical_offset == first.end_offset
@@ -194,7 +194,7 @@ def test_a_failed_write_behind_a_new_file_keeps_the_end(tmp_path: Path) -> None:
     )
     with pytest.raises(AppendFailed):
         owner.append(bodies=[bytes(3000)])
-    assert owner.store.log_end_offset == first.end_offset
+    assert owner.store.appended_end == first.end_offset
     recovered(settings(crashed_copy(tmp_path / "s", tmp_path / "1"))).store.close()
     small = owner.append(bodies=[b"small"])
     assert small.first_physical_offset == first.end_offset

@@ -45,7 +45,7 @@ class TestAStoreThatApacheRocketMQWrote:
     def test_opens_with_every_offset_as_java_had_it(self, golden: StoreSettings) -> None:
         owner = recovered(golden)
         assert golden_offsets(owner) == [(0, 4), (0, 4)]
-        assert owner.store.log_end_offset == GOLDEN_END
+        assert owner.store.appended_end == GOLDEN_END
         assert owner.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1
         owner.store.close()
 
@@ -85,7 +85,7 @@ class TestAStoreThatApacheRocketMQWrote:
     def test_with_garbage_behind_the_end_keeps_its_end(self, golden: StoreSettings) -> None:
         poke(golden.root / LAST_LOG_FILE, GOLDEN_END - 4096, b"\xda\xa3garbage" * 9)
         owner = recovered(golden)
-        assert owner.store.log_end_offset == GOLDEN_END
+        assert owner.store.appended_end == GOLDEN_END
         assert owner.store.recovery.bytes_cleared > 0
         owner.store.close()
 
@@ -94,7 +94,7 @@ class TestAStoreThatApacheRocketMQWrote:
     ) -> None:
         poke(golden.root / LAST_LOG_FILE, LAST_RECORD - 4096 + 88, b"?")
         owner = recovered(golden)
-        assert owner.store.log_end_offset == LAST_RECORD
+        assert owner.store.appended_end == LAST_RECORD
         assert golden_offsets(owner) == [(0, 4), (0, 3)]
         owner.store.close()
 
@@ -228,14 +228,14 @@ def filled(root: Path, batches: int = 40) -> Owner:
 
 def test_a_clean_stop_leaves_nothing_to_read_at_the_next_start(tmp_path: Path) -> None:
     owner = filled(tmp_path)
-    end = owner.store.log_end_offset
+    end = owner.store.appended_end
     owner.store.close()
     assert not (tmp_path / "abort").exists()
     owner = recovered(settings(tmp_path))
     assert owner.store.recovery.was_clean
     assert owner.store.recovery.reason == "clean stop"
     assert owner.store.recovery.records_scanned == 0
-    assert owner.store.log_end_offset == end
+    assert owner.store.appended_end == end
     owner.store.close()
 
 
@@ -357,7 +357,7 @@ def test_damage_to_derived_files_is_found_and_repaired(
 def test_the_older_point_is_used_when_the_newer_was_torn(tmp_path: Path) -> None:
     owner = filled(tmp_path / "s")
     owner.write_point()
-    first = owner.store.log_end_offset
+    first = owner.store.appended_end
     owner.append(bodies=[b"x"])
     owner.write_point()
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
@@ -447,9 +447,9 @@ def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
             kept.pop(("A", queue_id), None)
     owner.write_point()
     durable = {key: list(bodies) for key, bodies in kept.items()}
-    point = owner.store.log_max_offset
+    point = owner.store.visible_end
     append_some(choose.randrange(1, 40))
-    end = owner.store.log_end_offset
+    end = owner.store.appended_end
     root = crashed_copy(configured.root, tmp_path / "copy")
     owner.store.close()
 
@@ -538,7 +538,7 @@ def test_an_entry_that_lost_half_its_offset_in_a_power_cut_hides_no_record(
     owner.write_point()
     disk.usage_percent = 86
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.unlinks_pending:
+    while owner.store.removals_pending:
         pass
     kept = owner.bodies()
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")

@@ -112,7 +112,7 @@ class Cleaned:
         while self.store.removals_pending:
             pass
         starts = sorted(int(path.name) for path in self.log.iterdir())
-        return [start for start in starts if start < self.store.log_end_offset]
+        return [start for start in starts if start < self.store.appended_end]
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_above_the_forced_mark_young_files_go_but_never_the_last(cleaned: Cleane
 
 
 def test_a_tick_cleans_only_when_it_is_time(tmp_path: Path) -> None:
-    cleaned = Cleaned(settings(tmp_path, clean_delay_ms=60_000, clean_interval_ms=10_000))
+    cleaned = Cleaned(settings(tmp_path, disk_check_delay_ms=60_000, disk_check_interval_ms=10_000))
     start = cleaned.owner.clock.time_ms
     cleaned.disk.usage_percent = 91
     cleaned.store.tick(start + 59_999)

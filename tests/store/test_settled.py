@@ -143,7 +143,7 @@ def test_the_queues_equal_a_rebuild_whatever_was_done_to_them(
 def test_records_of_a_deleted_topic_are_where_reading_begins(tmp_path: Path) -> None:
     choose = random.Random(1)
     owner = filled(tmp_path, choose)
-    end = owner.store.log_end_offset
+    end = owner.store.appended_end
     owner.append("C", 0, [b"gone"])
     owner.store.drop_topic("C")
     owner.append("C", 0, [b"new"])
@@ -171,13 +171,13 @@ def test_a_log_that_was_less_durable_than_its_queues_is_read_from_where_it_was(
         owner.append("A", 0, [bytes(1500)] * 2)
         owner.clock.time_ms += 1000
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
-    lost = owner.store.log_end_offset // 4096 * 4096 - 5 * 4096
+    lost = owner.store.appended_end // 4096 * 4096 - 5 * 4096
     owner.store.close()
     (root / "recoveryPoint").unlink()
     (root / "checkpoint").write_bytes(checkpoint)
     (root / "commitlog" / f"{lost:020d}").write_bytes(bytes(4096))
     after = recovered(settings(root))
     assert 0 < after.store.recovery.boundary < lost
-    assert after.store.log_end_offset <= lost
+    assert after.store.appended_end <= lost
     after.store.close()
     assert verify_store(root) == []

@@ -339,7 +339,7 @@ def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         name=broker.settings.name,
         cluster=broker.settings.cluster,
         log_min_offset=store.log_min_offset,
-        log_max_offset=store.log_end_offset,
+        log_max_offset=store.appended_end,
         log_synced_offset=store.durable_end,
         flush=broker.settings.flush,
         writable=store.writable,

@@ -96,7 +96,7 @@ class QueueStatus:
     the system cannot say."""
     log_min_offset: int
     """Physical offset."""
-    log_max_offset: int
+    visible_end: int
     """Physical offset."""
 
 
@@ -274,7 +274,7 @@ class Reader:
                 self._pages_resident(position, size) if with_residency else None
             ),
             log_min_offset=log_min,
-            log_max_offset=visible_end,
+            visible_end=visible_end,
         )
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:

@@ -57,10 +57,10 @@ class StoreSettings:
     delete_when: str = "04"
     """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""
 
-    clean_delay_ms: int = 60_000
+    disk_check_delay_ms: int = 60_000
     """How long after the start the first clean pass runs."""
 
-    clean_interval_ms: int = 10_000
+    disk_check_interval_ms: int = 10_000
     """How often the disk is looked at and a clean pass considered."""
 
     disk_used_percent_max: int = 75
@@ -103,8 +103,8 @@ class StoreSettings:
             "flush_interval_ms": (1, 60_000),
             "recovery_point_interval_ms": (1, 60_000),
             "reserved_hours": (0, 24 * 365 * 100),
-            "clean_delay_ms": (0, 86_400_000),
-            "clean_interval_ms": (1, 3_600_000),
+            "disk_check_delay_ms": (0, 86_400_000),
+            "disk_check_interval_ms": (1, 3_600_000),
             "disk_used_percent_max": (10, 95),
             "disk_forced_percent": (30, 100),
             "disk_full_percent": (35, 100),

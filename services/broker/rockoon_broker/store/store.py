@@ -165,7 +165,7 @@ class Store:
         now_ms = clock.now_ms()
         self._sync_due_ms = now_ms
         self._point_due_ms = now_ms
-        self._clean_due_ms = now_ms + settings.clean_delay_ms
+        self._disk_check_due_ms = now_ms + settings.disk_check_delay_ms
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self._sync_queues()
         self._markers.write(self._point(clean=False), self._checkpoint_now())
@@ -344,8 +344,8 @@ class Store:
         settings = self.settings
         self._sync_due_ms = min(self._sync_due_ms, now_ms + settings.flush_interval_ms)
         self._point_due_ms = min(self._point_due_ms, now_ms + settings.recovery_point_interval_ms)
-        clean_wait_ms_max = max(settings.clean_delay_ms, settings.clean_interval_ms)
-        self._clean_due_ms = min(self._clean_due_ms, now_ms + clean_wait_ms_max)
+        disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
+        self._disk_check_due_ms = min(self._disk_check_due_ms, now_ms + disk_check_wait_ms_max)
         if settings.flush is Flush.ASYNC and now_ms >= self._sync_due_ms:
             self._sync_due_ms = now_ms + settings.flush_interval_ms
             self._confirmed_end = self._syncer.synced_end
@@ -354,8 +354,8 @@ class Store:
         if now_ms >= self._point_due_ms and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             self._request_point()
-        if now_ms >= self._clean_due_ms:
-            self._clean_due_ms = now_ms + settings.clean_interval_ms
+        if now_ms >= self._disk_check_due_ms:
+            self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
         self._cleaner.sweep()
         return advanced
@@ -385,12 +385,12 @@ class Store:
         return self._log.min_offset
 
     @property
-    def log_max_offset(self) -> int:
+    def visible_end(self) -> int:
         """Physical offset behind the newest message that readers see."""
         return self._dispatched_end
 
     @property
-    def log_end_offset(self) -> int:
+    def appended_end(self) -> int:
         """Physical offset behind the newest message, seen or not."""
         return self._log.end
 
