@@ -266,8 +266,12 @@ class Admin:
         reply = await self._cluster.call_nameserver("ListTopics", request)
         return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
 
-    async def describe_topic(self, name: str) -> TopicDescription:
+    async def describe_topic(self, name: str, *, with_residency: bool = False) -> TopicDescription:
         """A topic, what its brokers say of its queues now, and who reads it.
+
+        Args:
+            name: the topic.
+            with_residency: also ask whether each queue's oldest message is in its broker's memory.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -281,20 +285,24 @@ class Admin:
         groups = await self._groups()
         return TopicDescription(
             route=route,
-            queues=await self._ends(route),
+            queues=await self._ends(route, with_residency),
             groups=sorted(each.group for each in groups.subscriptions if each.topic == name),
         )
 
-    async def _ends(self, route: TopicRoute) -> list[QueueEnds]:
+    async def _ends(self, route: TopicRoute, with_residency: bool) -> list[QueueEnds]:
         brokers = sorted({queue.broker for queue in route.queues})
         async with asyncio.TaskGroup() as tasks:
             asked = [
-                tasks.create_task(self._ends_at(broker, route), name=f"queues of {broker}")
+                tasks.create_task(
+                    self._ends_at(broker, route, with_residency), name=f"queues of {broker}"
+                )
                 for broker in brokers
             ]
         return [ends for task in asked for ends in task.result()]
 
-    async def _ends_at(self, broker: str, route: TopicRoute) -> list[QueueEnds]:
+    async def _ends_at(
+        self, broker: str, route: TopicRoute, with_residency: bool
+    ) -> list[QueueEnds]:
         queues = [queue for queue in route.queues if queue.broker == broker]
         found: list[QueueEnds] = []
         for first in range(0, len(queues), QUEUES_PER_CALL_MAX):
@@ -302,6 +310,7 @@ class Admin:
             request = QueueStatusRequest(
                 queues=[BrokerQueue(topic=each.topic, queue_id=each.queue_id) for each in part],
                 route_revision=route.modified_revision,
+                with_residency=with_residency,
             )
             try:
                 reply = await self._cluster.call(

@@ -1,6 +1,7 @@
 """`rockoon topic`: topics are made, shown, grown and deleted."""
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def test_placements_permissions_and_attributes_are_kept(rockoon: Any) -> None:
     assert described["attributes"] == {"cleanup.policy": "COMPACTION"}
     assert described["queues"][0]["max_offset"] == 0
     assert described["groups"] == []
+
+
+def test_residency_is_shown_when_it_is_asked_for(rockoon: Any) -> None:
+    rockoon("topic", "create", "resident", "--add", "broker-a=1", "--add", "broker-b=1")
+    rockoon("produce", "resident", stdin="x")
+    rows = rockoon("topic", "describe", "resident", "--residency").words
+    filled, empty = (next(row for row in rows if row[2:4] == ["0", end]) for end in "10")
+    assert filled[-2:] == ["yes", "yes" if sys.platform == "linux" else "-"]
+    assert empty[-2:] == ["-", "-"]
+    queues = rockoon("topic", "describe", "resident", "--json").json["queues"]
+    assert {queue["first_pages_resident"] for queue in queues} == {None}
+    assert {queue["first_in_memory_by_distance"] for queue in queues} == {True, None}
 
 
 def test_lists_are_json_for_programs(rockoon: Any) -> None:

@@ -107,12 +107,22 @@ def list_topics(
 
 @app.command()
 def describe(
-    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+    name: Name,
+    residency: Annotated[
+        bool,
+        typer.Option(
+            "--residency",
+            help="Also whether each queue's oldest message is in its broker's memory: by its "
+            "distance from the log's end (what the classic start rule goes by), and by its pages.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Show a topic's queues, what is in them, and who reads them."""
 
     async def work(cluster: "Cluster") -> "TopicDescription":
-        return await cluster.admin.describe_topic(name)
+        return await cluster.admin.describe_topic(name, with_residency=residency)
 
     description = with_cluster(nameservers, work)
     if as_json:
@@ -127,9 +137,13 @@ def describe(
     for key, value in route.attributes.items():
         print(f"  {key} = {value}")
     print(f"read by: {', '.join(description.groups) or 'no group'}\n")
+    more = ("IN MEMORY BY DISTANCE", "BY PAGES") if residency else ()
     print_table(
-        ("BROKER", "QUEUE", "OLDEST", "END", "MESSAGES", "LAST MESSAGE STORED"),
-        (queue_row(ends) for ends in description.queues),
+        ("BROKER", "QUEUE", "OLDEST", "END", "MESSAGES", "LAST MESSAGE STORED", *more),
+        (
+            queue_row(ends) + (residency_cells(ends) if residency else ())
+            for ends in description.queues
+        ),
         numbers=("QUEUE", "OLDEST", "END", "MESSAGES"),
         empty="It has no queues.",
     )
@@ -221,6 +235,8 @@ def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
         "last_store_timestamp_ms": (
             state.last_store_timestamp_ms if state.HasField("last_store_timestamp_ms") else None
         ),
+        "first_in_memory_by_distance": residency_of(ends)[0],
+        "first_pages_resident": residency_of(ends)[1],
     }
 
 
@@ -232,6 +248,24 @@ def queue_row(ends: "QueueEnds") -> tuple[Any, ...]:
     messages = state.max_offset - state.min_offset
     last = local_time(state.last_store_timestamp_ms)
     return (broker, queue_id, state.min_offset, state.max_offset, messages, last)
+
+
+def residency_of(ends: "QueueEnds") -> tuple[bool | None, bool | None]:
+    """Whether the oldest message is in memory, by its distance and by its pages; None: not known,
+    not asked, or there is none."""
+    state = ends.state
+    if state is None:
+        return None, None
+    by_distance, by_pages = state.first_in_memory_by_distance, state.first_pages_resident
+    return (
+        by_distance if state.HasField("first_in_memory_by_distance") else None,
+        by_pages if state.HasField("first_pages_resident") else None,
+    )
+
+
+def residency_cells(ends: "QueueEnds") -> tuple[str | None, ...]:
+    words = {True: "yes", False: "no", None: None}
+    return tuple(words[each] for each in residency_of(ends))
 
 
 def why_unknown(ends: "QueueEnds") -> str:
