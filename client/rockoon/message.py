@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon.errors import InvalidArgument
+from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import is_dlq_topic, is_retry_topic
@@ -85,18 +85,25 @@ class Batch(Sequence["Message"]):
         queue: where they come from.
         frames: back-to-back records.
         lengths: size of each record in bytes: integers, or packed little-endian u32.
+        check_crcs: refuse a body that does not have the CRC it was stored with.
 
     Raises:
         RecordError: lengths and records do not agree.
     """
 
-    __slots__ = ("_columns", "queue")
+    __slots__ = ("_columns", "check_crcs", "queue")
 
     def __init__(
-        self, queue: MessageQueue, frames: bytes, lengths: bytes | Sequence[int] | NDArray[Any]
+        self,
+        queue: MessageQueue,
+        frames: bytes,
+        lengths: bytes | Sequence[int] | NDArray[Any],
+        *,
+        check_crcs: bool = True,
     ) -> None:
         sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
         self.queue = queue
+        self.check_crcs = check_crcs
         self._columns = decode_columns(frames, sizes)
 
     def __len__(self) -> int:
@@ -126,9 +133,12 @@ class Batch(Sequence["Message"]):
         """Bodies as they were sent.
 
         Raises:
+            StoreCorrupt: one is damaged; names its queue and offset.
             InvalidArgument: one is compressed in a way that needs a library the SDK has not.
         """
         bodies = self._columns.bodies
+        if self.check_crcs and len(self._columns.wrong_bodies):
+            raise self.damage(int(self._columns.wrong_bodies[0]))
         compressed = np.flatnonzero(self._columns.sys_flags & SYS_FLAG_COMPRESSED)
         if len(compressed):
             bodies = list(bodies)
@@ -154,6 +164,11 @@ class Batch(Sequence["Message"]):
     def store_times(self) -> NDArray[np.int64]:
         """Store times, epoch milliseconds, int64[n]."""
         return self._columns.store_timestamps_ms
+
+    def damage(self, index: int) -> StoreCorrupt:
+        """Return the error that says that a message's body is not what was stored."""
+        offset = int(self._columns.queue_offsets[index])
+        return damaged(self.queue, offset, "its body does not have the CRC it was stored with")
 
     def to_arrow(self) -> "pa.RecordBatch":
         """Return the batch as Arrow columns; needs `pip install rockoon[arrow]`.
@@ -194,8 +209,11 @@ class Message:
 
     @property
     def body(self) -> bytes:
+        """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
         columns = self._batch.columns
         body = columns.bodies[self._index]
+        if self._batch.check_crcs and columns.is_wrong_body(self._index):
+            raise self._batch.damage(self._index)
         flags = int(columns.sys_flags[self._index])
         return _decompress(body, flags) if flags & SYS_FLAG_COMPRESSED else body
 
@@ -275,6 +293,13 @@ class Message:
     def stored_bytes(self) -> int:
         """Size of the whole record."""
         return int(self._batch.columns.lengths[self._index])
+
+
+def damaged(queue: MessageQueue, offset: int, reason: str) -> StoreCorrupt:
+    """Return the error for a stored message that is not what it was."""
+    return StoreCorrupt(
+        path=f"message {offset} of {queue}", reason=reason, queue=queue, offset=offset
+    )
 
 
 def _decompress(body: bytes, sys_flag: int) -> bytes:

@@ -98,6 +98,8 @@ class PullConsumer:
         limits: size of one pull, and how long the broker may hold it.
         prefetch_batches: batches fetched ahead of the caller, for each queue.
         create_group: make the group when it does not exist.
+        check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
+            a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class PullConsumer:
         limits: PullLimits | None = None,
         prefetch_batches: int = 2,
         create_group: bool = True,
+        check_crcs: bool = True,
     ) -> None:
         if on_out_of_range not in ("earliest", "latest", "raise"):
             raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
@@ -125,6 +128,7 @@ class PullConsumer:
         self._limits = limits or PullLimits(messages_max=8192, bytes_max=2 << 20)
         self._prefetch_batches = prefetch_batches
         self._create_group = create_group
+        self._check_crcs = check_crcs
         self._assigned: dict[MessageQueue, _Assigned] = {}
         self._following: dict[str, _Following] = {}
         self._follow_failure: RockoonError | None = None
@@ -317,6 +321,7 @@ class PullConsumer:
             InvalidOffset, OffsetBeyondEnd: a queue no longer has the place to read, and
                 `on_out_of_range` is "raise"; every poll says so until a seek.
             TopicNotFound, QueueNotFound, TopicNotReadable: a queue cannot be read any more.
+            StoreCorrupt: the next message of a queue is damaged; every poll says so until a seek.
             Closed: the consumer was closed.
 
         Returns:
@@ -474,7 +479,12 @@ class PullConsumer:
             self.statistics.pulls += 1
             try:
                 answer = await pull(
-                    self._cluster, assigned.queue, offset, assigned.subscription, self._limits
+                    self._cluster,
+                    assigned.queue,
+                    offset,
+                    assigned.subscription,
+                    self._limits,
+                    check_crcs=self._check_crcs,
                 )
                 if isinstance(answer, OutOfRange):
                     await self._move(assigned, answer)

@@ -1,7 +1,7 @@
 """One pull: the question to the broker, and what its answer means for the reader."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,35 @@ class Pulled:
         if start == 0:
             return self.batch
         skipped_bytes = int(self.lengths[:start].sum())
-        return Batch(self.batch.queue, self.frames[skipped_bytes:], self.lengths[start:])
+        frames, lengths = self.frames[skipped_bytes:], self.lengths[start:]
+        return Batch(self.batch.queue, frames, lengths, check_crcs=self.batch.check_crcs)
+
+    def intact(self) -> "Pulled":
+        """Return the messages before the first whose body is damaged.
+
+        Raises:
+            StoreCorrupt: that is the first of all.
+        """
+        batch = self.batch
+        if batch is None or self.lengths is None or not batch.check_crcs:
+            return self
+        wrong = batch.columns.wrong_bodies
+        if len(wrong) == 0:
+            return self
+        count = int(wrong[0])
+        if count == 0:
+            raise batch.damage(0)
+        lengths = self.lengths[:count]
+        frames = self.frames[: int(lengths.sum())]
+        return replace(
+            self,
+            batch=Batch(batch.queue, frames, lengths),
+            offsets=self.offsets[:count],
+            next_offset=self.offsets[count],
+            size_bytes=len(frames),
+            frames=frames,
+            lengths=lengths,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +134,16 @@ async def pull(
     offset: int,
     subscription: Subscription,
     limits: PullLimits,
+    *,
+    check_crcs: bool = True,
 ) -> Pulled | OutOfRange:
     """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
 
+    Args:
+        check_crcs: whether bodies that are asked for are compared with their CRCs.
+
     Raises:
+        StoreCorrupt: the message at `offset` is damaged.
         BrokerUnavailable: the broker is away.
         RockoonError: what it answered.
     """
@@ -130,11 +164,16 @@ async def pull(
         timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,
         broker=queue.broker,
     )
-    return interpret(queue, offset, reply, subscription)
+    return interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
 
 
 def interpret(
-    queue: MessageQueue, offset: int, reply: PullReply, subscription: Subscription
+    queue: MessageQueue,
+    offset: int,
+    reply: PullReply,
+    subscription: Subscription,
+    *,
+    check_crcs: bool = True,
 ) -> Pulled | OutOfRange:
     """Say what a broker's answer to a pull from `offset` means.
 
@@ -143,7 +182,7 @@ def interpret(
     """
     status = reply.status
     if status == FOUND:
-        return _messages(queue, offset, reply, subscription)
+        return _messages(queue, offset, reply, subscription, check_crcs)
     if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
         # An empty queue answers so to any offset; only its beginning is a place to wait at.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
@@ -154,23 +193,28 @@ def interpret(
 
 
 def _messages(
-    queue: MessageQueue, offset: int, reply: PullReply, subscription: Subscription
+    queue: MessageQueue,
+    offset: int,
+    reply: PullReply,
+    subscription: Subscription,
+    check_crcs: bool,
 ) -> Pulled:
     frames, lengths = reply.frames, np.frombuffer(reply.record_lengths, "<u4")
     try:
-        batch = Batch(queue, frames, lengths)
+        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
     except RecordError as error:
         raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
     wanted = subscription.matching(batch.tags) if subscription.tags else None
     if wanted is not None:
         frames, lengths = _select(frames, lengths, wanted)
-        batch = Batch(queue, frames, lengths)
+        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
     column = batch.offsets
     first, last = int(column[0]), int(column[-1])
-    if first < offset or last >= reply.next_offset:
+    in_order = last - first >= count - 1 and bool((column[1:] > column[:-1]).all())
+    if first < offset or last >= reply.next_offset or not in_order:
         raise Internal(
             service=f"broker {queue.broker}",
             reason=f"asked for {offset} it sent [{first}, {last}], next {reply.next_offset}",

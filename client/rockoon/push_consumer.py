@@ -46,6 +46,7 @@ from rockoon.errors import (
     MemberIdTaken,
     QueueHeld,
     RockoonError,
+    StoreCorrupt,
     TopicNotFound,
     WrongCluster,
 )
@@ -73,6 +74,7 @@ _FATAL = (
     InvalidGroupName,
     InvalidTopicName,
     MemberIdTaken,
+    StoreCorrupt,
     TopicNotFound,
     WrongCluster,
 )
@@ -163,6 +165,8 @@ class PushConsumer:
         drain_seconds: how long closing waits for handler calls that run; giving a queue up as well,
             but no longer than the offset service lets it.
         create_group: make the group when it does not exist.
+        check_crcs: bodies are compared with the CRCs they were stored with. A damaged message ends
+            the consumer with StoreCorrupt once all before it are handled: a reset leads past it.
     """
 
     def __init__(
@@ -186,6 +190,7 @@ class PushConsumer:
         rebalance_seconds: float = 20.0,
         drain_seconds: float = 10.0,
         create_group: bool = True,
+        check_crcs: bool = True,
     ) -> None:
         if not subscriptions:
             raise InvalidArgument(reason="a consumer needs at least one subscription")
@@ -209,6 +214,7 @@ class PushConsumer:
         self._rebalance_seconds = rebalance_seconds
         self._drain_seconds = drain_seconds
         self._create_group = create_group
+        self._check_crcs = check_crcs
         self._changes = Changes()
         self._membership = Membership(
             cluster,
@@ -555,6 +561,7 @@ class PushConsumer:
             self.statistics.pulls,
             on_messages=self._delivery.offer,
             on_gone=lambda _: self._changes.note(),
+            check_crcs=self._check_crcs,
         )
         # What was pulled before is still handed out and committed; the offset service then decides
         # where to go on.

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.connection import Cluster
-from rockoon.errors import QueueNotFound, RockoonError, TopicNotFound, TopicNotReadable
+from rockoon.errors import (
+    QueueNotFound,
+    RockoonError,
+    StoreCorrupt,
+    TopicNotFound,
+    TopicNotReadable,
+)
 from rockoon.message import Batch, MessageQueue
 from rockoon.process_queue import Limit, ProcessQueue
 from rockoon.pulling import OutOfRange, PullLimits, pull
@@ -63,6 +69,7 @@ class Reading:
         *,
         on_messages: Callable[["Reading"], None],
         on_gone: Callable[["Reading"], None],
+        check_crcs: bool = True,
     ) -> OutOfRange:
         """Pull for as long as the queue has the place to read.
 
@@ -72,9 +79,14 @@ class Reading:
             statistics: counted in.
             on_messages: called when there are messages to hand out.
             on_gone: called when the broker says the queue is not there (any more).
+            check_crcs: hand out no message whose body does not have its CRC.
 
         Returns:
             What the place was, when it has left the queue.
+
+        Raises:
+            StoreCorrupt: the next message is damaged, and all before it are handled: asking again
+                would bring the same for ever, and going on would lose it in silence.
         """
         backoff = Backoff()
         loop = asyncio.get_running_loop()
@@ -84,7 +96,22 @@ class Reading:
             offset = self.process_queue.next_offset
             statistics.pulls += 1
             try:
-                answer = await pull(cluster, self.queue, offset, self.subscription, limits)
+                answer = await pull(
+                    cluster,
+                    self.queue,
+                    offset,
+                    self.subscription,
+                    limits,
+                    check_crcs=check_crcs,
+                )
+                if not isinstance(answer, OutOfRange):
+                    answer = answer.intact()
+            except StoreCorrupt as damage:
+                self._note_failure(damage)
+                seen = self.finished.count
+                while self.process_queue.unfinished:
+                    seen = await self.finished.wait(seen)
+                raise
             except RockoonError as error:
                 statistics.pulls_failed += 1
                 if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):

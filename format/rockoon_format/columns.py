@@ -1,5 +1,6 @@
 """The fields of many stored records as columns, each computed when first asked for."""
 
+import zlib
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,7 @@ from rockoon_format.properties import (
 from rockoon_format.record import (
     AT_BORN_HOST,
     AT_STORE_TIMESTAMP_V4,
+    CRC_MASK,
     HOST_V4_BYTES,
     MAGIC_V1,
     MAGIC_V2,
@@ -32,8 +34,7 @@ class Columns:
     """Records of any topics and queues, in the order of the frames.
 
     Integer columns are native int64[n]; list columns have n items. Bodies are as stored:
-    `sys_flags` says which are compressed. CRCs are not checked: the broker did when it stored
-    the records, and the transport protects them on the way.
+    `sys_flags` says which are compressed. CRCs are not checked unless `wrong_bodies` is asked.
     """
 
     def __init__(self, frames: bytes, parts: Parts, lengths: IntArray) -> None:
@@ -107,6 +108,25 @@ class Columns:
     def bodies(self) -> list[bytes]:
         lengths = np.maximum(self._parts.body_lengths, 0)
         return slices(self._frames, self._parts.body_starts, lengths)
+
+    @cached_property
+    def wrong_bodies(self) -> IntArray:
+        """Indices of records whose body does not have its CRC, ascending.
+
+        An empty body's CRC is not looked at, as in Java (MessageDecoder#decode).
+        """
+        lengths = self._parts.body_lengths
+        found = np.fromiter(map(zlib.crc32, self.bodies), np.int64, len(self)) & CRC_MASK
+        return np.flatnonzero((found != self._parts.prefix["body_crc"]) & (lengths > 0))
+
+    def is_wrong_body(self, index: int) -> bool:
+        """Whether one record's body does not have its CRC; see `wrong_bodies`."""
+        if "wrong_bodies" in self.__dict__:
+            return bool((self.wrong_bodies == index).any())
+        body = self.bodies[index]
+        return zlib.crc32(body) & CRC_MASK != int(self._parts.prefix["body_crc"][index]) and (
+            len(body) > 0
+        )
 
     @cached_property
     def topics(self) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rockoon.errors import InvalidArgument
+from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Batch, MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import (
@@ -129,3 +129,38 @@ def test_a_batch_becomes_arrow_columns() -> None:
     assert table.column("tags").to_pylist() == ["t", None] * 2
     assert table.column("queue_offset").to_pylist() == [100, 101] * 2
     assert table.column("store_time").cast(pa.int64()).to_pylist() == [20, 21] * 2
+
+
+def damaged_batch(*, check_crcs: bool = True) -> Batch:
+    records = [
+        Record(
+            topic=b"orders",
+            queue_id=3,
+            queue_offset=100 + number,
+            body=b"body %d" % number,
+            born_host=encode_host("10.0.0.1", 5),
+            store_host=encode_host("10.0.0.2", 10911),
+        )
+        for number in range(4)
+    ]
+    frames = [encode_record(record) for record in records]
+    frames[2] = frames[2].replace(b"body 2", b"bOdy 2")
+    return Batch(QUEUE, b"".join(frames), list(map(len, frames)), check_crcs=check_crcs)
+
+
+def test_a_damaged_body_is_refused_with_its_place_and_the_others_are_not() -> None:
+    batch = damaged_batch()
+    with pytest.raises(StoreCorrupt, match="message 102 of orders@broker-a:3") as refused:
+        batch.bodies  # noqa: B018 - reading is what raises
+    assert refused.value.details["offset"] == "102"
+    assert [batch[index].body for index in (0, 1, 3)] == [b"body 0", b"body 1", b"body 3"]
+    with pytest.raises(StoreCorrupt, match="does not have the CRC"):
+        batch[2].body  # noqa: B018
+    fresh = damaged_batch()
+    assert fresh[1].body == b"body 1"
+    with pytest.raises(StoreCorrupt):
+        fresh[2].body  # noqa: B018
+
+
+def test_bodies_come_as_they_are_where_nobody_wants_them_checked() -> None:
+    assert damaged_batch(check_crcs=False).bodies[2] == b"bOdy 2"

@@ -18,6 +18,7 @@ from rockoon.errors import (
     InvalidArgument,
     InvalidOffset,
     MemberIdTaken,
+    StoreCorrupt,
     TopicNotFound,
 )
 from rockoon.message import Message, MessageQueue
@@ -537,3 +538,20 @@ async def test_settings_without_sense_are_refused(fake: FakeCluster, cluster: Cl
         consumer_of(cluster, Seen(), consume_from="somewhere")
     with pytest.raises(TopicNotFound):
         await consumer_of(cluster, Seen()).start()
+
+
+async def test_a_damaged_message_ends_the_consumer_when_those_before_it_are_handled(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(5, 10))
+    frames = fake.brokers["broker-a"].queues["orders", 0].frames
+    frames[3] = frames[3].replace(b"13", b"1X")
+    seen = Seen()
+    consumer = consumer_of(cluster, seen)
+    await consumer.start()
+    with pytest.raises(StoreCorrupt, match="message 3 of orders@broker-a:0"):
+        await consumer.wait()
+    await consumer.close()
+    assert seen.bodies == numbered(3, 10)
+    assert fake.offset.progress["billing", PLACE].offset == 3
