@@ -1,0 +1,46 @@
+"""A change of the routes that arrives when the store has ended."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import SystemClock
+from rockoon_broker.routes import change_from_wire
+from rockoon_broker.store.disk import Disk
+from rockoon_node.nameservers import Nameservers
+from rockoon_proto.v1.nameserver_pb2 import QueueBlock, RouteUpdate, Topic, TopicConfig
+from support.broker import settings_of
+
+NOBODY = "127.0.0.1:1"
+
+
+async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    nameservers = Nameservers((NOBODY,), "rockoon")
+    broker = await Broker.open(
+        settings_of(tmp_path, [NOBODY]),
+        ("127.0.0.1", 1),
+        nameservers,
+        clock=SystemClock(),
+        disk=Disk(),
+        on_failed=lambda _: None,
+    )
+    block = QueueBlock(broker="broker-a", queues=1, birth_revision=1)
+    topic = Topic(config=TopicConfig(name="T", permissions=6), incarnation=1, blocks=[block])
+    made = RouteUpdate(revision=1, snapshot=True, topics=[topic])
+    await broker.apply(change_from_wire(made, "broker-a"))
+    broker.store.close()
+    gone = RouteUpdate(revision=2, removed_topics=["T"])
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        applying = tasks.create_task(broker.apply(change_from_wire(gone, "broker-a")))
+        while "left to the next start" not in caplog.text:
+            assert "waits for the disk" not in caplog.text
+            await asyncio.sleep(0)
+        assert not applying.done()
+        applying.cancel()
+    assert broker.table.revision == 1
+    await nameservers.close()
