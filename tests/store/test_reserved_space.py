@@ -5,8 +5,8 @@ from pathlib import Path
 from rockoon_broker.store.disk import Disk
 from support.store_directory import Owner, settings
 
-FILE_BYTES = 256 << 20
-READ_BYTES_MAX = 64 << 20
+FILE_BYTES = 512 << 20
+READ_BYTES_MAX = 160 << 20
 
 
 class CountingDisk(Disk):
