@@ -114,9 +114,9 @@ class Disk:
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Ranges within [start, end) that may hold anything but zeros, by the file system's word.
 
-        Reserved and sparse stretches are skipped without reading them. Reading ahead is switched off
-        for the descriptor: it would fill such stretches with zeros in the page cache, and what is in
-        the page cache counts as data from then on.
+        Reserved and sparse stretches are skipped without reading them. Reading ahead is switched
+        off for the descriptor: it would fill such stretches with zeros in the page cache, and what
+        is in the page cache counts as data from then on.
         """
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         while start < end:
