@@ -125,7 +125,8 @@ async def test_a_queue_that_only_the_routes_know_is_passed_over_by_round_robin(
         producer = cluster.producer(delivery_timeout_seconds=0.5)
         for _ in range(4):
             assert (await producer.send("orders", b"x")).queue.queue_id == 1
-        with pytest.raises(QueueNotFound):
+        # The last of many tries may be on its way when the time is over, and is then cut off.
+        with pytest.raises((QueueNotFound, BrokerUnavailable)):
             await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
 
 

@@ -38,6 +38,7 @@ KINDS = {
 HALVES = (("broker", "offset", "broker"), ("etcd", "broker", "nameserver"))
 SECONDS_MAX = 60
 LOOK_SECONDS = 0.02
+PACE_SECONDS = 0.002
 
 SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
 
@@ -65,6 +66,8 @@ class Load:
             await self._producer.drain()
             # One acknowledgement per turn keeps the load steady instead of filling memory.
             await self._take(self._receipts.pop(0))
+            # A few thousand messages a second are load enough, and leave time to read them all.
+            await asyncio.sleep(PACE_SECONDS)
         for receipt in self._receipts:
             await self._take(receipt)
 
