@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grpc import RpcError, aio
 
 from rockoon.accumulator import ProducerBatch
-from rockoon.errors import BrokerUnavailable, Internal, RockoonError, from_rpc_error
+from rockoon.errors import BrokerUnavailable, Internal, RockoonError
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 
 if TYPE_CHECKING:

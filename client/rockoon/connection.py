@@ -27,10 +27,10 @@ from rockoon.errors import (
     RockoonError,
     TopicNotFound,
     WrongCluster,
-    from_rpc_error,
 )
 from rockoon.routes import Routes, TopicRoute
 from rockoon_format.names import DEFAULT_TOPIC
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub

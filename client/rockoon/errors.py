@@ -49,7 +49,6 @@ from rockoon_proto.errors import (
     TopicNotReadable,
     TopicNotWritable,
     WrongCluster,
-    from_rpc_error,
     from_wire,
 )
 
@@ -102,6 +101,5 @@ __all__ = [
     "TopicNotReadable",
     "TopicNotWritable",
     "WrongCluster",
-    "from_rpc_error",
     "from_wire",
 ]

@@ -14,11 +14,11 @@ from rockoon.errors import (
     GroupNotFound,
     OffsetServiceUnavailable,
     RockoonError,
-    from_rpc_error,
 )
 from rockoon.message import MessageQueue
 from rockoon.offset_store import from_ref
 from rockoon.subscription import Subscription
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,

@@ -6,14 +6,32 @@ the wire carries them as an `Error` message in trailing metadata; the SDK raises
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
-
-import grpc
-from grpc import StatusCode
+from typing import ClassVar, Literal
 
 from rockoon_proto.v1.errors_pb2 import Error
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
+
+# Names of grpc.StatusCode, not its members: modules that decide raise these errors, and import no
+# transport for it. The server's interceptor and failed_call.py do the translating.
+StatusName = Literal[
+    "ABORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+    "DATA_LOSS",
+    "DEADLINE_EXCEEDED",
+    "FAILED_PRECONDITION",
+    "INTERNAL",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "OUT_OF_RANGE",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+    "UNIMPLEMENTED",
+    "UNKNOWN",
+]
 
 
 class RockoonError(Exception):
@@ -25,7 +43,7 @@ class RockoonError(Exception):
     """
 
     code: ClassVar[Error.Code] = Error.UNSPECIFIED
-    status: ClassVar[StatusCode] = StatusCode.UNKNOWN
+    status: ClassVar[StatusName] = "UNKNOWN"
     retriable: ClassVar[bool] = False
     sentence: ClassVar[str] = "{reason}"
 
@@ -46,28 +64,28 @@ class RockoonError(Exception):
 
 class InvalidArgument(RockoonError):
     code = Error.INVALID_ARGUMENT
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "the request is not valid: {reason}"
 
 
 class InvalidTopicName(RockoonError):
     code = Error.INVALID_TOPIC_NAME
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "{topic!r} is not a topic name: {reason}"
 
 
 class InvalidGroupName(RockoonError):
     code = Error.INVALID_GROUP_NAME
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "{group!r} is not a consumer group name: {reason}"
 
 
 class WrongCluster(RockoonError):
     code = Error.WRONG_CLUSTER
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = (
         "this is cluster {cluster!r}, the caller wants {wanted!r}: check the nameserver addresses"
@@ -76,112 +94,112 @@ class WrongCluster(RockoonError):
 
 class MalformedBatch(RockoonError):
     code = Error.MALFORMED_BATCH
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "the batch is malformed at record {index}: {reason}"
 
 
 class BodyTooLarge(RockoonError):
     code = Error.BODY_TOO_LARGE
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "the body of message {index} is larger than {limit} bytes"
 
 
 class PropertiesTooLarge(RockoonError):
     code = Error.PROPERTIES_TOO_LARGE
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "the properties of message {index} are larger than {limit} bytes"
 
 
 class InvalidOffset(RockoonError):
     code = Error.INVALID_OFFSET
-    status = StatusCode.OUT_OF_RANGE
+    status = "OUT_OF_RANGE"
     retriable = False
     sentence = "{offset} is not an offset: it must be between 0 and 2^62"
 
 
 class InvalidProperty(RockoonError):
     code = Error.INVALID_PROPERTY
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "property {name!r} cannot be sent: {reason}"
 
 
 class InvalidExpression(RockoonError):
     code = Error.INVALID_EXPRESSION
-    status = StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     retriable = False
     sentence = "{expression!r} is not a subscription expression: {reason}"
 
 
 class TopicNotFound(RockoonError):
     code = Error.TOPIC_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "topic {topic!r} does not exist"
 
 
 class QueueNotFound(RockoonError):
     code = Error.QUEUE_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "topic {topic!r} has no queue {queue} on broker {broker!r}"
 
 
 class GroupNotFound(RockoonError):
     code = Error.GROUP_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "consumer group {group!r} does not exist"
 
 
 class MessageNotFound(RockoonError):
     code = Error.MESSAGE_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "no message is stored at {position}"
 
 
 class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "no reset {reset!r} is known: plans are kept for ten minutes"
 
 
 class BrokerNotFound(RockoonError):
     code = Error.BROKER_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "no live broker is named {broker!r}"
 
 
 class MemberNotFound(RockoonError):
     code = Error.MEMBER_NOT_FOUND
-    status = StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     retriable = False
     sentence = "{member!r} is not a member of group {group!r}: send a heartbeat first"
 
 
 class TopicExists(RockoonError):
     code = Error.TOPIC_EXISTS
-    status = StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     retriable = False
     sentence = "topic {topic!r} exists already"
 
 
 class GroupExists(RockoonError):
     code = Error.GROUP_EXISTS
-    status = StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     retriable = False
     sentence = "consumer group {group!r} exists already"
 
 
 class NodeNameTaken(RockoonError):
     code = Error.NODE_NAME_TAKEN
-    status = StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     retriable = False
     sentence = (
         "{name!r} is the name of a live node with another store, at {address}: choose "
@@ -191,7 +209,7 @@ class NodeNameTaken(RockoonError):
 
 class MemberIdTaken(RockoonError):
     code = Error.MEMBER_ID_TAKEN
-    status = StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     retriable = False
     sentence = (
         "member id {member!r} of group {group!r} is in use by a live process: ids must be unique"
@@ -200,7 +218,7 @@ class MemberIdTaken(RockoonError):
 
 class Fenced(RockoonError):
     code = Error.FENCED
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = (
         "epoch {epoch} of queue {queue} is over (now {current}): another member or a "
@@ -210,7 +228,7 @@ class Fenced(RockoonError):
 
 class CommitBehind(RockoonError):
     code = Error.COMMIT_BEHIND
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = (
         "offset {offset} is behind the stored {stored} of queue {queue}: progress only "
@@ -220,168 +238,168 @@ class CommitBehind(RockoonError):
 
 class OffsetBeyondEnd(RockoonError):
     code = Error.OFFSET_BEYOND_END
-    status = StatusCode.OUT_OF_RANGE
+    status = "OUT_OF_RANGE"
     retriable = False
     sentence = "offset {offset} is beyond the end {end} of queue {queue}"
 
 
 class TopicNotWritable(RockoonError):
     code = Error.TOPIC_NOT_WRITABLE
-    status = StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
     retriable = False
     sentence = "topic {topic!r} is read-only"
 
 
 class TopicNotReadable(RockoonError):
     code = Error.TOPIC_NOT_READABLE
-    status = StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
     retriable = False
     sentence = "topic {topic!r} is write-only"
 
 
 class GroupHasMembers(RockoonError):
     code = Error.GROUP_HAS_MEMBERS
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = "group {group!r} has {members} live members: stop them first"
 
 
 class PlanStale(RockoonError):
     code = Error.PLAN_STALE
-    status = StatusCode.ABORTED
+    status = "ABORTED"
     retriable = False
     sentence = "progress has moved since reset {reset!r} was planned: plan it again"
 
 
 class ConsumeDisabled(RockoonError):
     code = Error.CONSUME_DISABLED
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = "group {group!r} is paused"
 
 
 class TopicChanged(RockoonError):
     code = Error.TOPIC_CHANGED
-    status = StatusCode.ABORTED
+    status = "ABORTED"
     retriable = False
     sentence = "topic {topic!r} was changed by somebody else: look again"
 
 
 class EtcdUnavailable(RockoonError):
     code = Error.ETCD_UNAVAILABLE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "etcd does not answer: reads go on from the cache, changes have to wait"
 
 
 class NameserverUnavailable(RockoonError):
     code = Error.NAMESERVER_UNAVAILABLE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "no nameserver answers at {address}"
 
 
 class BrokerUnavailable(RockoonError):
     code = Error.BROKER_UNAVAILABLE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "broker {broker!r} does not answer"
 
 
 class OffsetServiceUnavailable(RockoonError):
     code = Error.OFFSET_SERVICE_UNAVAILABLE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "the offset service does not answer"
 
 
 class NotReady(RockoonError):
     code = Error.NOT_READY
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "{service} is not ready: {reason}"
 
 
 class StoreNotWritable(RockoonError):
     code = Error.STORE_NOT_WRITABLE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "the broker takes no messages now: {reason}"
 
 
 class RouteNotReached(RockoonError):
     code = Error.ROUTE_NOT_REACHED
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "routes up to revision {wanted} have not arrived yet (at {revision})"
 
 
 class TimedOut(RockoonError):
     code = Error.TIMED_OUT
-    status = StatusCode.DEADLINE_EXCEEDED
+    status = "DEADLINE_EXCEEDED"
     retriable = True
     sentence = "{what} took longer than {seconds} s"
 
 
 class Busy(RockoonError):
     code = Error.BUSY
-    status = StatusCode.RESOURCE_EXHAUSTED
+    status = "RESOURCE_EXHAUSTED"
     retriable = True
     sentence = "too much at once: {reason}"
 
 
 class NoWritableQueue(RockoonError):
     code = Error.NO_WRITABLE_QUEUE
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "topic {topic!r} has no writable queue on a live broker"
 
 
 class BufferFull(RockoonError):
     code = Error.BUFFER_FULL
-    status = StatusCode.RESOURCE_EXHAUSTED
+    status = "RESOURCE_EXHAUSTED"
     retriable = True
     sentence = "{limit} bytes are waiting to be sent: await producer.drain() between sends"
 
 
 class Closed(RockoonError):
     code = Error.CLOSED
-    status = StatusCode.CANCELLED
+    status = "CANCELLED"
     retriable = False
     sentence = "{what} is closed"
 
 
 class QueueHeld(RockoonError):
     code = Error.QUEUE_HELD
-    status = StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     retriable = True
     sentence = "queue {queue} is still held by {owner}, which has been asked to let go"
 
 
 class Internal(RockoonError):
     code = Error.INTERNAL
-    status = StatusCode.INTERNAL
+    status = "INTERNAL"
     retriable = False
     sentence = "{service} failed: {reason}"
 
 
 class StoreFailed(RockoonError):
     code = Error.STORE_FAILED
-    status = StatusCode.DATA_LOSS
+    status = "DATA_LOSS"
     retriable = False
     sentence = "the store failed and takes nothing more: {reason}"
 
 
 class StoreCorrupt(RockoonError):
     code = Error.STORE_CORRUPT
-    status = StatusCode.DATA_LOSS
+    status = "DATA_LOSS"
     retriable = False
     sentence = "{path} is damaged: {reason}"
 
 
 class StoreLocked(RockoonError):
     code = Error.STORE_LOCKED
-    status = StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     retriable = False
     sentence = "{path} is in use by another process"
 
@@ -393,28 +411,3 @@ def from_wire(error: Error) -> RockoonError:
     """The exception for an `Error` message; a code this version does not know becomes Internal."""
     row = TABLE.get(error.code, Internal)
     return row(error.message, **dict(error.details))
-
-
-def from_rpc_error(
-    failure: grpc.RpcError, unavailable: type[RockoonError], **details: object
-) -> RockoonError:
-    """The exception for a failed call.
-
-    Args:
-        failure: what grpc raised (an `AioRpcError`).
-        unavailable: the row to use when the peer itself did not answer.
-        details: what that row's sentence names.
-    """
-    if isinstance(failure, grpc.aio.AioRpcError):
-        for key, value in failure.trailing_metadata() or ():
-            if key == ERROR_METADATA_KEY and isinstance(value, bytes):
-                return from_wire(Error.FromString(value))
-        status = failure.code()
-        if status is StatusCode.DEADLINE_EXCEEDED:
-            return TimedOut(f"no answer in time ({unavailable(**details)})", **details)
-        if status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
-            return unavailable(**details)
-        if "Concurrent RPC limit" in (failure.details() or ""):
-            return Busy(reason="the server answers as many calls as it may")
-        return Internal(f"{status.name}: {failure.details()}", **details)
-    return unavailable(**details)

@@ -11,6 +11,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon_proto import errors
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Fatal
 from rockoon_runtime.settings import SettingsError
@@ -77,7 +78,7 @@ async def refused_stream(broker: RunningBroker) -> AsyncIterator[str]:
         async for _ in broker.stub.AppendStream():
             yield "answered"
     except aio.AioRpcError as failure:
-        yield errors.from_rpc_error(failure, errors.BrokerUnavailable, broker="").name
+        yield from_rpc_error(failure, errors.BrokerUnavailable, broker="").name
 
 
 async def test_a_stop_answers_who_waits_and_finishes_what_was_taken(

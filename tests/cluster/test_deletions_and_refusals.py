@@ -11,6 +11,7 @@ import pytest
 import rockoon
 from rockoon import errors
 from rockoon.local import LocalCluster
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest, QueueRange, ReadRequest
 from rockoon_proto.v1.offset_pb2 import ListMembersRequest
 
@@ -116,7 +117,7 @@ async def test_brokers_and_the_offset_service_refuse_callers_of_another_cluster(
         await call(request)
         with pytest.raises(Exception, match="elsewhere") as refusal:
             await call(request, metadata=elsewhere)
-        translated = errors.from_rpc_error(refusal.value, errors.BrokerUnavailable, broker="any")
+        translated = from_rpc_error(refusal.value, errors.BrokerUnavailable, broker="any")
         assert isinstance(translated, errors.WrongCluster)
 
 

@@ -2,12 +2,14 @@
 
 import string
 from dataclasses import dataclass
+from typing import get_args
 
 import grpc
 import pytest
 
 from rockoon_proto import errors
 from rockoon_proto.errors import TABLE, BrokerUnavailable, Internal, RockoonError, from_wire
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.errors_pb2 import Error
 
 
@@ -29,6 +31,12 @@ def test_a_row_comes_back_from_the_wire_as_itself(row: type[RockoonError]) -> No
     assert row.__name__.upper() == row(**details).name.replace("_", "")
 
 
+def test_every_row_has_a_status_that_grpc_knows() -> None:
+    known = set(grpc.StatusCode.__members__)
+    assert {row.status for row in TABLE.values()} <= known
+    assert set(get_args(errors.StatusName)) == known - {"OK"}
+
+
 def test_rows_that_a_retry_can_mend_are_those_of_the_four_hundreds() -> None:
     for code, row in TABLE.items():
         waits = 400 <= code < 500 and row is not errors.Closed
@@ -46,6 +54,6 @@ class Failure(grpc.RpcError):
 
 
 def test_a_peer_that_does_not_answer_becomes_the_row_asked_for() -> None:
-    error = errors.from_rpc_error(Failure(), BrokerUnavailable, broker="broker-a")
+    error = from_rpc_error(Failure(), BrokerUnavailable, broker="broker-a")
     assert str(error) == "broker 'broker-a' does not answer"
     assert error.retriable

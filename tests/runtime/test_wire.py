@@ -7,7 +7,8 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_proto.errors import Busy, NameserverUnavailable, from_rpc_error
+from rockoon_proto.errors import Busy, NameserverUnavailable
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_runtime.wire import GrpcServer
 
 

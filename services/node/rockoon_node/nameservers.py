@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from grpc import aio
 
-from rockoon_proto.errors import NameserverUnavailable, RockoonError, from_rpc_error
+from rockoon_proto.errors import NameserverUnavailable, RockoonError
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY

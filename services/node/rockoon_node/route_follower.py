@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from rockoon_node.nameservers import Nameservers, Turns
-from rockoon_proto.errors import NameserverUnavailable, WrongCluster, from_rpc_error
+from rockoon_proto.errors import NameserverUnavailable, WrongCluster
+from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 

@@ -48,7 +48,7 @@ class ListenError(RuntimeError):
 async def abort(context: Any, error: RockoonError) -> None:
     """End a call with an error of the table."""
     metadata = ((ERROR_METADATA_KEY, error.to_wire().SerializeToString()),)
-    await context.abort(error.status, str(error), metadata)
+    await context.abort(grpc.StatusCode[error.status], str(error), metadata)
 
 
 class ErrorTableInterceptor(aio.ServerInterceptor):
