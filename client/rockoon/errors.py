@@ -48,6 +48,8 @@ from rockoon_proto.errors import (
     TopicNotFound,
     TopicNotReadable,
     TopicNotWritable,
+    TransactionEnded,
+    TransactionNotFound,
     WrongCluster,
     from_wire,
 )
@@ -100,6 +102,8 @@ __all__ = [
     "TopicNotFound",
     "TopicNotReadable",
     "TopicNotWritable",
+    "TransactionEnded",
+    "TransactionNotFound",
     "WrongCluster",
     "from_wire",
 ]

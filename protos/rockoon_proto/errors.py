@@ -376,6 +376,20 @@ class QueueHeld(RockoonError):
     sentence = "queue {queue} is still held by {owner}, which has been asked to let go"
 
 
+class TransactionNotFound(RockoonError):
+    code = Error.TRANSACTION_NOT_FOUND
+    status = "NOT_FOUND"
+    retriable = False
+    sentence = "no half message of producer group {group!r} is at {position}"
+
+
+class TransactionEnded(RockoonError):
+    code = Error.TRANSACTION_ENDED
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = "the transaction has ended already: {outcome}"
+
+
 class Internal(RockoonError):
     code = Error.INTERNAL
     status = "INTERNAL"

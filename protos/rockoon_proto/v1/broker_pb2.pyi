@@ -8,6 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Handling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ORDINARY: _ClassVar[Handling]
+    DELAYED: _ClassVar[Handling]
+    HALF: _ClassVar[Handling]
+
 class PullStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PULL_STATUS_UNSPECIFIED: _ClassVar[PullStatus]
@@ -25,6 +31,16 @@ class Boundary(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LOWER: _ClassVar[Boundary]
     UPPER: _ClassVar[Boundary]
+
+class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESOLUTION_UNSPECIFIED: _ClassVar[Resolution]
+    COMMIT: _ClassVar[Resolution]
+    ROLLBACK: _ClassVar[Resolution]
+    UNKNOWN: _ClassVar[Resolution]
+ORDINARY: Handling
+DELAYED: Handling
+HALF: Handling
 PULL_STATUS_UNSPECIFIED: PullStatus
 FOUND: PullStatus
 NO_MATCHED_MESSAGE: PullStatus
@@ -37,22 +53,28 @@ OFFSET_FOUND_NULL: PullStatus
 NO_MATCHED_LOGIC_QUEUE: PullStatus
 LOWER: Boundary
 UPPER: Boundary
+RESOLUTION_UNSPECIFIED: Resolution
+COMMIT: Resolution
+ROLLBACK: Resolution
+UNKNOWN: Resolution
 
 class AppendRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id")
+    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDLING_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     frames: bytes
     record_lengths: bytes
     route_revision: int
     request_id: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    handling: Handling
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ...) -> None: ...
 
 class Appended(_message.Message):
     __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host")
@@ -218,12 +240,88 @@ class SearchOffsetReply(_message.Message):
     offsets: _containers.RepeatedCompositeFieldContainer[FoundOffset]
     def __init__(self, offsets: _Optional[_Iterable[_Union[FoundOffset, _Mapping]]] = ...) -> None: ...
 
+class EndTransactionRequest(_message.Message):
+    __slots__ = ("producer_group", "queue_offset", "physical_offset", "resolution", "from_check")
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESOLUTION_FIELD_NUMBER: _ClassVar[int]
+    FROM_CHECK_FIELD_NUMBER: _ClassVar[int]
+    producer_group: str
+    queue_offset: int
+    physical_offset: int
+    resolution: Resolution
+    from_check: bool
+    def __init__(self, producer_group: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., resolution: _Optional[_Union[Resolution, str]] = ..., from_check: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionReply(_message.Message):
+    __slots__ = ("committed",)
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    committed: Appended
+    def __init__(self, committed: _Optional[_Union[Appended, _Mapping]] = ...) -> None: ...
+
+class CheckTransactionsRequest(_message.Message):
+    __slots__ = ("producer_group", "client_id")
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_group: str
+    client_id: str
+    def __init__(self, producer_group: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
+
+class TransactionCheck(_message.Message):
+    __slots__ = ("queue_offset", "physical_offset", "frame", "checks")
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    queue_offset: int
+    physical_offset: int
+    frame: bytes
+    checks: int
+    def __init__(self, queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., frame: _Optional[bytes] = ..., checks: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("max_messages",)
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    max_messages: int
+    def __init__(self, max_messages: _Optional[int] = ...) -> None: ...
+
+class PendingTransaction(_message.Message):
+    __slots__ = ("transaction_id", "topic", "queue_id", "producer_group", "queue_offset", "physical_offset", "store_timestamp_ms", "checks")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    topic: str
+    queue_id: int
+    producer_group: str
+    queue_offset: int
+    physical_offset: int
+    store_timestamp_ms: int
+    checks: int
+    def __init__(self, transaction_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., producer_group: _Optional[str] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., checks: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsReply(_message.Message):
+    __slots__ = ("transactions", "pending", "as_of_ms")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[PendingTransaction]
+    pending: int
+    as_of_ms: int
+    def __init__(self, transactions: _Optional[_Iterable[_Union[PendingTransaction, _Mapping]]] = ..., pending: _Optional[int] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
 class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +343,12 @@ class DescribeBrokerReply(_message.Message):
     BYTES_APPENDED_FIELD_NUMBER: _ClassVar[int]
     BYTES_PULLED_FIELD_NUMBER: _ClassVar[int]
     WAITING_PULLS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_PENDING_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_CHECKS_SENT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_LOST_FIELD_NUMBER: _ClassVar[int]
     name: str
     cluster: str
     log_min_offset: int
@@ -266,4 +370,10 @@ class DescribeBrokerReply(_message.Message):
     bytes_appended: int
     bytes_pulled: int
     waiting_pulls: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ...) -> None: ...
+    transactions_pending: int
+    transactions_committed: int
+    transactions_rolled_back: int
+    transactions_given_up: int
+    transaction_checks_sent: int
+    transactions_lost: int
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ...) -> None: ...

@@ -69,6 +69,21 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetReply.FromString,
                 _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/rockoon.v1.Broker/EndTransaction',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionReply.FromString,
+                _registered_method=True)
+        self.CheckTransactions = channel.unary_stream(
+                '/rockoon.v1.Broker/CheckTransactions',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.CheckTransactionsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.TransactionCheck.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/rockoon.v1.Broker/ListTransactions',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
+                _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/rockoon.v1.Broker/DescribeBroker',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
@@ -129,6 +144,30 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndTransaction(self, request, context):
+        """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
+        its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
+        says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckTransactions(self, request, context):
+        """A producer of a group offers to say what became of half messages whose sender has not. Runs
+        until either side ends it; each half message that is due goes to one of the group's callers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Half messages that wait for their end, oldest first, for tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeBroker(self, request, context):
         """What the broker is doing, for status pages.
         """
@@ -168,6 +207,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.SearchOffset,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetReply.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionReply.SerializeToString,
+            ),
+            'CheckTransactions': grpc.unary_stream_rpc_method_handler(
+                    servicer.CheckTransactions,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.CheckTransactionsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.TransactionCheck.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -342,6 +396,87 @@ class Broker:
             '/rockoon.v1.Broker/SearchOffset',
             rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.SearchOffsetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/EndTransaction',
+            rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.EndTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rockoon.v1.Broker/CheckTransactions',
+            rockoon__proto_dot_v1_dot_broker__pb2.CheckTransactionsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.TransactionCheck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/ListTransactions',
+            rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
             options,
             channel_credentials,
             insecure,

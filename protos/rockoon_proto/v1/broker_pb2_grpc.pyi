@@ -56,6 +56,17 @@ class BrokerStub:
     """
     SearchOffset: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]
     """Queue offsets for a time."""
+    EndTransaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.EndTransactionRequest, _broker_pb2.EndTransactionReply]
+    """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
+    its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
+    says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+    """
+    CheckTransactions: _grpc.UnaryStreamMultiCallable[_broker_pb2.CheckTransactionsRequest, _broker_pb2.TransactionCheck]
+    """A producer of a group offers to say what became of half messages whose sender has not. Runs
+    until either side ends it; each half message that is due goes to one of the group's callers.
+    """
+    ListTransactions: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]
+    """Half messages that wait for their end, oldest first, for tools."""
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """What the broker is doing, for status pages."""
 
@@ -87,6 +98,17 @@ class BrokerAsyncStub(BrokerStub):
     """
     SearchOffset: _aio.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]  # type: ignore[assignment]
     """Queue offsets for a time."""
+    EndTransaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.EndTransactionRequest, _broker_pb2.EndTransactionReply]  # type: ignore[assignment]
+    """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
+    its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
+    says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+    """
+    CheckTransactions: _aio.UnaryStreamMultiCallable[_broker_pb2.CheckTransactionsRequest, _broker_pb2.TransactionCheck]  # type: ignore[assignment]
+    """A producer of a group offers to say what became of half messages whose sender has not. Runs
+    until either side ends it; each half message that is due goes to one of the group's callers.
+    """
+    ListTransactions: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]  # type: ignore[assignment]
+    """Half messages that wait for their end, oldest first, for tools."""
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """What the broker is doing, for status pages."""
 
@@ -151,6 +173,35 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.SearchOffsetReply, _abc.Awaitable[_broker_pb2.SearchOffsetReply]]:
         """Queue offsets for a time."""
+
+    @_abc_1.abstractmethod
+    def EndTransaction(
+        self,
+        request: _broker_pb2.EndTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.EndTransactionReply, _abc.Awaitable[_broker_pb2.EndTransactionReply]]:
+        """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
+        its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
+        says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckTransactions(
+        self,
+        request: _broker_pb2.CheckTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.TransactionCheck], _abc.AsyncIterator[_broker_pb2.TransactionCheck]]:
+        """A producer of a group offers to say what became of half messages whose sender has not. Runs
+        until either side ends it; each half message that is due goes to one of the group's callers.
+        """
+
+    @_abc_1.abstractmethod
+    def ListTransactions(
+        self,
+        request: _broker_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListTransactionsReply, _abc.Awaitable[_broker_pb2.ListTransactionsReply]]:
+        """Half messages that wait for their end, oldest first, for tools."""
 
     @_abc_1.abstractmethod
     def DescribeBroker(

@@ -29,6 +29,7 @@ class Error(_message.Message):
         RESET_NOT_FOUND: _ClassVar[Error.Code]
         BROKER_NOT_FOUND: _ClassVar[Error.Code]
         MEMBER_NOT_FOUND: _ClassVar[Error.Code]
+        TRANSACTION_NOT_FOUND: _ClassVar[Error.Code]
         TOPIC_EXISTS: _ClassVar[Error.Code]
         GROUP_EXISTS: _ClassVar[Error.Code]
         NODE_NAME_TAKEN: _ClassVar[Error.Code]
@@ -42,6 +43,7 @@ class Error(_message.Message):
         PLAN_STALE: _ClassVar[Error.Code]
         CONSUME_DISABLED: _ClassVar[Error.Code]
         TOPIC_CHANGED: _ClassVar[Error.Code]
+        TRANSACTION_ENDED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
         BROKER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -77,6 +79,7 @@ class Error(_message.Message):
     RESET_NOT_FOUND: Error.Code
     BROKER_NOT_FOUND: Error.Code
     MEMBER_NOT_FOUND: Error.Code
+    TRANSACTION_NOT_FOUND: Error.Code
     TOPIC_EXISTS: Error.Code
     GROUP_EXISTS: Error.Code
     NODE_NAME_TAKEN: Error.Code
@@ -90,6 +93,7 @@ class Error(_message.Message):
     PLAN_STALE: Error.Code
     CONSUME_DISABLED: Error.Code
     TOPIC_CHANGED: Error.Code
+    TRANSACTION_ENDED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code
     BROKER_UNAVAILABLE: Error.Code
