@@ -68,7 +68,7 @@ class Membership:
         """How long this member may keep a queue that has become another one's."""
         self._cluster = cluster
         self._group = group
-        self._member_id = member_id
+        self.member_id = member_id
         # A process that took over this one's id after a restart is another instance.
         self._instance = secrets.token_hex(8)
         self._subscriptions = subscriptions
@@ -94,7 +94,7 @@ class Membership:
             self._cluster.offset_service().Heartbeat,
             HeartbeatRequest(
                 group=self._group,
-                member_id=self._member_id,
+                member_id=self.member_id,
                 instance=self._instance,
                 mode=self._mode,
                 subscriptions=[
@@ -111,7 +111,7 @@ class Membership:
             log.warning(
                 "no heartbeat of %s reached the offset service for %.1f s, longer than the lease "
                 "of %.1f s: all queues are resolved again",
-                self._member_id,
+                self.member_id,
                 sent_at - self._heard_at,
                 self._lease_seconds,
             )
@@ -156,7 +156,7 @@ class Membership:
             try:
                 stub = self._cluster.offset_service()
                 call = stub.WatchGroup(
-                    WatchGroupRequest(group=self._group, member_id=self._member_id),
+                    WatchGroupRequest(group=self._group, member_id=self.member_id),
                     metadata=self._cluster.metadata,
                 )
                 try:
@@ -182,12 +182,12 @@ class Membership:
         try:
             await self._cluster.call(
                 self._cluster.offset_service().Leave,
-                LeaveRequest(group=self._group, member_id=self._member_id, instance=self._instance),
+                LeaveRequest(group=self._group, member_id=self.member_id, instance=self._instance),
                 unavailable=OffsetServiceUnavailable,
                 timeout_seconds=_LEAVE_SECONDS_MAX,
             )
         except RockoonError as error:
-            log.info("%s leaves group %s unheard: %s", self._member_id, self._group, error)
+            log.info("%s leaves group %s unheard: %s", self.member_id, self._group, error)
 
     def _on_event(self, event: GroupEvent) -> None:
         if event.deleted:

@@ -7,7 +7,7 @@ reads all of them (`broadcasting`).
 A message counts as consumed when the handler has returned. Progress of a queue is the smallest
 offset that is not consumed, so after a crash some messages come again, and none is left out.
 
-How it hangs together: `Membership` says who is in the group; `_rebalance` works out which queues
+How it hangs together: `Membership` says who is in the group; `Assignment` works out which queues
 are this member's, resolves where they start and makes a `Reading` of each; a reading pulls into its
 process queue; the `Delivery` hands messages to the handler; `commit` stores progress; `Departures`
 hand over what has become another member's.
@@ -15,121 +15,42 @@ hand over what has become another member's.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from rockoon.allocation import AVERAGE, AllocationStrategy, allocate
+from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.assignment import FATAL, Assignment, ReadingSettings, cancel
 from rockoon.backoff import Backoff
 from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
+from rockoon.consumer_statistics import ConsumerStatistics, QueueView, view_of
 from rockoon.delivery import (
     ConsumeResult,
     Delivery,
-    DeliveryStatistics,
     Handler,
     LocalRedelivery,
     Redelivery,
 )
-from rockoon.departures import Departures
 from rockoon.errors import (
     Closed,
-    ConsumeDisabled,
-    GroupNotFound,
     InvalidArgument,
-    InvalidExpression,
-    InvalidGroupName,
-    InvalidTopicName,
-    MemberIdTaken,
-    QueueHeld,
     RockoonError,
-    StoreCorrupt,
-    TopicNotFound,
-    WrongCluster,
 )
 from rockoon.membership import Membership
 from rockoon.message import MessageQueue
 from rockoon.offset_store import OffsetStore, Persisted
-from rockoon.process_queue import FlowLimits, Limit, ProcessQueue
+from rockoon.process_queue import FlowLimits
 from rockoon.pulling import PullLimits
 from rockoon.reading import PullStatistics, Reading
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
-from rockoon_proto.v1.offset_pb2 import BROADCASTING
 
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
 
 log = logging.getLogger(__name__)
-
-# What no retry can mend: somebody has to change the cluster, or this consumer's settings.
-_FATAL = (
-    ConsumeDisabled,
-    GroupNotFound,
-    InvalidArgument,
-    InvalidExpression,
-    InvalidGroupName,
-    InvalidTopicName,
-    MemberIdTaken,
-    StoreCorrupt,
-    TopicNotFound,
-    WrongCluster,
-)
-# Of the time that the offset service lets a member keep a queue that another one wants: the rest is
-# for storing the last progress.
-_DRAIN_SHARE = 0.8
-
-
-@dataclass(slots=True)
-class ConsumerStatistics:
-    """Counts since the consumer was made."""
-
-    pulls: PullStatistics
-    delivery: DeliveryStatistics
-    rebalances: int = 0
-    """Times the allocation was worked out."""
-    queues_gained: int = 0
-    queues_lost: int = 0
-    """To other members, or because the queue went away."""
-    commits: int = 0
-    """Offsets stored."""
-    commits_failed: int = 0
-    """Tries to store that failed in a way that can pass."""
-    fenced: int = 0
-    """Queues that another member or a reset had taken when progress was to be stored."""
-    resets: int = 0
-    """Queues resolved again because an operator reset their progress."""
-    out_of_range: int = 0
-    """Queues resolved again because they no longer had the place to read."""
-    gap_total: int = 0
-    """Messages that could not be read any more, as Resolve reported them."""
-    starts: Counter[str] = field(default_factory=Counter)
-    """Queues that reading was begun on, by StartReason."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """One queue of a running consumer, for people and tools."""
-
-    start: Start
-    next_offset: int
-    """Where the next pull starts."""
-    commit_offset: int
-    """Smallest offset that is not consumed."""
-    max_offset: int | None
-    """End of the queue at the last pull, None before it."""
-    unfinished: int
-    blocked_by: Limit | None
-    """Why it is not pulled: flow control."""
-    held_back_by: int | None
-    """Offset of a message that failed and keeps the commit offset where it is."""
-    attempts: int
-    """How often that message has failed."""
-    failure: RockoonError | None
-    """Why the broker cannot be read at the moment."""
 
 
 class PushConsumer:
@@ -199,22 +120,14 @@ class PushConsumer:
         self.group = group
         self._mode = mode_named(mode)
         self.member_id = member_id_of(cluster, group, self._mode, member_id)
-        self.starts: dict[MessageQueue, Start] = {}
-        """Where reading of each queue of this member began, and why."""
         self._cluster = cluster
         self._subscriptions = {
             topic: Subscription.parse(topic, subscriptions[topic])
             for topic in sorted(subscriptions)
         }
-        self._consume_from = ConsumeFrom.of(consume_from)
-        self._allocation = allocation
-        self._pull_limits = pull_limits or PullLimits()
-        self._flow_limits = flow_limits or FlowLimits()
         self._commit_seconds = commit_seconds
-        self._rebalance_seconds = rebalance_seconds
         self._drain_seconds = drain_seconds
         self._create_group = create_group
-        self._check_crcs = check_crcs
         self._changes = Changes()
         self._membership = Membership(
             cluster,
@@ -222,7 +135,7 @@ class PushConsumer:
             self.member_id,
             list(self._subscriptions.values()),
             changes=self._changes,
-            on_reset=self._on_reset,
+            on_reset=lambda queues: self._assignment.on_reset(queues),
             mode=self._mode,
         )
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
@@ -233,24 +146,28 @@ class PushConsumer:
             redelivery=redelivery or LocalRedelivery(),
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics)
-        self._departures = Departures(
+        self._assignment = Assignment(
+            cluster,
             group,
-            self._store,
-            self._delivery,
+            ReadingSettings(
+                subscriptions=self._subscriptions,
+                mode=self._mode,
+                consume_from=ConsumeFrom.of(consume_from),
+                allocation=allocation,
+                pull_limits=pull_limits or PullLimits(),
+                flow_limits=flow_limits or FlowLimits(),
+                rebalance_seconds=rebalance_seconds,
+                drain_seconds=drain_seconds,
+                check_crcs=check_crcs,
+            ),
+            membership=self._membership,
+            changes=self._changes,
+            store=self._store,
+            delivery=self._delivery,
+            statistics=self.statistics,
             on_persisted=self._count_persisted,
-            on_gone=self._changes.note,
+            start_task=self._start_task,
         )
-        # Written by _rebalance only, which no two tasks run at once.
-        self._readings: dict[MessageQueue, Reading] = {}
-        # Readings whose place is void: to be dropped without a commit and resolved again.
-        self._void: set[Reading] = set()
-        # Queues without a reading that the offset service may take for this member's: resolved with
-        # an unknown outcome, or void. Released unless they are resolved.
-        self._claims: set[MessageQueue] = set()
-        # Queues that other members have been asked for.
-        self._awaited: set[MessageQueue] = set()
-        self._lapses_seen = 0
-        self._route_revision = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
@@ -296,7 +213,9 @@ class PushConsumer:
                         group=self.group, topic=topic, create_group=self._create_group
                     ),
                 )
-                self._route_revision = max(self._route_revision, reply.revision)
+                self._assignment.route_revision = max(
+                    self._assignment.route_revision, reply.revision
+                )
             await self._store.load()
             await self._join()
         except BaseException:
@@ -304,19 +223,20 @@ class PushConsumer:
             self._cluster.release(self)
             await self._store.close()
             raise
-        tasks = self._cluster.tasks
-        self._delivery.start(
-            lambda work: tasks.create_task(self._guard(work), name=f"rockoon {self.group} worker")
-        )
+        self._delivery.start(lambda work: self._start_task(work, "worker"))
         for name, work in {
             "heartbeats": self._membership.stay,
             "group": self._membership.watch,
             "routes": self._follow_routes,
-            "rebalance": self._keep_balanced,
+            "rebalance": self._assignment.keep_balanced,
             "commits": self._keep_committed,
         }.items():
-            task = tasks.create_task(self._guard(work), name=f"rockoon {self.group} {name}")
-            self._tasks.append(task)
+            self._tasks.append(self._start_task(work, name))
+
+    def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        return self._cluster.tasks.create_task(
+            self._guard(work), name=f"rockoon {self.group} {name}"
+        )
 
     async def _join(self) -> None:
         loop = asyncio.get_running_loop()
@@ -359,20 +279,18 @@ class PushConsumer:
         self._state = "closed"
         self._cluster.release(self)
         try:
-            await _cancel([*self._tasks, *(r.task for r in self._readings.values())])
+            await cancel(self._tasks)
+            await self._assignment.stop_pulls()
             if not await self._delivery.drain(self._drain_seconds):
                 log.warning(
                     "handlers of group %s still ran after %.1f s: their messages come again",
                     self.group,
                     self._drain_seconds,
                 )
-            await self._departures.store_last(self._readings.values(), self._claims)
-            await self._departures.wait()
+            await self._assignment.store_last()
             await self._membership.leave()
         finally:
-            for reading in self._readings.values():
-                reading.process_queue.drop()
-            self._readings.clear()
+            self._assignment.drop()
             self._ended.set()
             await self._store.close()
 
@@ -381,7 +299,7 @@ class PushConsumer:
         try:
             await work()
         except Exception as failure:
-            if not isinstance(failure, _FATAL):
+            if not isinstance(failure, FATAL):
                 log.exception("a consumer of group %s fails in a way no one foresaw", self.group)
             self._fail(failure)
 
@@ -393,7 +311,7 @@ class PushConsumer:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        for reading in self._readings.values():
+        for reading in self._assignment.readings.values():
             if reading.task is not None and reading.task is not asyncio.current_task():
                 reading.task.cancel()
         self._ended.set()
@@ -403,18 +321,23 @@ class PushConsumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now."""
-        return sorted(self._readings)
+        return sorted(self._assignment.readings)
+
+    @property
+    def starts(self) -> dict[MessageQueue, Start]:
+        """Where reading of each queue of this member began, and why."""
+        return self._assignment.starts
 
     def queues(self) -> dict[MessageQueue, QueueView]:
         """Return how each queue of this member stands."""
-        return {queue: _view(reading) for queue, reading in sorted(self._readings.items())}
+        return {q: view_of(reading) for q, reading in sorted(self._assignment.readings.items())}
 
     @property
     def members(self) -> list[str]:
         """Ids of the group's members, as last heard."""
         return sorted(self._membership.topics_of)
 
-    # Which queues
+    # Progress, and what it depends on
 
     async def _follow_routes(self) -> None:
         changes = self._cluster.routes_changed
@@ -422,200 +345,6 @@ class PushConsumer:
         while True:
             seen = await changes.wait(seen)
             self._changes.note()
-
-    async def _keep_balanced(self) -> None:
-        backoff = Backoff(first_seconds=0.1)
-        while True:
-            seen = self._changes.count
-            if await self._rebalance():
-                backoff.reset()
-                pause = self._rebalance_seconds
-            else:
-                pause = backoff.next_seconds()
-            try:
-                async with asyncio.timeout(pause):
-                    await self._changes.wait(seen)
-            except TimeoutError:
-                continue
-
-    async def _rebalance(self) -> bool:
-        """Bring the readings in line with the group, the routes and the resets.
-
-        Returns:
-            False when a queue could not be resolved yet, or routes are not known.
-        """
-        self.statistics.rebalances += 1
-        void, self._void = self._void, set()
-        current = [r for r in void if self._readings.get(r.queue) is r]
-        self._claims.update(reading.queue for reading in current)
-        await self._give_up(current)
-        if self._membership.lapses != self._lapses_seen:
-            self._lapses_seen = self._membership.lapses
-            if self._mode != BROADCASTING:
-                # Others may have them by now; if none has, what was finished is stored still.
-                self._let_go(list(self._readings.values()))
-        try:
-            births = await self._births()
-        except RockoonError as error:
-            if not error.retriable:
-                raise
-            log.warning("allocation has to wait for routes: %s", error)
-            return False
-        mine = self._share(births)
-        self._awaited &= mine
-        lost = [
-            reading
-            for queue, reading in self._readings.items()
-            if queue not in mine or births[queue] != reading.birth
-        ]
-        if lost:
-            log.info("%s gives up %s", self.member_id, _names(r.queue for r in lost))
-            self.statistics.queues_lost += len(lost)
-        claims = self._claims - mine
-        self._claims -= claims
-        if lost or claims:
-            self._let_go(lost, claims)
-        # What is on its way out has to be gone first; then allocation is looked at again.
-        gained = sorted(mine - self._readings.keys() - self._departures.queues)
-        return not gained or await self._take_up(gained, births)
-
-    def _share(self, births: Collection[MessageQueue]) -> set[MessageQueue]:
-        if self._mode == BROADCASTING:
-            return set(births)
-        return allocate(self._allocation, self.member_id, self._membership.topics_of, births)
-
-    async def _births(self) -> dict[MessageQueue, int]:
-        births: dict[MessageQueue, int] = {}
-        for topic in self._subscriptions:
-            route = await self._cluster.route(topic)
-            if route.readable:
-                births.update(route.births)
-        return births
-
-    async def _take_up(
-        self, queues: list[MessageQueue], births: Mapping[MessageQueue, int]
-    ) -> bool:
-        routes = self._cluster.routes
-        revision = max(self._route_revision, *(routes.topic_revision(q.topic) for q in queues))
-        self._claims.update(queues)
-        try:
-            found = await self._store.resolve(queues, self._consume_from, revision)
-        except RockoonError as error:
-            self._check_undecided(error)
-            log.warning("%s cannot be resolved yet: %s", _names(queues), error)
-            return False
-        is_complete = True
-        for queue, start in found.items():
-            self._claims.discard(queue)
-            if isinstance(start, RockoonError):
-                self._check_undecided(start)
-                self._log_undecided(queue, start)
-                is_complete = False
-                continue
-            self._read(queue, start, births[queue])
-        return is_complete
-
-    def _check_undecided(self, error: RockoonError) -> None:
-        """Raise what no retry can mend."""
-        if isinstance(error, _FATAL):
-            raise error
-
-    def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
-        if not isinstance(error, QueueHeld):
-            log.warning("%s cannot be resolved yet: %s", queue, error)
-        elif queue not in self._awaited:
-            self._awaited.add(queue)
-            log.info("%s waits: %s", self.member_id, error)
-
-    def _read(self, queue: MessageQueue, start: Start, birth: int) -> None:
-        log.log(
-            logging.WARNING if start.gap else logging.INFO,
-            "%s reads %s from %d (%s): %s",
-            self.member_id,
-            queue,
-            start.offset,
-            start.reason,
-            start.explanation,
-        )
-        reading = Reading(
-            queue=queue,
-            subscription=self._subscriptions[queue.topic],
-            start=start,
-            birth=birth,
-            process_queue=ProcessQueue(start.offset, self._flow_limits),
-        )
-        self._awaited.discard(queue)
-        self.starts[queue] = start
-        self.statistics.starts[start.reason] += 1
-        self.statistics.queues_gained += 1
-        self.statistics.gap_total += start.gap
-        self._readings[queue] = reading
-        reading.task = self._cluster.tasks.create_task(
-            self._guard(lambda: self._pull(reading)), name=f"rockoon {self.group} {queue}"
-        )
-
-    async def _pull(self, reading: Reading) -> None:
-        lost_place = await reading.pull_into(
-            self._cluster,
-            self._pull_limits,
-            self.statistics.pulls,
-            on_messages=self._delivery.offer,
-            on_gone=lambda _: self._changes.note(),
-            check_crcs=self._check_crcs,
-        )
-        # What was pulled before is still handed out and committed; the offset service then decides
-        # where to go on.
-        log.warning("%s", lost_place)
-        reading.failure = lost_place.to_error()
-        self.statistics.out_of_range += 1
-        seen = reading.finished.count
-        while reading.process_queue.unfinished:
-            seen = await reading.finished.wait(seen)
-        await self._departures.store_last([reading], release=False)
-        self._resolve_again([reading])
-
-    def _on_reset(self, queues: Collection[MessageQueue]) -> None:
-        if self._mode == BROADCASTING:
-            log.warning(
-                "a reset of group %s does not reach %s: it keeps its own progress",
-                self.group,
-                self.member_id,
-            )
-            return
-        readings = [r for queue in queues if (r := self._readings.get(queue))]
-        self.statistics.resets += len(readings)
-        self._resolve_again(readings)
-
-    def _resolve_again(self, readings: Iterable[Reading]) -> None:
-        for reading in readings:
-            # At once: what it holds must neither be handed out nor be committed any more.
-            reading.process_queue.drop()
-            self._void.add(reading)
-        self._changes.note()
-
-    def _let_go(self, lost: Collection[Reading], claims: Collection[MessageQueue] = ()) -> None:
-        """Hand queues over to whoever gets them next, without waiting for it."""
-        for reading in lost:
-            del self._readings[reading.queue]
-        tasks = self._cluster.tasks
-        self._departures.begin(
-            lost,
-            claims,
-            min(self._drain_seconds, _DRAIN_SHARE * self._membership.handover_seconds_max),
-            lambda work: tasks.create_task(
-                self._guard(work), name=f"rockoon {self.group} lets queues go"
-            ),
-        )
-
-    async def _give_up(self, readings: list[Reading]) -> None:
-        for reading in readings:
-            reading.process_queue.drop()
-            self._delivery.forget(reading)
-            self._store.remove(reading.queue)
-            self._readings.pop(reading.queue, None)
-        await _cancel([reading.task for reading in readings])
-
-    # Progress
 
     async def _keep_committed(self) -> None:
         while True:
@@ -627,7 +356,7 @@ class PushConsumer:
 
         What cannot be stored now is stored by a later call.
         """
-        for reading in self._readings.values():
+        for reading in self._assignment.readings.values():
             self._update(reading)
         self._note_persisted(await self._store.persist_all())
 
@@ -653,37 +382,6 @@ class PushConsumer:
         if persisted.lost:
             for queue, error in persisted.lost.items():
                 log.warning("%s is resolved again: %s", queue, error)
-            self._resolve_again(r for q in persisted.lost if (r := self._readings.get(q)))
-
-
-def _view(reading: Reading) -> QueueView:
-    held = reading.process_queue
-    commit_offset = held.commit_offset
-    attempts = reading.attempts.get(commit_offset, 0)
-    return QueueView(
-        start=reading.start,
-        next_offset=held.next_offset,
-        commit_offset=commit_offset,
-        max_offset=reading.max_offset,
-        unfinished=held.unfinished,
-        blocked_by=reading.blocked_by,
-        held_back_by=commit_offset if attempts else None,
-        attempts=attempts,
-        failure=reading.failure,
-    )
-
-
-def _names(queues: Iterable[MessageQueue]) -> str:
-    return ", ".join(str(queue) for queue in sorted(queues))
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    running = [
-        task
-        for task in tasks
-        if task is not None and not task.done() and task is not asyncio.current_task()
-    ]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+            self._assignment.resolve_again(
+                r for q in persisted.lost if (r := self._assignment.readings.get(q))
+            )

@@ -159,7 +159,7 @@ async def test_what_runs_is_finished_and_what_was_only_pulled_goes_to_the_next_o
         await here(message)
 
     async with member(cluster, slow, member_id="a", concurrency=3) as first:
-        await eventually(lambda: Q1 in first.queues() and first._readings[Q1].running == 3)
+        await eventually(lambda: Q1 in first.queues() and first.queues()[Q1].running == 3)
         async with member(cluster, there, member_id="b"):
             await eventually(lambda: first.assignment == [Q0])
             # The queues that stay go on meanwhile, with what is free of the workers.
