@@ -116,14 +116,18 @@ class Groups:
         interval = min(self._lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
         try:
             while True:
-                for group in self.membership.expire(self._now_ns()):
-                    log.info("a member of group %s fell silent", group)
-                    self._members_changed(group)
-                self._handovers.forget_silent(self._now_ns())
-                self._remember()
+                self.pass_time()
                 await asyncio.sleep(interval)
         finally:
             self._remember()
+
+    def pass_time(self) -> None:
+        """Do what is due by now."""
+        for group in self.membership.expire(self._now_ns()):
+            log.info("a member of group %s fell silent", group)
+            self._members_changed(group)
+        self._handovers.forget_silent(self._now_ns())
+        self._remember()
 
     def routes_changed(self, change: Change) -> None:
         """Drop what was deleted, and tell the groups that read what changed."""
