@@ -20,7 +20,7 @@ _WINDOW_BYTES = 4 << 20
 # Counting goes on behind so many breaks; it is for a message to the operator.
 _BREAKS_MAX = 16
 # What of a record has to be in a window to see that it may be one.
-_HEAD_BYTES = _AT_PHYSICAL_OFFSET + 8
+HEAD_BYTES = _AT_PHYSICAL_OFFSET + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +104,27 @@ def _candidates(log: LogFiles, start: int, position: int, disk: Disk) -> Iterato
         # All ranges before the first read, which would fill holes in the page cache.
         for first, last in list(disk.data_ranges(fd, position, log.file_bytes)):
             for at in range(first, last, _WINDOW_BYTES):
-                head_start = max(at - _HEAD_BYTES, position)
+                head_start = max(at - HEAD_BYTES, position)
                 count = min(_WINDOW_BYTES, last - at) + at - head_start
                 window = disk.pread(fd, count, head_start)
-                yield from _heads(window, start + head_start)
+                yield from record_heads(window, start + head_start)
     finally:
         disk.close(fd)
 
 
-def _heads(window: bytes, base: int) -> list[int]:
+def record_heads(window: bytes, base: int) -> list[int]:
+    """Physical offsets at which a head says that it belongs there, ascending.
+
+    Args:
+        window: bytes of a log.
+        base: physical offset of the first of them.
+    """
     found: list[int] = []
     for magic in _MAGICS:
         at = window.find(magic, _AT_MAGIC)
         while at >= 0:
             head = at - _AT_MAGIC
-            stated = window[head + _AT_PHYSICAL_OFFSET : head + _HEAD_BYTES]
+            stated = window[head + _AT_PHYSICAL_OFFSET : head + HEAD_BYTES]
             if len(stated) == 8 and int.from_bytes(stated, signed=True) == base + head:
                 found.append(base + head)
             at = window.find(magic, at + 1)

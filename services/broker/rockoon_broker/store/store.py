@@ -29,7 +29,7 @@ from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dropped_topics import Counts, DroppedTopics, PointState
+from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.errors import (
     StoreBusy,
     StoreClosed,
@@ -37,7 +37,9 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
     UnknownOffset,
 )
-from rockoon_broker.store.markers import AbortFile, MarkerFiles, RecoveryPoint, read_checkpoint
+from rockoon_broker.store.log_reading import LogChunk, read_chunk
+from rockoon_broker.store.markers import AbortFile, MarkerFiles, read_checkpoint
+from rockoon_broker.store.points import RecoveryPoints
 from rockoon_broker.store.process_lock import ProcessLock
 from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader
@@ -47,15 +49,11 @@ from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.syncer import (
     DoomedDirectory,
     DoomedFile,
-    PointRequest,
     RemovalRefused,
     Syncer,
     removal,
-    sync_file,
-    sync_names,
 )
 from rockoon_format.batch import check_batch, patch_batch, queue_entries
-from rockoon_format.checkpoint import Checkpoint
 from rockoon_format.consume_queue import EntryArray
 from rockoon_format.record import encode_host
 
@@ -147,7 +145,14 @@ class Store:
         )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk)
         self._reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
-        self._checkpoint = read_checkpoint(root)
+        self._points = RecoveryPoints(
+            self.recovery.lineage,
+            read_checkpoint(root),
+            self._queues,
+            self._markers,
+            self._syncer,
+            disk,
+        )
         self._undispatched: deque[_Undispatched] = deque()
         self._dispatched_end = end
         self._confirmed_end = end
@@ -155,8 +160,6 @@ class Store:
         self._appended_ms = self.recovery.store_timestamp_ms
         self._dispatched_ms = self.recovery.store_timestamp_ms
         self._dispatch_error: OSError | None = None
-        # The newest recovery points: one that is being written, and the two on disk.
-        self._points: deque[PointState] = deque(maxlen=3)
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -167,9 +170,7 @@ class Store:
         self._point_due_ms = now_ms
         self._disk_check_due_ms = now_ms + settings.disk_check_delay_ms
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
-        self._sync_queues()
-        self._markers.write(self._point(clean=False), self._checkpoint_now())
-        self._points.append(self._point_state())
+        self._points.write(self._dispatched_end, self._dispatched_ms, clean=False)
         for aside in self._queues.left_aside():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
@@ -319,8 +320,7 @@ class Store:
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        counted = {point: self._counts_of(topic, point.log_end) for point in self._points}
-        self._dropped.add(topic, self._log.end, counted)
+        self._dropped.add(topic, self._log.end, self._points.counted(topic))
         self._undispatched = deque(
             batch for batch in self._undispatched if batch.queue.topic != topic
         )
@@ -353,7 +353,8 @@ class Store:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         if now_ms >= self._point_due_ms and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
-            self._request_point()
+            sync = self._log.sync_request(self._confirmed_end)
+            self._points.request(sync, self._dispatched_end, self._dispatched_ms)
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
@@ -499,9 +500,32 @@ class Store:
         if physical_offset >= self._dispatched_end:
             raise UnknownOffset(f"no record starts at {physical_offset}")
         frame, topic = self._reader.read_at(physical_offset)
-        if physical_offset < self._dropped.marks.get(topic, 0):
+        if self.is_dropped(topic, physical_offset):
             raise UnknownOffset(f"the record at {physical_offset} went with its topic")
         return frame
+
+    def read_log(self, physical_offset: int, bytes_max: int = 8 << 20) -> LogChunk:
+        """Records of all topics in the order of the log, as readers see it: for its followers.
+
+        Args:
+            physical_offset: where a record starts: 0, a former `next_offset`, or an end that an
+                append gave. Below the oldest byte kept it means that.
+            bytes_max: bytes returned, at most; the first record always fits.
+
+        Returns:
+            What one file holds from there on, possibly nothing: read on at `next_offset`. Records
+            of deleted topics are among them (see `is_dropped`), bodies are not checked.
+
+        Raises:
+            OSError: the disk.
+            StoreFailed, StoreClosed.
+        """
+        self._check_usable()
+        return read_chunk(self._log, physical_offset, self._dispatched_end, bytes_max)
+
+    def is_dropped(self, topic: str, physical_offset: int) -> bool:
+        """Whether a record went with its topic: it is as if it had never been."""
+        return physical_offset < self._dropped.marks.get(topic, 0)
 
     def search_offset(
         self,
@@ -566,13 +590,12 @@ class Store:
         self._dispatch(self._log.end)
         if self._undispatched:
             return
-        self._sync_queues()
         reserved = self._syncer.take_reserved()
         if reserved is not None:
             for _ in removal(reserved, self._disk):
                 pass
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
-        self._markers.write(self._point(clean=True), self._checkpoint_now())
+        self._points.write(self._dispatched_end, self._dispatched_ms, clean=True)
         self._abort.remove()
 
     def _finish_removals(self) -> None:
@@ -639,55 +662,3 @@ class Store:
                 # The last batches may have been a dropped topic's.
                 self._dispatched_end = max(self._dispatched_end, end)
         return list(advanced)
-
-    def _request_point(self) -> None:
-        state = self._point_state()
-        if state == self._points[-1]:
-            return
-        self._points.append(state)
-        files, directories = self._queues.take_unsynced()
-        self._syncer.request_point(
-            PointRequest(
-                sync=self._log.sync_request(self._confirmed_end),
-                queue_files=files,
-                directories=directories,
-                point=self._point(clean=False),
-                checkpoint=self._checkpoint_now(),
-            )
-        )
-
-    def _point_state(self) -> PointState:
-        return PointState(self._dispatched_end, self._queues.stored_count, self._queues.entry_count)
-
-    def _counts_of(self, topic: str, boundary: int) -> Counts:
-        """What a recovery point at a physical offset counted of a topic's queues."""
-        queues = self._queues.of_topic(topic)
-        stored = [self._queues.stored_below(queue, boundary) for queue in queues]
-        return Counts(sum(end > 0 for end in stored), sum(stored))
-
-    def _point(self, *, clean: bool) -> RecoveryPoint:
-        return RecoveryPoint(
-            lineage=self.recovery.lineage,
-            log_end=self._dispatched_end,
-            queue_count=self._queues.stored_count,
-            entry_count=self._queues.entry_count,
-            store_timestamp_ms=self._dispatched_ms,
-            checkpoint_crcs=(0, 0),
-            clean=clean,
-        )
-
-    def _checkpoint_now(self) -> Checkpoint:
-        return Checkpoint(
-            log_timestamp_ms=self._dispatched_ms,
-            queues_timestamp_ms=self._dispatched_ms,
-            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
-            master_flushed_offset=self._checkpoint.master_flushed_offset,
-            confirm_offset=self._dispatched_end,
-        )
-
-    def _sync_queues(self) -> None:
-        files, directories = self._queues.take_unsynced()
-        for path in files:
-            sync_file(path, self._disk)
-        for directory in directories:
-            sync_names(directory, self._disk)
