@@ -166,6 +166,58 @@ class ReadReply(_message.Message):
     record_lengths: bytes
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ...) -> None: ...
 
+class SendBackRequest(_message.Message):
+    __slots__ = ("group", "messages", "attempts_max", "route_revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    messages: _containers.RepeatedCompositeFieldContainer[FailedMessage]
+    attempts_max: int
+    route_revision: int
+    def __init__(self, group: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ..., attempts_max: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class FailedMessage(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset", "physical_offset", "record", "delay_level", "delay_ms", "failure")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    record: bytes
+    delay_level: int
+    delay_ms: int
+    failure: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record: _Optional[bytes] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class SentBack(_message.Message):
+    __slots__ = ("topic", "dead", "attempts", "origin_message_id", "error")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    dead: bool
+    attempts: int
+    origin_message_id: str
+    error: _errors_pb2.Error
+    def __init__(self, topic: _Optional[str] = ..., dead: _Optional[bool] = ..., attempts: _Optional[int] = ..., origin_message_id: _Optional[str] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class SendBackReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[SentBack]
+    def __init__(self, results: _Optional[_Iterable[_Union[SentBack, _Mapping]]] = ...) -> None: ...
+
 class BrokerQueue(_message.Message):
     __slots__ = ("topic", "queue_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -321,7 +373,7 @@ class DescribeBrokerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +395,8 @@ class DescribeBrokerReply(_message.Message):
     BYTES_APPENDED_FIELD_NUMBER: _ClassVar[int]
     BYTES_PULLED_FIELD_NUMBER: _ClassVar[int]
     WAITING_PULLS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_SENT_BACK_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_DEAD_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_PENDING_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
@@ -370,10 +424,12 @@ class DescribeBrokerReply(_message.Message):
     bytes_appended: int
     bytes_pulled: int
     waiting_pulls: int
+    messages_sent_back: int
+    messages_dead: int
     transactions_pending: int
     transactions_committed: int
     transactions_rolled_back: int
     transactions_given_up: int
     transaction_checks_sent: int
     transactions_lost: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ...) -> None: ...

@@ -59,6 +59,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadReply.FromString,
                 _registered_method=True)
+        self.SendBack = channel.unary_unary(
+                '/rockoon.v1.Broker/SendBack',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.SendBackRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.SendBackReply.FromString,
+                _registered_method=True)
         self.QueueStatus = channel.unary_unary(
                 '/rockoon.v1.Broker/QueueStatus',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueueStatusRequest.SerializeToString,
@@ -124,6 +129,16 @@ class BrokerServicer:
 
     def Read(self, request, context):
         """Messages by queue offset, or one message by its id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendBack(self, request, context):
+        """Take back messages that a consumer of a group failed on: each is stored again in the group's
+        retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
+        Answered when they are as durable as the broker's flush setting says. A call whose answer is
+        lost can have been done: repeated, it brings messages twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +212,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadReply.SerializeToString,
+            ),
+            'SendBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendBack,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.SendBackRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.SendBackReply.SerializeToString,
             ),
             'QueueStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.QueueStatus,
@@ -342,6 +362,33 @@ class Broker:
             '/rockoon.v1.Broker/Read',
             rockoon__proto_dot_v1_dot_broker__pb2.ReadRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.ReadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/SendBack',
+            rockoon__proto_dot_v1_dot_broker__pb2.SendBackRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.SendBackReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,12 @@ class BrokerStub:
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
     Read: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]
     """Messages by queue offset, or one message by its id."""
+    SendBack: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]
+    """Take back messages that a consumer of a group failed on: each is stored again in the group's
+    retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
+    Answered when they are as durable as the broker's flush setting says. A call whose answer is
+    lost can have been done: repeated, it brings messages twice.
+    """
     QueueStatus: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]
     """Ends, times and residency of some queues. What is said of one queue is from one moment; other
     calls are served in between, so a later queue of the list may be some milliseconds newer.
@@ -92,6 +98,12 @@ class BrokerAsyncStub(BrokerStub):
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
     Read: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]  # type: ignore[assignment]
     """Messages by queue offset, or one message by its id."""
+    SendBack: _aio.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]  # type: ignore[assignment]
+    """Take back messages that a consumer of a group failed on: each is stored again in the group's
+    retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
+    Answered when they are as durable as the broker's flush setting says. A call whose answer is
+    lost can have been done: repeated, it brings messages twice.
+    """
     QueueStatus: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]  # type: ignore[assignment]
     """Ends, times and residency of some queues. What is said of one queue is from one moment; other
     calls are served in between, so a later queue of the list may be some milliseconds newer.
@@ -155,6 +167,18 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ReadReply, _abc.Awaitable[_broker_pb2.ReadReply]]:
         """Messages by queue offset, or one message by its id."""
+
+    @_abc_1.abstractmethod
+    def SendBack(
+        self,
+        request: _broker_pb2.SendBackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.SendBackReply, _abc.Awaitable[_broker_pb2.SendBackReply]]:
+        """Take back messages that a consumer of a group failed on: each is stored again in the group's
+        retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
+        Answered when they are as durable as the broker's flush setting says. A call whose answer is
+        lost can have been done: repeated, it brings messages twice.
+        """
 
     @_abc_1.abstractmethod
     def QueueStatus(

@@ -34,6 +34,12 @@ class OutOfRangePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUT_OF_RANGE_FIRST: _ClassVar[OutOfRangePolicy]
     OUT_OF_RANGE_LAST: _ClassVar[OutOfRangePolicy]
     OUT_OF_RANGE_FAIL: _ClassVar[OutOfRangePolicy]
+
+class GroupTopic(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GROUP_TOPIC_UNSPECIFIED: _ClassVar[GroupTopic]
+    GROUP_RETRY: _ClassVar[GroupTopic]
+    GROUP_DEAD_LETTERS: _ClassVar[GroupTopic]
 NODE_KIND_UNSPECIFIED: NodeKind
 BROKER: NodeKind
 OFFSET_SERVICE: NodeKind
@@ -50,6 +56,9 @@ OUT_OF_RANGE_UNSPECIFIED: OutOfRangePolicy
 OUT_OF_RANGE_FIRST: OutOfRangePolicy
 OUT_OF_RANGE_LAST: OutOfRangePolicy
 OUT_OF_RANGE_FAIL: OutOfRangePolicy
+GROUP_TOPIC_UNSPECIFIED: GroupTopic
+GROUP_RETRY: GroupTopic
+GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
     __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version")
@@ -157,7 +166,7 @@ class StartPolicy(_message.Message):
     def __init__(self, consume_from: _Optional[_Union[ConsumeFrom, str]] = ..., timestamp_ms: _Optional[int] = ..., tail_messages: _Optional[int] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes")
+    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes", "retry_attempts_max", "retry_queues")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +182,8 @@ class GroupConfig(_message.Message):
     OTHER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CONSUME_DISABLED_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     name: str
     start_policy: StartPolicy
     new_queue_rule: NewQueueRule
@@ -181,7 +192,9 @@ class GroupConfig(_message.Message):
     other_incarnation: OutOfRangePolicy
     consume_disabled: bool
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    retry_attempts_max: int
+    retry_queues: int
+    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_attempts_max: _Optional[int] = ..., retry_queues: _Optional[int] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("config", "incarnation", "modified_revision")
@@ -399,6 +412,16 @@ class SubscribeReply(_message.Message):
     revision: int
     created: bool
     def __init__(self, subscription: _Optional[_Union[Subscription, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ProvideGroupTopicRequest(_message.Message):
+    __slots__ = ("group", "topic", "broker")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: GroupTopic
+    broker: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[_Union[GroupTopic, str]] = ..., broker: _Optional[str] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ()

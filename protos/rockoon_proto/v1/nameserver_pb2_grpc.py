@@ -107,6 +107,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeReply.FromString,
                 _registered_method=True)
+        self.ProvideGroupTopic = channel.unary_unary(
+                '/rockoon.v1.NameServer/ProvideGroupTopic',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
+                _registered_method=True)
         self.DescribeCluster = channel.unary_unary(
                 '/rockoon.v1.NameServer/DescribeCluster',
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterRequest.SerializeToString,
@@ -221,6 +226,14 @@ class NameServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProvideGroupTopic(self, request, context):
+        """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
+        the call changes nothing more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCluster(self, request, context):
         """Everything a status page shows.
         """
@@ -295,6 +308,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.Subscribe,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeReply.SerializeToString,
+            ),
+            'ProvideGroupTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProvideGroupTopic,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.SerializeToString,
             ),
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
@@ -661,6 +679,33 @@ class NameServer:
             '/rockoon.v1.NameServer/Subscribe',
             rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.SubscribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProvideGroupTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.NameServer/ProvideGroupTopic',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
             options,
             channel_credentials,
             insecure,

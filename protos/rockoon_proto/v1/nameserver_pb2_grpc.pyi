@@ -77,6 +77,10 @@ class NameServerStub:
     """Record, once, that a group reads a topic. The revision of the record is what "a queue born
     after the group subscribed" is measured against; repeating the call returns the first one.
     """
+    ProvideGroupTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ProvideGroupTopicRequest, _nameserver_pb2.TopicReply]
+    """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
+    the call changes nothing more.
+    """
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]
     """Everything a status page shows."""
 
@@ -128,6 +132,10 @@ class NameServerAsyncStub(NameServerStub):
     Subscribe: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]  # type: ignore[assignment]
     """Record, once, that a group reads a topic. The revision of the record is what "a queue born
     after the group subscribed" is measured against; repeating the call returns the first one.
+    """
+    ProvideGroupTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ProvideGroupTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
+    """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
+    the call changes nothing more.
     """
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]  # type: ignore[assignment]
     """Everything a status page shows."""
@@ -255,6 +263,16 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_nameserver_pb2.SubscribeReply, _abc.Awaitable[_nameserver_pb2.SubscribeReply]]:
         """Record, once, that a group reads a topic. The revision of the record is what "a queue born
         after the group subscribed" is measured against; repeating the call returns the first one.
+        """
+
+    @_abc_1.abstractmethod
+    def ProvideGroupTopic(
+        self,
+        request: _nameserver_pb2.ProvideGroupTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
+        """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
+        the call changes nothing more.
         """
 
     @_abc_1.abstractmethod
