@@ -12,6 +12,7 @@ from rockoon_nameserver.etcd_data import (
     quiet_since,
     unchanged,
 )
+from rockoon_nameserver.group_topics import deletions
 from rockoon_nameserver.keyspace import (
     GroupKey,
     Keyspace,
@@ -99,7 +100,7 @@ class Groups:
         raise Busy(reason=f"others keep changing group {config.name!r}")
 
     async def delete(self, name: str) -> DeleteReply:
-        """Delete a group and its subscriptions.
+        """Delete a group, its subscriptions, and its retry and dead-letter topics.
 
         At one revision, unless there are more than etcd puts into one transaction: then the group
         goes with the last of them.
@@ -111,16 +112,18 @@ class Groups:
         refuse_impossible_group(name)
         group = self._keyspace.key(GroupKey(name))
         every = self._keyspace.subscriptions()
+        topics = deletions(self._keyspace, name)
+        own_max = TRANSACTION_OPERATIONS_MAX - 1 - len(topics)
         for _ in range(ATTEMPTS_MAX):
             read = await self._etcd.read(every)
             own = [only(item.key) for item in read.items if item.key.endswith(f"/{name}")]
-            while len(own) >= TRANSACTION_OPERATIONS_MAX:
-                some, own = own[:TRANSACTION_OPERATIONS_MAX], own[TRANSACTION_OPERATIONS_MAX:]
+            while len(own) > own_max:
+                some, own = own[:own_max], own[own_max:]
                 await self._etcd.transaction([], [Delete(span) for span in some])
             # A subscription made since the read would outlive its group.
             outcome = await self._etcd.transaction(
                 [exists(group), quiet_since(every, read.header.revision)],
-                [Delete(only(group)), *(Delete(span) for span in own)],
+                [Delete(only(group)), *topics, *(Delete(span) for span in own)],
                 otherwise=[only(group)],
             )
             if outcome.succeeded:

@@ -22,6 +22,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 
 QUEUES_PER_BLOCK_MAX = 4_096
+RETRY_ATTEMPTS_MAX = 1_000_000
 # Each is an operation of one transaction, of which etcd allows 128.
 PLACEMENTS_MAX = 100
 ATTRIBUTES_MAX = 64
@@ -68,6 +69,12 @@ def checked_group(config: GroupConfig) -> GroupConfig:
     for field in ("below_min", "above_max", "other_incarnation"):
         if getattr(config, field) not in OutOfRangePolicy.values():
             raise InvalidArgument(reason=f"{field} {getattr(config, field)} is not known")
+    for field, most in (
+        ("retry_attempts_max", RETRY_ATTEMPTS_MAX),
+        ("retry_queues", QUEUES_PER_BLOCK_MAX),
+    ):
+        if not 0 <= getattr(config, field) <= most:
+            raise InvalidArgument(reason=f"{field} {getattr(config, field)}: 0 to {most}")
     return config
 
 

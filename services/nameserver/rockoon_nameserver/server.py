@@ -8,6 +8,7 @@ from grpc import aio
 
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
 from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.nodes import Nodes
@@ -51,13 +52,15 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         time.monotonic,
         log_revisions_max=settings.route_log_revisions_max,
     )
+    topics = Topics(etcd, keyspace)
     servicer = NameServer(
         settings.cluster,
         settings.name,
         follower,
         Nodes(etcd, keyspace, settings.node_lease_seconds),
-        Topics(etcd, keyspace),
+        topics,
         Groups(etcd, keyspace),
+        GroupTopics(etcd, keyspace, topics),
     )
 
     def register(server: aio.Server) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
 from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
@@ -22,7 +23,7 @@ class NameServer(NameServerServicer):
     Args:
         cluster: its name, which every update carries.
         name: this nameserver's.
-        follower, nodes, topics, groups: what does the work.
+        follower, nodes, topics, groups, group_topics: what does the work.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class NameServer(NameServerServicer):
         nodes: Nodes,
         topics: Topics,
         groups: Groups,
+        group_topics: GroupTopics,
     ) -> None:
         self._cluster = cluster
         self._name = name
@@ -40,6 +42,7 @@ class NameServer(NameServerServicer):
         self._nodes = nodes
         self._topics = topics
         self._groups = groups
+        self._group_topics = group_topics
 
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
@@ -112,6 +115,11 @@ class NameServer(NameServerServicer):
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> pb.SubscribeReply:
         return await self._groups.subscribe(request)
+
+    async def ProvideGroupTopic(
+        self, request: pb.ProvideGroupTopicRequest, context: Any
+    ) -> pb.TopicReply:
+        return await self._group_topics.provide(request)
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any

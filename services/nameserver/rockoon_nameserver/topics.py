@@ -77,7 +77,7 @@ class Topics:
             # Also when no broker is alive: what exists needs none.
             found = await self._etcd.read_together(self._keyspace.one(key), blocks)
             if found[0]:
-                return existing(self._topic(key, found))
+                return existing(self.stored(key, found))
         if not placements:
             placements = await self._everywhere(config.name, request.queues_per_broker)
         else:
@@ -87,14 +87,14 @@ class Topics:
             [absent(self._keyspace.one(key))],
             [
                 Put(self._keyspace.key(key), topic_value(config)),
-                *self._puts(new, placements),
+                *self.puts(new, placements),
             ],
             otherwise=[self._keyspace.one(key), blocks],
         )
         if not outcome.succeeded:
             if not request.if_absent:
                 raise TopicExists(topic=config.name)
-            return existing(self._topic(key, outcome.found))
+            return existing(self.stored(key, outcome.found))
         topic = Topic(
             config=config,
             incarnation=outcome.revision,
@@ -121,7 +121,7 @@ class Topics:
             found = await self._etcd.read_together(one, blocks)
             if not found[0]:
                 raise TopicNotFound(topic=request.name)
-            topic = self._topic(key, found)
+            topic = self.stored(key, found)
             expected = request.expected_modified_revision
             if expected and expected != topic.modified_revision:
                 raise TopicChanged(topic=request.name)
@@ -136,7 +136,7 @@ class Topics:
                 [unchanged(self._keyspace.key(key), topic.modified_revision)],
                 [
                     Put(self._keyspace.key(key), topic_value(config)),
-                    *self._puts(new, placements),
+                    *self.puts(new, placements),
                 ],
             )
             if outcome.succeeded:
@@ -170,7 +170,7 @@ class Topics:
     async def _everywhere(self, topic: str, queues: int) -> list[Placement]:
         """Placements on every live broker."""
         queues = queues or QUEUES_PER_BROKER_DEFAULT
-        brokers = sorted(await self._live_brokers())
+        brokers = sorted(await self.live_brokers())
         if not brokers:
             raise NoWritableQueue(
                 f"no broker is alive to take the queues of topic {topic!r}: start one", topic=topic
@@ -178,24 +178,24 @@ class Topics:
         return checked_placements([Placement(broker=name, queues=queues) for name in brokers])
 
     async def _refuse_dead_brokers(self, placements: Sequence[Placement]) -> None:
-        alive = await self._live_brokers()
+        alive = await self.live_brokers()
         for placement in placements:
             if placement.broker not in alive:
                 raise BrokerNotFound(broker=placement.broker)
 
-    async def _live_brokers(self) -> set[str]:
+    async def live_brokers(self) -> set[str]:
         # From etcd and not from the cache: a broker that has just registered counts.
         found = await self._etcd.read(self._keyspace.nodes(BROKER))
         keys = [self._keyspace.parse(item.key) for item in found.items]
         return {key.name for key in keys if isinstance(key, NodeKey)}
 
-    def _puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[Put]:
+    def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[Put]:
         return [
             Put(self._keyspace.key(block), block_value(placement.queues))
             for block, placement in zip(blocks, placements, strict=True)
         ]
 
-    def _topic(self, key: TopicKey, found: Sequence[Sequence[KeyValue]]) -> Topic:
+    def stored(self, key: TopicKey, found: Sequence[Sequence[KeyValue]]) -> Topic:
         """The topic whose key, and whose blocks' keys, were read together."""
         [item], blocks = found
         topic = Topic(

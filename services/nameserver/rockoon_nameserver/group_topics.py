@@ -1,0 +1,136 @@
+"""The topics that belong to a group: %RETRY%GROUP and %DLQ%GROUP.
+
+They are made when they are needed first: the retry topic when a consumer starts, on every broker
+that is alive then, and either of them when a broker is to store into it and has no queue of it. So
+a broker that joins later gets its queues with the first message that fails there.
+"""
+
+from rockoon_format.names import dlq_topic, retry_topic
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import Delete, Put, exists, unchanged
+from rockoon_nameserver.keyspace import (
+    PATH_PART,
+    BlockKey,
+    GroupKey,
+    Keyspace,
+    TopicKey,
+    read_group,
+    topic_value,
+)
+from rockoon_nameserver.request_checks import (
+    PLACEMENTS_MAX,
+    READ_AND_WRITE,
+    refuse_impossible_group,
+)
+from rockoon_nameserver.topics import Topics, born, existing, next_queue_id, sort_blocks
+from rockoon_proto.errors import Busy, GroupNotFound, InvalidArgument
+from rockoon_proto.v1.nameserver_pb2 import (
+    GROUP_DEAD_LETTERS,
+    GROUP_RETRY,
+    GroupConfig,
+    GroupTopic,
+    Placement,
+    ProvideGroupTopicRequest,
+    Topic,
+    TopicConfig,
+    TopicReply,
+)
+
+RETRY_QUEUES_DEFAULT = 1
+DEAD_LETTER_QUEUES = 1
+ATTEMPTS_MAX = 8
+
+
+class GroupTopics:
+    """Makes groups' own topics in etcd."""
+
+    def __init__(self, etcd: Etcd, keyspace: Keyspace, topics: Topics) -> None:
+        self._etcd = etcd
+        self._keyspace = keyspace
+        self._topics = topics
+
+    async def provide(self, request: ProvideGroupTopicRequest) -> TopicReply:
+        """Make the topic, or add the queues that it lacks on the brokers asked for.
+
+        Raises:
+            GroupNotFound: there is no such group.
+            InvalidArgument: the topic is none of the two, or the broker's name is none.
+            Busy: others kept changing the topic.
+        """
+        refuse_impossible_group(request.group)
+        name = name_of(request.group, request.topic)
+        if request.broker and not PATH_PART.fullmatch(request.broker):
+            raise InvalidArgument(reason=f"{request.broker!r} is no broker's name")
+        brokers = [request.broker] if request.broker else sorted(await self._topics.live_brokers())
+        group, topic_key = GroupKey(request.group), TopicKey(name)
+        for _ in range(ATTEMPTS_MAX):
+            groups, items, blocks = await self._etcd.read_together(
+                self._keyspace.one(group),
+                self._keyspace.one(topic_key),
+                self._keyspace.blocks(name),
+            )
+            if not groups:
+                raise GroupNotFound(group=request.group)
+            topic = Topic(config=TopicConfig(name=name, permissions=READ_AND_WRITE))
+            if items:
+                topic = self._topics.stored(topic_key, [items, blocks])
+            queues = queues_of(read_group(group, groups[0].value), request.topic)
+            missing = lacking(topic, brokers, queues)
+            if items and not missing:
+                return existing(topic)
+            new = [
+                BlockKey(name, each.broker, next_queue_id(topic, each.broker)) for each in missing
+            ]
+            key = self._keyspace.key(topic_key)
+            outcome = await self._etcd.transaction(
+                [exists(self._keyspace.key(group)), unchanged(key, topic.modified_revision)],
+                [Put(key, topic_value(topic.config)), *self._topics.puts(new, missing)],
+            )
+            if outcome.succeeded:
+                topic.incarnation = topic.incarnation or outcome.revision
+                topic.modified_revision = outcome.revision
+                topic.blocks.extend(born(new, missing, outcome.revision))
+                sort_blocks(topic)
+                return TopicReply(topic=topic, revision=outcome.revision, created=not items)
+        raise Busy(reason=f"others keep changing topic {name!r}")
+
+
+def name_of(group: str, topic: GroupTopic) -> str:
+    if topic == GROUP_RETRY:
+        return retry_topic(group)
+    if topic == GROUP_DEAD_LETTERS:
+        return dlq_topic(group)
+    raise InvalidArgument(reason=f"{topic} is no topic of a group")
+
+
+def queues_of(config: GroupConfig, topic: GroupTopic) -> int:
+    """How many queues the topic should have on a broker."""
+    if topic == GROUP_DEAD_LETTERS:
+        return DEAD_LETTER_QUEUES
+    return config.retry_queues if config.HasField("retry_queues") else RETRY_QUEUES_DEFAULT
+
+
+def lacking(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
+    """What has to be added so that each broker has at least that many queues.
+
+    Not more than one transaction takes: brokers left out are provided when they need it.
+    """
+    missing = []
+    for broker in brokers:
+        lacks = queues - next_queue_id(topic, broker)
+        if lacks > 0:
+            missing.append(Placement(broker=broker, queues=lacks))
+    return missing[:PLACEMENTS_MAX]
+
+
+def deletions(keyspace: Keyspace, group: str) -> list[Delete]:
+    """What deletes the topics of a group together with it."""
+    return [
+        Delete(span)
+        for topic in (retry_topic(group), dlq_topic(group))
+        for span in (
+            keyspace.one(TopicKey(topic)),
+            keyspace.blocks(topic),
+            keyspace.subscriptions_to(topic),
+        )
+    ]
