@@ -180,7 +180,7 @@ class MemberNotFound(RockoonError):
     code = Error.MEMBER_NOT_FOUND
     status = "NOT_FOUND"
     retriable = False
-    sentence = "{member!r} is not a member of group {group!r}: send a heartbeat first"
+    sentence = "group {group!r} keeps no progress of a member {member!r}"
 
 
 class TopicExists(RockoonError):
@@ -283,6 +283,26 @@ class TopicChanged(RockoonError):
     status = "ABORTED"
     retriable = False
     sentence = "topic {topic!r} was changed by somebody else: look again"
+
+
+class SequenceGap(RockoonError):
+    code = Error.SEQUENCE_GAP
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = (
+        "queue {queue} of {topic!r} was sent sequence {sequence} and waits for {expected}: the"
+        " messages between are not stored"
+    )
+
+
+class SequenceUnknown(RockoonError):
+    code = Error.SEQUENCE_UNKNOWN
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = (
+        "queue {queue} of {topic!r} may have sequence {sequence} already: the broker does not"
+        " remember {what}"
+    )
 
 
 class EtcdUnavailable(RockoonError):

@@ -27,6 +27,13 @@ class PullStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_FOUND_NULL: _ClassVar[PullStatus]
     NO_MATCHED_LOGIC_QUEUE: _ClassVar[PullStatus]
 
+class LossCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOSS_CAUSE_UNSPECIFIED: _ClassVar[LossCause]
+    LOSS_EXPIRED_AT_HOUR: _ClassVar[LossCause]
+    LOSS_EXPIRED: _ClassVar[LossCause]
+    LOSS_DISK_FULL: _ClassVar[LossCause]
+
 class Boundary(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LOWER: _ClassVar[Boundary]
@@ -51,6 +58,10 @@ OFFSET_OVERFLOW_ONE: PullStatus
 OFFSET_OVERFLOW_BADLY: PullStatus
 OFFSET_FOUND_NULL: PullStatus
 NO_MATCHED_LOGIC_QUEUE: PullStatus
+LOSS_CAUSE_UNSPECIFIED: LossCause
+LOSS_EXPIRED_AT_HOUR: LossCause
+LOSS_EXPIRED: LossCause
+LOSS_DISK_FULL: LossCause
 LOWER: Boundary
 UPPER: Boundary
 RESOLUTION_UNSPECIFIED: Resolution
@@ -59,7 +70,7 @@ ROLLBACK: Resolution
 UNKNOWN: Resolution
 
 class AppendRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling")
+    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +78,9 @@ class AppendRequest(_message.Message):
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLING_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SENT_MS_AGO_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     frames: bytes
@@ -74,21 +88,26 @@ class AppendRequest(_message.Message):
     route_revision: int
     request_id: int
     handling: Handling
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ...) -> None: ...
+    producer_id: int
+    first_sequence: int
+    first_sent_ms_ago: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ..., producer_id: _Optional[int] = ..., first_sequence: _Optional[int] = ..., first_sent_ms_ago: _Optional[int] = ...) -> None: ...
 
 class Appended(_message.Message):
-    __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host")
+    __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host", "more")
     FIRST_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     first_queue_offset: int
     first_physical_offset: int
     messages: int
     store_timestamp_ms: int
     store_host: bytes
-    def __init__(self, first_queue_offset: _Optional[int] = ..., first_physical_offset: _Optional[int] = ..., messages: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[Appended]
+    def __init__(self, first_queue_offset: _Optional[int] = ..., first_physical_offset: _Optional[int] = ..., messages: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ..., more: _Optional[_Iterable[_Union[Appended, _Mapping]]] = ...) -> None: ...
 
 class AppendReply(_message.Message):
     __slots__ = ("request_id", "appended", "error")
@@ -227,17 +246,19 @@ class BrokerQueue(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
 
 class QueueStatusRequest(_message.Message):
-    __slots__ = ("queues", "route_revision", "with_residency")
+    __slots__ = ("queues", "route_revision", "with_residency", "offsets")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     WITH_RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[BrokerQueue]
     route_revision: int
     with_residency: bool
-    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueState(_message.Message):
-    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error")
+    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +267,9 @@ class QueueState(_message.Message):
     FIRST_IN_MEMORY_BY_DISTANCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_PAGES_RESIDENT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ASKED_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_LOSS_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_LOSS_AT_MS_FIELD_NUMBER: _ClassVar[int]
     queue: BrokerQueue
     min_offset: int
     max_offset: int
@@ -254,7 +278,10 @@ class QueueState(_message.Message):
     first_in_memory_by_distance: bool
     first_pages_resident: bool
     error: _errors_pb2.Error
-    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    asked_store_timestamp_ms: int
+    asked_loss_cause: LossCause
+    asked_loss_at_ms: int
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ...) -> None: ...
 
 class QueueStatusReply(_message.Message):
     __slots__ = ("queues", "as_of_ms")

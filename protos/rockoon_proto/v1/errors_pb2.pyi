@@ -43,6 +43,8 @@ class Error(_message.Message):
         PLAN_STALE: _ClassVar[Error.Code]
         CONSUME_DISABLED: _ClassVar[Error.Code]
         TOPIC_CHANGED: _ClassVar[Error.Code]
+        SEQUENCE_GAP: _ClassVar[Error.Code]
+        SEQUENCE_UNKNOWN: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -93,6 +95,8 @@ class Error(_message.Message):
     PLAN_STALE: Error.Code
     CONSUME_DISABLED: Error.Code
     TOPIC_CHANGED: Error.Code
+    SEQUENCE_GAP: Error.Code
+    SEQUENCE_UNKNOWN: Error.Code
     TRANSACTION_ENDED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code

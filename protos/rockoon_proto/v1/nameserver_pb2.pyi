@@ -35,6 +35,12 @@ class OutOfRangePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUT_OF_RANGE_LAST: _ClassVar[OutOfRangePolicy]
     OUT_OF_RANGE_FAIL: _ClassVar[OutOfRangePolicy]
 
+class BroadcastProgress(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BROADCAST_PROGRESS_UNSPECIFIED: _ClassVar[BroadcastProgress]
+    BROADCAST_LOCAL: _ClassVar[BroadcastProgress]
+    BROADCAST_SERVER: _ClassVar[BroadcastProgress]
+
 class GroupTopic(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     GROUP_TOPIC_UNSPECIFIED: _ClassVar[GroupTopic]
@@ -56,6 +62,9 @@ OUT_OF_RANGE_UNSPECIFIED: OutOfRangePolicy
 OUT_OF_RANGE_FIRST: OutOfRangePolicy
 OUT_OF_RANGE_LAST: OutOfRangePolicy
 OUT_OF_RANGE_FAIL: OutOfRangePolicy
+BROADCAST_PROGRESS_UNSPECIFIED: BroadcastProgress
+BROADCAST_LOCAL: BroadcastProgress
+BROADCAST_SERVER: BroadcastProgress
 GROUP_TOPIC_UNSPECIFIED: GroupTopic
 GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
@@ -166,7 +175,7 @@ class StartPolicy(_message.Message):
     def __init__(self, consume_from: _Optional[_Union[ConsumeFrom, str]] = ..., timestamp_ms: _Optional[int] = ..., tail_messages: _Optional[int] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes", "retry_attempts_max", "retry_queues")
+    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes", "retry_attempts_max", "retry_queues", "broadcast_progress")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +193,7 @@ class GroupConfig(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     RETRY_ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     start_policy: StartPolicy
     new_queue_rule: NewQueueRule
@@ -194,7 +204,8 @@ class GroupConfig(_message.Message):
     attributes: _containers.ScalarMap[str, str]
     retry_attempts_max: int
     retry_queues: int
-    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_attempts_max: _Optional[int] = ..., retry_queues: _Optional[int] = ...) -> None: ...
+    broadcast_progress: BroadcastProgress
+    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_attempts_max: _Optional[int] = ..., retry_queues: _Optional[int] = ..., broadcast_progress: _Optional[_Union[BroadcastProgress, str]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("config", "incarnation", "modified_revision")

@@ -1,3 +1,4 @@
+from rockoon_proto.v1 import broker_pb2 as _broker_pb2
 from rockoon_proto.v1 import errors_pb2 as _errors_pb2
 from rockoon_proto.v1 import nameserver_pb2 as _nameserver_pb2
 from google.protobuf.internal import containers as _containers
@@ -93,18 +94,30 @@ class Member(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions")
+    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance: str
     mode: ConsumeMode
     subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[PulledPosition]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ...) -> None: ...
+
+class PulledPosition(_message.Message):
+    __slots__ = ("queue", "next_offset", "epoch")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    next_offset: int
+    epoch: int
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max")
@@ -159,12 +172,14 @@ class GroupEvent(_message.Message):
     def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ..., released_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("group", "queue")
+    __slots__ = ("group", "queue", "member")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     group: str
     queue: QueueRef
-    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ...) -> None: ...
+    member: str
+    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class QueryReply(_message.Message):
     __slots__ = ("found", "offset", "reason", "explanation", "rule")
@@ -181,18 +196,20 @@ class QueryReply(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., offset: _Optional[int] = ..., reason: _Optional[_Union[StartReason, str]] = ..., explanation: _Optional[str] = ..., rule: _Optional[_Union[_nameserver_pb2.NewQueueRule, str]] = ...) -> None: ...
 
 class ResolveRequest(_message.Message):
-    __slots__ = ("group", "member_id", "queues", "policy", "route_revision")
+    __slots__ = ("group", "member_id", "queues", "policy", "route_revision", "mode")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     policy: _nameserver_pb2.StartPolicy
     route_revision: int
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+    mode: ConsumeMode
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., route_revision: _Optional[int] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("queue", "offset", "reason", "epoch", "explanation", "gap", "error")
@@ -231,18 +248,20 @@ class CommitEntry(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("group", "member_id", "entries", "force", "release")
+    __slots__ = ("group", "member_id", "entries", "force", "release", "mode")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     entries: _containers.RepeatedCompositeFieldContainer[CommitEntry]
     force: bool
     release: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., force: _Optional[bool] = ..., release: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    mode: ConsumeMode
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., force: _Optional[bool] = ..., release: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ...) -> None: ...
 
 class CommitResult(_message.Message):
     __slots__ = ("queue", "offset", "error")
@@ -293,19 +312,21 @@ class QueueOffsets(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ...) -> None: ...
 
 class PlanResetRequest(_message.Message):
-    __slots__ = ("group", "topic", "queues", "target")
+    __slots__ = ("group", "topic", "queues", "target", "member")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     target: ResetTarget
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., target: _Optional[_Union[ResetTarget, _Mapping]] = ...) -> None: ...
+    member: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., target: _Optional[_Union[ResetTarget, _Mapping]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ResetStep(_message.Message):
-    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped")
+    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped", "member")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -313,6 +334,7 @@ class ResetStep(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CLAMPED_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     from_offset: int
     to_offset: int
@@ -320,7 +342,8 @@ class ResetStep(_message.Message):
     max_offset: int
     messages: int
     clamped: bool
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ...) -> None: ...
+    member: str
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ResetPlan(_message.Message):
     __slots__ = ("reset_id", "group", "topic", "steps", "live_members", "applied", "undone", "as_of_ms")
@@ -367,7 +390,7 @@ class ListProgressRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("group", "queue", "offset", "epoch", "incarnation", "committer", "owner", "stored_at_ms", "metadata", "start_offset", "start_reason", "start_explanation", "started_at_ms", "gap_total")
+    __slots__ = ("group", "queue", "offset", "epoch", "incarnation", "committer", "owner", "stored_at_ms", "metadata", "start_offset", "start_reason", "start_explanation", "started_at_ms", "gap_total", "member")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +405,7 @@ class Progress(_message.Message):
     START_EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     GAP_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     group: str
     queue: QueueRef
     offset: int
@@ -396,7 +420,8 @@ class Progress(_message.Message):
     start_explanation: str
     started_at_ms: int
     gap_total: int
-    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., committer: _Optional[str] = ..., owner: _Optional[str] = ..., stored_at_ms: _Optional[int] = ..., metadata: _Optional[str] = ..., start_offset: _Optional[int] = ..., start_reason: _Optional[_Union[StartReason, str]] = ..., start_explanation: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., gap_total: _Optional[int] = ...) -> None: ...
+    member: str
+    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., committer: _Optional[str] = ..., owner: _Optional[str] = ..., stored_at_ms: _Optional[int] = ..., metadata: _Optional[str] = ..., start_offset: _Optional[int] = ..., start_reason: _Optional[_Union[StartReason, str]] = ..., start_explanation: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., gap_total: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ListProgressReply(_message.Message):
     __slots__ = ("progress", "as_of_ms")
@@ -415,7 +440,7 @@ class LagRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class QueueLag(_message.Message):
-    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner")
+    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +450,16 @@ class QueueLag(_message.Message):
     LAG_FIELD_NUMBER: _ClassVar[int]
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LOSS_MS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     known: bool
     unknown_because: str
@@ -434,7 +469,17 @@ class QueueLag(_message.Message):
     lag: int
     lag_ms: int
     owner: str
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+    in_flight: int
+    ready: int
+    in_flight_as_of_ms: int
+    lost: int
+    loss_ms: int
+    loss_cause: _broker_pb2.LossCause
+    filter: str
+    as_of_ms: int
+    member: str
+    absent: bool
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ...) -> None: ...
 
 class LagReply(_message.Message):
     __slots__ = ("queues", "total_lag", "complete", "as_of_ms")
