@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rockoon.routes import TopicRoute
     from rockoon.start import ConsumeFrom
     from rockoon.subscription import Sql
+    from rockoon.transaction import Resolution, Transaction
+    from rockoon.transactional_producer import TransactionalProducer
 
 __all__ = [
     "Batch",
@@ -34,11 +36,14 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "Resolution",
     "RockoonError",
     "SendResult",
     "SendResults",
     "Sql",
     "TopicRoute",
+    "Transaction",
+    "TransactionalProducer",
     "connect",
     "errors",
     "sync",
@@ -54,11 +59,14 @@ _HOMES = {
     "PullConsumer": "rockoon.pull_consumer",
     "PushConsumer": "rockoon.push_consumer",
     "Receipt": "rockoon.receipt",
+    "Resolution": "rockoon.transaction",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
     "SendResults": "rockoon.receipt",
     "Sql": "rockoon.subscription",
     "TopicRoute": "rockoon.routes",
+    "Transaction": "rockoon.transaction",
+    "TransactionalProducer": "rockoon.transactional_producer",
     "connect": "rockoon.connection",
 }
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rockoon.producer import Producer
     from rockoon.pull_consumer import PullConsumer
     from rockoon.push_consumer import PushConsumer
+    from rockoon.transactional_producer import TransactionalProducer
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
@@ -446,6 +447,13 @@ class Cluster:
         from rockoon.producer import Producer
 
         return Producer(self, **settings)
+
+    def transactional_producer(self, group: str, **settings: Any) -> "TransactionalProducer":
+        """Return a producer of messages that are sent exactly when a local transaction commits:
+        `rockoon.transactional_producer.TransactionalProducer`."""
+        from rockoon.transactional_producer import TransactionalProducer
+
+        return TransactionalProducer(self, group, **settings)
 
     def pull_consumer(self, *args: Any, **settings: Any) -> "PullConsumer":
         """Return a consumer that is asked for messages: `rockoon.pull_consumer.PullConsumer`."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from rockoon.producer import Producer
     from rockoon.pull_consumer import PullConsumer
     from rockoon.start import ConsumeFrom
+    from rockoon.transaction_blocking import BlockingTransactionalProducer
+    from rockoon.transaction_checks import Check
+    from rockoon.transactional_producer import TransactionalProducer
 
 # How long one call into the loop may last, so that Ctrl-C is noticed in time.
 POLL_SECONDS = 0.5
@@ -202,6 +205,21 @@ class Cluster:
             return await self._open_producer().send_many(topic, bodies, **options)
 
         return self.call(send())
+
+    def transactional_producer(
+        self, group: str, *, check: "Check", **settings: Any
+    ) -> "BlockingTransactionalProducer":
+        """Return a producer for transactions, as `rockoon.Cluster.transactional_producer`.
+
+        Raises:
+            InvalidArgument: as `TransactionalProducer`.
+        """
+        from rockoon.transaction_blocking import BlockingTransactionalProducer
+
+        async def make() -> "TransactionalProducer":
+            return self.asyncio.transactional_producer(group, check=check, **settings)
+
+        return BlockingTransactionalProducer(self, self.call(make()))
 
     def consume(
         self,
