@@ -18,9 +18,9 @@ Source: IndexFile, IndexHeader, IndexService#buildIndex.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,131 @@ def index_entries(
     return all_numbers[order], all_hashes[order]
 
 
+def encode_header(header: IndexHeader) -> bytes:
+    """Return the header's 40 bytes.
+
+    The next unit's number is first written with the first key, so an empty file's reads 0.
+    """
+    fields = list(astuple(header))
+    if header.next_unit <= 1:
+        fields[-1] = 0
+    return _HEADER.pack(*fields)
+
+
+def header_behind(previous: IndexHeader) -> IndexHeader:
+    """Return the header of a new file behind a full one, before its first key.
+
+    Its first unit's seconds count from the previous file's end; that is how Java writes it.
+    """
+    end_ms, end_offset = max(0, previous.end_timestamp_ms), max(0, previous.end_offset)
+    return IndexHeader(end_ms, end_ms, end_offset, end_offset)
+
+
+def unit_position(slots: int, unit: int) -> int:
+    """Return the byte of an index file of so many slots at which a unit begins."""
+    return HEADER_BYTES + slots * SLOT_BYTES + unit * UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedKeys:
+    """Keys with their places in a file, written nowhere yet."""
+
+    first_unit: int
+    """Number of the first of `units`."""
+    units: NDArray[np.void]
+    """UNIT[n], neighbours in the file."""
+    slot_numbers: NDArray[np.int64]
+    """Slots that change, each once, int64[m]."""
+    slot_values: NDArray[np.int64]
+    """What they become."""
+    header: IndexHeader
+    """What the header becomes."""
+
+
+def link_keys(
+    header: IndexHeader,
+    slots: NDArray[np.int32],
+    key_hashes: NDArray[np.int64],
+    physical_offsets: NDArray[np.int64],
+    store_timestamps_ms: NDArray[np.int64],
+) -> LinkedKeys:
+    """Give keys the places that adding one after another would give them.
+
+    Args:
+        header: the file's, as it is.
+        slots: the file's slots as they are, ">i4"[slots]; not changed.
+        key_hashes: `hashes.index_key_hash` of each key, int64[n], at least one; they must fit.
+        physical_offsets, store_timestamps_ms: of each key's record, int64[n].
+    """
+    count = len(key_hashes)
+    numbers = header.next_unit + np.arange(count)
+    slot_numbers = key_hashes % len(slots)
+
+    # Sorting by slot, stably, puts the keys of a chain next to each other in their order.
+    order = np.argsort(slot_numbers, kind="stable")
+    sorted_slots, sorted_numbers = slot_numbers[order], numbers[order]
+    starts_chain = np.ones(count, np.bool_)
+    starts_chain[1:] = sorted_slots[1:] != sorted_slots[:-1]
+    before = slots[sorted_slots].astype(np.int64)
+    before[(before <= 0) | (before > sorted_numbers)] = 0
+    previous = np.empty(count, np.int64)
+    previous[order] = np.where(starts_chain, before, np.roll(sorted_numbers, 1))
+    ends_chain = np.roll(starts_chain, -1)
+
+    units = np.empty(count, UNIT)
+    units["hash"] = key_hashes
+    units["offset"] = physical_offsets
+    units["seconds"] = _seconds_of(header, store_timestamps_ms)
+    units["previous"] = previous
+    is_first = header.next_unit <= 1
+    return LinkedKeys(
+        first_unit=header.next_unit,
+        units=units,
+        slot_numbers=sorted_slots[ends_chain],
+        slot_values=sorted_numbers[ends_chain],
+        header=IndexHeader(
+            int(store_timestamps_ms[0]) if is_first else header.begin_timestamp_ms,
+            int(store_timestamps_ms[-1]),
+            int(physical_offsets[0]) if is_first else header.begin_offset,
+            int(physical_offsets[-1]),
+            header.slots_used + int((previous == 0).sum()),
+            header.next_unit + count,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundUnit:
+    """A key of a chain."""
+
+    key_hash: int
+    physical_offset: int
+    stored_ms: int
+    """Store time of its record, epoch milliseconds, up to 999 ms too early."""
+
+
+def walk_chain(
+    header: IndexHeader, newest: int, read_unit: Callable[[int], bytes | memoryview]
+) -> Iterator[FoundUnit]:
+    """Walk a chain of units from the newest to the oldest.
+
+    Args:
+        header: the file's.
+        newest: what the chain's slot holds.
+        read_unit: gives the 20 bytes of a unit by its number.
+    """
+    unit, above = newest, header.next_unit
+    # A damaged chain could run in a circle; a sound one only ever descends.
+    while 0 < unit < above:
+        above = unit
+        key_hash, offset, seconds, unit = _UNIT.unpack(read_unit(above))
+        if seconds < 0:
+            return
+        # The first unit's seconds count from another file's end, but its time is the header's.
+        stored_ms = header.begin_timestamp_ms + (seconds * 1000 if above > 1 else 0)
+        yield FoundUnit(key_hash, offset, stored_ms)
+
+
 class IndexFile:
     """An index file in a buffer: bytes to look up in, or a bytearray or writable map to add to.
 
@@ -196,16 +321,11 @@ class IndexFile:
         return self._units - self.header.next_unit
 
     def follow(self, previous: IndexHeader) -> None:
-        """Start a new file behind a full one, before its first key.
-
-        Its first unit's seconds count from the previous file's end; that is how Java writes it.
-        """
+        """Start a new file behind a full one, before its first key; see `header_behind`."""
         if self.header != IndexHeader():
             raise IndexFileError("the file already has keys")
-        end_ms, end_offset = max(0, previous.end_timestamp_ms), max(0, previous.end_offset)
-        self.header = IndexHeader(end_ms, end_ms, end_offset, end_offset)
-        # The next unit's number is first written with the first key.
-        _HEADER.pack_into(self.view, 0, end_ms, end_ms, end_offset, end_offset, 0, 0)
+        self.header = header_behind(previous)
+        self.view[:HEADER_BYTES] = encode_header(self.header)
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> bool:
         """Add one key; return False if the file is full. See `put_all` for many."""
@@ -248,51 +368,20 @@ class IndexFile:
         count = min(len(key_hashes), self.remaining)
         if count == 0:
             return 0
-        header = self.header
-        hashes = key_hashes[:count]
-        times, offsets = store_timestamps_ms[:count], physical_offsets[:count]
-        numbers = header.next_unit + np.arange(count)
-        slot_numbers = hashes % self._slots
         slots = np.frombuffer(self.view, ">i4", self._slots, HEADER_BYTES)
-
-        # Sorting by slot, stably, puts the keys of a chain next to each other in their order.
-        order = np.argsort(slot_numbers, kind="stable")
-        sorted_slots, sorted_numbers = slot_numbers[order], numbers[order]
-        starts_chain = np.ones(count, np.bool_)
-        starts_chain[1:] = sorted_slots[1:] != sorted_slots[:-1]
-        before = slots[sorted_slots].astype(np.int64)
-        before[(before <= 0) | (before > sorted_numbers)] = 0
-        previous = np.empty(count, np.int64)
-        previous[order] = np.where(starts_chain, before, np.roll(sorted_numbers, 1))
-        ends_chain = np.roll(starts_chain, -1)
-
-        units = np.empty(count, UNIT)
-        units["hash"] = hashes
-        units["offset"] = offsets
-        units["seconds"] = self._seconds(times)
-        units["previous"] = previous
-        start = self._unit_at(header.next_unit)
-        self.view[start : start + units.nbytes] = units.tobytes()
-        slots[sorted_slots[ends_chain]] = sorted_numbers[ends_chain]
-        self._advance(
-            count,
-            int((previous == 0).sum()),
-            first=(int(offsets[0]), int(times[0])),
-            last=(int(offsets[-1]), int(times[-1])),
+        linked = link_keys(
+            self.header,
+            slots,
+            key_hashes[:count],
+            physical_offsets[:count],
+            store_timestamps_ms[:count],
         )
+        start = self._unit_at(linked.first_unit)
+        self.view[start : start + linked.units.nbytes] = linked.units.tobytes()
+        slots[linked.slot_numbers] = linked.slot_values
+        self.header = linked.header
+        self.view[:HEADER_BYTES] = encode_header(self.header)
         return count
-
-    def _seconds(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each key's seconds; a file's first key counts from what the header held before."""
-        header = self.header
-        first = _seconds_since(header.begin_timestamp_ms, int(times[0]))
-        begin_ms = int(times[0]) if header.next_unit <= 1 else header.begin_timestamp_ms
-        if begin_ms <= 0:
-            seconds = np.zeros(len(times), np.int64)
-        else:
-            seconds = np.clip((times - begin_ms) // 1000, 0, SECONDS_MAX)
-        seconds[0] = first
-        return seconds
 
     def _advance(
         self,
@@ -313,10 +402,10 @@ class IndexFile:
             slots_used=header.slots_used + slots_used,
             next_unit=header.next_unit + count,
         )
-        _HEADER.pack_into(self.view, 0, *astuple(self.header))
+        self.view[:HEADER_BYTES] = encode_header(self.header)
 
     def _unit_at(self, unit: int) -> int:
-        return HEADER_BYTES + self._slots * SLOT_BYTES + unit * UNIT_BYTES
+        return unit_position(self._slots, unit)
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether any message of the file can be stored within the given times."""
@@ -331,25 +420,34 @@ class IndexFile:
             begin_ms, end_ms: store times, inclusive; the file knows them to the second.
             count_max: how many to return at most.
         """
-        found: list[int] = []
-        header = self.header
-        (unit,) = _SLOT.unpack_from(self.view, HEADER_BYTES + key_hash % self._slots * SLOT_BYTES)
-        above = header.next_unit
-        # A damaged chain could run in a circle; a sound one only ever descends.
-        while 0 < unit < above and len(found) < count_max:
-            above = unit
-            stored_hash, offset, seconds, unit = _UNIT.unpack_from(self.view, self._unit_at(above))
-            if seconds < 0:
-                break
-            stored_ms = header.begin_timestamp_ms + seconds * 1000
-            if stored_hash == key_hash and begin_ms <= stored_ms <= end_ms:
-                found.append(offset)
-            if stored_ms < begin_ms:
-                break
-        return found
+        (newest,) = _SLOT.unpack_from(self.view, HEADER_BYTES + key_hash % self._slots * SLOT_BYTES)
+        return list(islice(self._matches(newest, key_hash, begin_ms, end_ms), count_max))
+
+    def _matches(self, newest: int, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        for unit in walk_chain(self.header, newest, self._read_unit):
+            if unit.key_hash == key_hash and begin_ms <= unit.stored_ms <= end_ms:
+                yield unit.physical_offset
+            if unit.stored_ms < begin_ms:
+                return
+
+    def _read_unit(self, unit: int) -> memoryview:
+        start = self._unit_at(unit)
+        return self.view[start : start + UNIT_BYTES]
 
 
 def _seconds_since(begin_ms: int, time_ms: int) -> int:
     if begin_ms <= 0:
         return 0
     return min(max(0, (time_ms - begin_ms) // 1000), SECONDS_MAX)
+
+
+def _seconds_of(header: IndexHeader, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each key's seconds; a file's first key counts from what the header held before."""
+    first = _seconds_since(header.begin_timestamp_ms, int(times[0]))
+    begin_ms = int(times[0]) if header.next_unit <= 1 else header.begin_timestamp_ms
+    if begin_ms <= 0:
+        seconds = np.zeros(len(times), np.int64)
+    else:
+        seconds = np.clip((times - begin_ms) // 1000, 0, SECONDS_MAX)
+    seconds[0] = first
+    return seconds
