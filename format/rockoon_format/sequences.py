@@ -1,0 +1,163 @@
+"""The property by which a log tells what an idempotent producer has stored: `__SEQ`.
+
+It is the last property of every record of such a producer, always of the same length:
+
+    +-------+------+------------------+--------------+------+------+
+    | __SEQ | 0x01 | producer id      | first        | index| 0x02 |
+    +-------+------+------------------+--------------+------+------+
+        5      1     16 hex digits      12             4       1      = 39 bytes
+
+`first` is the sequence number of the batch's first message, `index` the record's place in the
+batch: their sum is the record's own. So a record says by itself which message it is, and where a
+batch began, whatever a crash has kept of it. RocketMQ takes it for a user's property.
+
+No section shorter than 39 bytes can end like this: its length, two bytes, would stand among these
+letters, and any two of them make a larger number. So the end of a record is all that is looked at.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rockoon_format.frames import IntArray, sliding
+from rockoon_format.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    PROPERTY_SEQUENCE,
+)
+from rockoon_format.record import RECORD_BYTES_MIN
+
+SEQUENCE_MAX = (1 << 48) - 1
+BATCH_MESSAGES_MAX = 1 << 16
+PRODUCER_ID_MAX = (1 << 64) - 1
+
+_HEAD = PROPERTY_SEQUENCE.encode() + NAME_VALUE_SEPARATOR
+_DIGITS = 32
+SECTION_BYTES = len(_HEAD) + _DIGITS + len(PROPERTY_SEPARATOR)
+assert SECTION_BYTES == 39
+
+_BINARY = np.dtype([("producer_id", ">u8"), ("first", "V6"), ("index", ">u2")])
+assert _BINARY.itemsize * 2 == _DIGITS
+_SECTION = np.dtype(
+    [("head", f"V{len(_HEAD)}"), ("digits", f"V{_DIGITS}"), ("end", f"V{len(PROPERTY_SEPARATOR)}")]
+)
+assert _SECTION.itemsize == SECTION_BYTES
+
+# What stands before the property: another's closing 0x02, or the length of a section that has none.
+_BEFORE_BYTES = 2
+_ALONE = SECTION_BYTES.to_bytes(_BEFORE_BYTES)
+assert RECORD_BYTES_MIN > SECTION_BYTES + _BEFORE_BYTES
+
+_NO_DIGIT = 0xFF
+_DIGIT_VALUES = np.full(256, _NO_DIGIT, np.uint8)
+_DIGIT_VALUES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSequences:
+    """The records of idempotent producers among others, m of them."""
+
+    indices: IntArray
+    """Which records they are, ascending, int64[m]."""
+    producer_ids: NDArray[np.uint64]
+    first_sequences: IntArray
+    """Sequence number of the first message of each record's batch, int64[m]."""
+    batch_indices: IntArray
+    """Each record's place in its batch, int64[m]."""
+
+
+def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArray[np.void]:
+    """Return the property for each record of a batch, `count` items of 39 bytes.
+
+    Args:
+        producer_id: 1 to 2^64 - 1.
+        first_sequence: of the batch's first message; 0 to 2^48 - 1.
+        count: messages in the batch, at most 65536.
+
+    Raises:
+        ValueError: a number is out of its bounds.
+    """
+    if not 0 < producer_id <= PRODUCER_ID_MAX:
+        raise ValueError(f"producer id {producer_id} is not within 1 to 2^64 - 1")
+    if not 0 <= first_sequence <= SEQUENCE_MAX - count:
+        raise ValueError(f"sequence {first_sequence} is not within 0 to 2^48 - 1")
+    if not 0 < count <= BATCH_MESSAGES_MAX:
+        raise ValueError(f"a batch of {count} messages, not 1 to {BATCH_MESSAGES_MAX}")
+    binary = np.empty(count, _BINARY)
+    binary["producer_id"] = producer_id
+    binary["first"] = np.void(first_sequence.to_bytes(6))
+    binary["index"] = np.arange(count)
+    sections = np.empty(count, _SECTION)
+    sections["head"] = np.void(_HEAD)
+    sections["digits"] = np.frombuffer(binary.tobytes().hex().encode(), f"V{_DIGITS}")
+    sections["end"] = np.void(PROPERTY_SEPARATOR)
+    return sections.view(f"V{SECTION_BYTES}")
+
+
+def first_without_sequence(
+    frames: bytes, lengths: ArrayLike, producer_id: int, first_sequence: int
+) -> int | None:
+    """Return the first record that does not bear its sequence number, None if all do.
+
+    Args:
+        frames: records back to back, each whole (`rockoon_format.batch.check_batch`).
+        lengths: size of each in bytes, n integers.
+        producer_id, first_sequence: what `encode_sequences` was given for them.
+
+    Raises:
+        ValueError: as `encode_sequences`.
+    """
+    sizes = np.asarray(lengths, np.int64)
+    expected = encode_sequences(producer_id, first_sequence, len(sizes))
+    ends = np.cumsum(sizes)
+    found = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
+    right = _is_whole_property(frames, ends)
+    if found.tobytes() != expected.tobytes():
+        pairs = (each.view(np.uint8).reshape(len(sizes), -1) for each in (found, expected))
+        right &= np.equal(*pairs).all(1)
+    return None if right.all() else int((~right).argmax())
+
+
+def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> FoundSequences:
+    """Find the records that bear a sequence number; the others cost one look at their end.
+
+    Args:
+        frames: whole records.
+        starts: where each begins in `frames`, n integers.
+        lengths: size of each in bytes, n integers.
+    """
+    ends = np.asarray(starts, np.int64) + np.asarray(lengths, np.int64)
+    if not len(ends):
+        return _found(np.zeros(0, np.int64), np.zeros((0, _DIGITS // 2), np.uint8))
+    heads = sliding(frames, f"S{len(_HEAD)}")[ends - SECTION_BYTES]
+    candidates = np.flatnonzero(heads == _HEAD)
+    ends = ends[candidates]
+    sections = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
+    letters = sections.view(np.uint8).reshape(len(candidates), SECTION_BYTES)
+    values = _DIGIT_VALUES[letters[:, len(_HEAD) : len(_HEAD) + _DIGITS]]
+    whole = (values != _NO_DIGIT).all(1) & (letters[:, -1] == PROPERTY_SEPARATOR[0])
+    whole &= _is_whole_property(frames, ends)
+    values = values[whole]
+    return _found(candidates[whole], values[:, 0::2] << 4 | values[:, 1::2])
+
+
+def _is_whole_property(frames: bytes, ends: IntArray) -> NDArray[np.bool_]:
+    """Whether the property's name begins where it should: `x__SEQ` is another."""
+    before = sliding(frames, f"V{_BEFORE_BYTES}")[ends - SECTION_BYTES - _BEFORE_BYTES]
+    letters = before.view(np.uint8).reshape(len(ends), _BEFORE_BYTES)
+    alone = (letters == np.frombuffer(_ALONE, np.uint8)).all(1)
+    whole: NDArray[np.bool_] = alone | (letters[:, -1] == PROPERTY_SEPARATOR[0])
+    return whole
+
+
+def _found(indices: IntArray, binary: NDArray[np.uint8]) -> FoundSequences:
+    fields = np.frombuffer(binary.tobytes(), _BINARY)
+    padded = np.zeros((len(fields), 8), np.uint8)
+    padded[:, 2:] = binary[:, 8:14]
+    return FoundSequences(
+        indices=indices,
+        producer_ids=fields["producer_id"].astype(np.uint64),
+        first_sequences=padded.view(">i8")[:, 0].astype(np.int64),
+        batch_indices=fields["index"].astype(np.int64),
+    )
