@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rockoon import errors, sync
     from rockoon.connection import Cluster, connect
-    from rockoon.delivery import ConsumeResult
+    from rockoon.consume_result import ConsumeResult
     from rockoon.errors import RockoonError
     from rockoon.message import Batch, Message, MessageQueue, SendResult
     from rockoon.pull_consumer import PullConsumer
@@ -53,7 +53,7 @@ _HOMES = {
     "Batch": "rockoon.message",
     "Cluster": "rockoon.connection",
     "ConsumeFrom": "rockoon.start",
-    "ConsumeResult": "rockoon.delivery",
+    "ConsumeResult": "rockoon.consume_result",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
     "PullConsumer": "rockoon.pull_consumer",

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.backoff import Backoff
@@ -225,6 +226,7 @@ class Assignment:
         routes = self._cluster.routes
         revision = max(self.route_revision, *(routes.topic_revision(q.topic) for q in queues))
         self._claims.update(queues)
+        lapses = self._membership.lapses
         try:
             found = await self._store.resolve(queues, self._settings.consume_from, revision)
         except RockoonError as error:
@@ -239,7 +241,7 @@ class Assignment:
                 self._log_undecided(queue, start)
                 is_complete = False
                 continue
-            self._read(queue, start, births[queue])
+            self._read(queue, start, births[queue], lapses)
         return is_complete
 
     def _check_undecided(self, error: RockoonError) -> None:
@@ -254,7 +256,7 @@ class Assignment:
             self._awaited.add(queue)
             log.info("%s waits: %s", self._membership.member_id, error)
 
-    def _read(self, queue: MessageQueue, start: Start, birth: int) -> None:
+    def _read(self, queue: MessageQueue, start: Start, birth: int, lapses: int) -> None:
         log.log(
             logging.WARNING if start.gap else logging.INFO,
             "%s reads %s from %d (%s): %s",
@@ -270,6 +272,7 @@ class Assignment:
             start=start,
             birth=birth,
             process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
+            holds=partial(self._membership.holds_since, lapses),
         )
         self._awaited.discard(queue)
         self.starts[queue] = start

@@ -1,22 +1,35 @@
 """From process queues to a handler and back: which message goes out next, what its result means.
 
-A message that failed is delivered again after a pause, by this consumer, until it succeeds or the
-queue is lost. Meanwhile it holds the queue's commit offset back; others are delivered as before, up
-to the flow limits of the queue.
+A message that failed is given to `Redelivery`: either it is safe elsewhere then, or it is delivered
+again here after a pause. Meanwhile it holds the queue's commit offset back; others are delivered as
+before, up to the flow limits of the queue.
+
+With an order to keep (`Order`), a queue has one parcel of messages out at a time, also while that
+rests after a failure; and no call begins while another member may have the queue already.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 from rockoon.changes import Changes
+from rockoon.consume_result import (
+    SUSPEND_SECONDS,
+    ConsumeResult,
+    Delay,
+    Verdict,
+    read_result,
+    suspension_seconds,
+)
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.process_queue import ProcessQueue
+from rockoon.redelivery import Failure, LocalRedelivery, Redelivery
+
+__all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Order", "Redelivery"]
 
 log = logging.getLogger(__name__)
 
@@ -24,51 +37,26 @@ log = logging.getLogger(__name__)
 _TRACEBACK_SECONDS_MIN = 5.0
 # Async handlers that wait for nothing would keep heartbeats and pulls from running.
 _UNINTERRUPTED_SECONDS_MAX = 0.005
+# How soon an ordered call that may not begin now is looked at again.
+_UNSURE_SECONDS = 0.1
+CONSUME_TIMEOUT_SECONDS = 900.0
+_OVERDUE_CHECKS_PER_TIMEOUT = 10
+_OVERDUE_CHECK_SECONDS_MAX = 60.0
 
 Handler = Callable[[Any], Any]
 """Gets a Message (a list of them when more than one may come at once); returns or awaits to None,
 True, False or a ConsumeResult."""
 
 
-class ConsumeResult(Enum):
-    """What a handler says of its messages."""
-
-    SUCCESS = "success"
-    LATER = "later"
-    """Deliver again after a while; raising an exception means the same."""
-
-
-class Redelivery(Protocol):
-    """What becomes of messages that a handler failed on."""
-
-    async def failed(
-        self, messages: Sequence[Message], attempt: int, failure: BaseException | None
-    ) -> float | None:
-        """Decide, or see to it.
-
-        Args:
-            messages: what the handler got.
-            attempt: how often it got them, 1 or more.
-            failure: what it raised, None when it returned LATER.
-
-        Returns:
-            Seconds until they are delivered again here; None when they are safe elsewhere (in a
-            retry topic, say) and count as finished.
-        """
-
-
 @dataclass(frozen=True, slots=True)
-class LocalRedelivery:
-    """Delivers again here after a pause that doubles; nothing is ever given up."""
+class Order:
+    """That each queue's messages are handled one after the other, and what a failure does then."""
 
-    first_seconds: float = 1.0
-    seconds_max: float = 60.0
-
-    async def failed(
-        self, messages: Sequence[Message], attempt: int, failure: BaseException | None
-    ) -> float:
-        del messages, failure
-        return float(min(self.first_seconds * 2 ** min(attempt - 1, 30), self.seconds_max))
+    suspend_seconds: float = SUSPEND_SECONDS
+    """How long a queue rests after a failure, unless the handler says."""
+    attempts_max: int | None = None
+    """Deliveries until the message is given to `Redelivery` as a dead letter, and the queue goes
+    on. None: it waits for as long as it takes."""
 
 
 class Source(Protocol):
@@ -81,9 +69,12 @@ class Source(Protocol):
     attempts: dict[int, int]
     """Offset to failed deliveries, of messages that have any and are not finished."""
     listed: bool
-    """Whether it waits for its turn. Written by `Delivery` only."""
+    """Whether it waits for its turn or, in order, has a parcel out. Written by `Delivery` only."""
     running: int
     """Handler calls with its messages that have not ended. Written by `Delivery` only."""
+
+    def is_surely_held(self) -> bool:
+        """Whether no other member can have the queue by now."""
 
 
 @dataclass(slots=True)
@@ -96,6 +87,10 @@ class DeliveryStatistics:
     """Handler calls that raised or returned LATER."""
     redeliveries: int = 0
     """Handler calls for messages that had failed before."""
+    timeouts: int = 0
+    """Handler calls that took longer than they may."""
+    unsure: int = 0
+    """Ordered calls put off because another member might have the queue already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +101,14 @@ class _Parcel:
     messages: list[Message]
     offsets: list[int]
     attempt: int = 1
+    overdue_from: float = 0.0
+    """Loop time; of the call that runs."""
+    has_returned: bool = False
+    """Whether that call has ended."""
+    is_abandoned: bool = False
+    """Whether its result is not heard any more."""
+    interruption: asyncio.Timeout | None = None
+    """What ends an ordered call early; a thread has none."""
 
 
 class Delivery:
@@ -116,10 +119,19 @@ class Delivery:
         concurrency: calls that may run at once.
         batch_max: messages per call; when 1 the handler gets a Message, not a list.
         redelivery: what to do with failures.
+        order: given when the messages of a queue must not overtake each other.
+        timeout_seconds: a call that takes longer has failed; not with `order`.
     """
 
     def __init__(
-        self, handler: Handler, *, concurrency: int, batch_max: int, redelivery: Redelivery
+        self,
+        handler: Handler,
+        *,
+        concurrency: int,
+        batch_max: int,
+        redelivery: Redelivery,
+        order: Order | None = None,
+        timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
     ) -> None:
         self.statistics = DeliveryStatistics()
         self.ended = Changes()
@@ -129,6 +141,12 @@ class Delivery:
         self._concurrency = concurrency
         self._batch_max = batch_max
         self._redelivery = redelivery
+        self._order = order
+        self._timeout_seconds = timeout_seconds
+        # The oldest call first.
+        self._calls: dict[_Parcel, None] = {}
+        # In order only: queues with a call that runs, maybe of a reading that was given up.
+        self._busy: set[MessageQueue] = set()
         # A source is listed once while it has messages to hand out, so the queue is bounded by
         # the number of sources and of failed parcels, which the flow limits bound.
         self._work: asyncio.Queue[Source | _Parcel | None] = asyncio.Queue()
@@ -137,6 +155,7 @@ class Delivery:
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = False
         self._log_failures_from = 0.0
+        self._log_unsure_from = 0.0
         self._failures_unlogged = 0
         self._others_ran_at = 0.0
 
@@ -208,9 +227,10 @@ class Delivery:
         return not late
 
     def _take(self, source: Source) -> _Parcel | None:
-        source.listed = False
         runs = source.process_queue.take(self._batch_max)
-        self.offer(source)
+        if self._order is None or not runs:
+            source.listed = False
+            self.offer(source)
         if not runs:
             return None
         messages: list[Message] = []
@@ -222,40 +242,81 @@ class Delivery:
 
     async def _deliver_noted(self, parcel: _Parcel) -> None:
         source = parcel.source
+        if self._order is not None and not self._may_begin(source):
+            self._put_off(parcel)
+            return
         source.running += 1
+        parcel.has_returned = False
+        parcel.overdue_from = asyncio.get_running_loop().time() + self._timeout_seconds
+        self._calls[parcel] = None
+        if self._order is not None:
+            self._busy.add(source.queue)
         try:
             await self._deliver(parcel)
         finally:
-            source.running -= 1
-            if source.process_queue.retired:
-                self.ended.note()
+            self._busy.discard(source.queue)
+            self._end_call(parcel)
+
+    def _end_call(self, parcel: _Parcel) -> None:
+        if parcel not in self._calls:
+            return
+        del self._calls[parcel]
+        parcel.source.running -= 1
+        if parcel.source.process_queue.retired:
+            self.ended.note()
+
+    def _may_begin(self, source: Source) -> bool:
+        return source.queue not in self._busy and source.is_surely_held()
+
+    def _put_off(self, parcel: _Parcel) -> None:
+        loop = asyncio.get_running_loop()
+        self.statistics.unsure += 1
+        if loop.time() >= self._log_unsure_from:
+            self._log_unsure_from = loop.time() + _TRACEBACK_SECONDS_MIN
+            log.warning(
+                "%s waits: another member may have the queue by now, or a former call still runs",
+                parcel.messages[0],
+            )
+        self._timers[parcel] = loop.call_later(_UNSURE_SECONDS, self._hand_out, parcel)
 
     async def _deliver(self, parcel: _Parcel) -> None:
-        failure: BaseException | None = None
+        result, exception = await self._outcome(parcel)
+        parcel.has_returned = True
+        if parcel.is_abandoned:
+            return
+        if result.verdict is Verdict.SUCCESS:
+            self._finish(parcel)
+            return
+        self.statistics.failures += 1
+        pause = await self._pause_after(parcel, exception, result.delay)
+        if pause is None:
+            self._finish(parcel)
+        else:
+            self._deliver_later(parcel, pause)
+
+    async def _outcome(self, parcel: _Parcel) -> tuple[ConsumeResult, BaseException | None]:
         try:
-            is_done = _means_done(await self._call(parcel))
+            result = await self._call(parcel)
+            return read_result(result, orderly=self._order is not None), None
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            failure, is_done = cancelled, False  # the handler's own affair, not ours
+            return ConsumeResult.LATER, cancelled  # the handler's own affair, not ours
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            failure, is_done = error, False
-            self._log_failure(parcel, error)
-        if is_done:
-            self._finish(parcel)
+            if not parcel.is_abandoned:
+                self._log_failure(parcel, error)
+            return ConsumeResult.LATER, error
+
+    def _deliver_later(self, parcel: _Parcel, pause: float) -> None:
+        if self._stopping or parcel.source.process_queue.retired:
             return
-        self.statistics.failures += 1
-        pause = await self._pause_after(parcel, failure)
-        if pause is None:
-            self._finish(parcel)
-        elif not (self._stopping or parcel.source.process_queue.retired):
-            for offset in parcel.offsets:
-                parcel.source.attempts[offset] = parcel.attempt
-            parcel.attempt += 1
-            self._timers[parcel] = asyncio.get_running_loop().call_later(
-                pause, self._deliver_again, parcel
-            )
+        for offset in parcel.offsets:
+            parcel.source.attempts[offset] = parcel.attempt
+        parcel.attempt += 1
+        self._timers[parcel] = asyncio.get_running_loop().call_later(
+            pause, self._deliver_again, parcel
+        )
 
     def _log_failure(self, parcel: _Parcel, error: Exception) -> None:
         now = asyncio.get_running_loop().time()
@@ -275,22 +336,38 @@ class Delivery:
     async def _call(self, parcel: _Parcel) -> Any:
         argument: Any = parcel.messages if self._batch_max > 1 else parcel.messages[0]
         if self._threads is None:
-            return await self._handler(argument)
+            if self._order is None:
+                return await self._handler(argument)
+            async with asyncio.timeout(None) as parcel.interruption:
+                return await self._handler(argument)
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._threads, self._handler, argument)
         # A lambda around an async function is not seen to be one before it is called.
         return await result if inspect.isawaitable(result) else result
 
-    async def _pause_after(self, parcel: _Parcel, failure: BaseException | None) -> float | None:
+    async def _pause_after(
+        self, parcel: _Parcel, exception: BaseException | None, delay: Delay | None
+    ) -> float | None:
+        is_last = False
+        if self._order is not None:
+            attempts_max = self._order.attempts_max
+            is_last = attempts_max is not None and parcel.attempt >= attempts_max
+            is_last = is_last or (delay is not None and (delay.level or 0) < 0)
+            if not is_last:
+                return suspension_seconds(delay, self._order.suspend_seconds)
+        failure = Failure(parcel.messages, parcel.attempt, exception, delay, is_last)
         try:
-            return await self._redelivery.failed(parcel.messages, parcel.attempt, failure)
+            return await self._redelivery.failed(failure)
         except Exception:
             log.exception("what to do with %s could not be decided", parcel.messages[0])
-            return await LocalRedelivery().failed(parcel.messages, parcel.attempt, failure)
+            return await LocalRedelivery().failed(failure)
 
     def _deliver_again(self, parcel: _Parcel) -> None:
-        self._timers.pop(parcel, None)
         self.statistics.redeliveries += 1
+        self._hand_out(parcel)
+
+    def _hand_out(self, parcel: _Parcel) -> None:
+        self._timers.pop(parcel, None)
         self._work.put_nowait(parcel)
 
     def _finish(self, parcel: _Parcel) -> None:
@@ -302,14 +379,60 @@ class Delivery:
                 source.attempts.pop(offset, None)
         self.statistics.messages += source.process_queue.done(parcel.offsets)
         source.finished.note()
+        if self._order is not None:
+            source.listed = False
+            self.offer(source)
 
+    # Calls that take too long
 
-def _means_done(result: Any) -> bool:
-    if result is None or result is True or result is ConsumeResult.SUCCESS:
-        return True
-    if result is False or result is ConsumeResult.LATER:
-        return False
-    raise TypeError(f"a handler returned {result!r}, not None, True, False or a ConsumeResult")
+    async def watch_overdue(self) -> None:
+        """Give the messages of calls that take too long to `Redelivery`, for ever.
+
+        Once they are safe elsewhere they count as finished, and what the call returns changes
+        nothing. If they are to stay here, the call is waited for: the same message is never
+        handled twice at once. Source: ProcessQueue#cleanExpiredMsg.
+        """
+        loop = asyncio.get_running_loop()
+        pause = self._timeout_seconds / _OVERDUE_CHECKS_PER_TIMEOUT
+        while True:
+            await asyncio.sleep(min(pause, _OVERDUE_CHECK_SECONDS_MAX))
+            now = loop.time()
+            for parcel in list(self._calls):
+                if now >= parcel.overdue_from and not parcel.has_returned:
+                    await self._give_up_waiting(parcel)
+
+    async def _give_up_waiting(self, parcel: _Parcel) -> None:
+        if parcel.source.process_queue.retired or parcel not in self._calls:
+            return
+        parcel.is_abandoned = True
+        self.statistics.timeouts += 1
+        seconds = self._timeout_seconds
+        log.error("the handler has not returned %s after %.0f s", parcel.messages[0], seconds)
+        exception = TimeoutError(f"the handler has not returned after {seconds:.0f} s")
+        pause = await self._pause_after(parcel, exception, None)
+        if pause is None:
+            self._end_call(parcel)
+            self._finish(parcel)
+            return
+        parcel.is_abandoned = False
+        if parcel.has_returned:
+            self._deliver_later(parcel, pause)
+        else:
+            parcel.overdue_from = asyncio.get_running_loop().time() + seconds + pause
+
+    def interrupt(self, source: Source) -> bool:
+        """End the ordered calls with messages of a source that is given up: its next owner may
+        begin with them at once. A call in a thread goes on.
+
+        Returns:
+            Whether there is a call that will end.
+        """
+        interrupted = False
+        for parcel in [parcel for parcel in self._calls if parcel.source is source]:
+            if parcel.interruption is not None and not parcel.has_returned:
+                interrupted = parcel.is_abandoned = True
+                parcel.interruption.reschedule(asyncio.get_running_loop().time())
+        return interrupted
 
 
 def _is_async(handler: Handler) -> bool:

@@ -20,6 +20,8 @@ from rockoon.reading import Reading
 log = logging.getLogger(__name__)
 
 LAST_COMMIT_SECONDS_MAX = 10.0
+# For an ordered call that was interrupted to come to its end.
+_INTERRUPTED_SECONDS_MAX = 0.5
 
 
 class Departures:
@@ -86,10 +88,15 @@ class Departures:
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_seconds
+        interrupted = False
         try:
             while readings or claims:
                 seen = self._delivery.ended.count
                 is_late = loop.time() >= deadline
+                if is_late and not interrupted:
+                    interrupted = True
+                    deadline = loop.time() + _INTERRUPTED_SECONDS_MAX
+                    is_late = not self._interrupt(readings)
                 going = [reading for reading in readings if is_late or not reading.running]
                 if going or claims:
                     self._tell_late(going)
@@ -105,6 +112,11 @@ class Departures:
                     continue
         finally:
             self._drop(readings, claims)
+
+    def _interrupt(self, readings: Iterable[Reading]) -> bool:
+        """End what calls can be ended early; returns whether there were any."""
+        interrupted = [self._delivery.interrupt(each) for each in readings if each.running]
+        return any(interrupted)
 
     def _tell_late(self, readings: Iterable[Reading]) -> None:
         for reading in readings:

@@ -33,6 +33,8 @@ from rockoon_proto.v1.offset_pb2 import (
 log = logging.getLogger(__name__)
 
 _LEAVE_SECONDS_MAX = 2.0
+# Of the lease: the rest is for clocks that differ in pace, and for a call to begin.
+_SURE_SHARE = 0.95
 
 
 class Membership:
@@ -80,6 +82,20 @@ class Membership:
         self._lease_seconds = float("inf")
         self._heard_at = 0.0
 
+    def holds_since(self, lapses: int) -> bool:
+        """Whether what the offset service granted this member is certainly still its own.
+
+        False from shortly before the lease may end there until everything is resolved anew: a
+        process that was stopped for longer learns of it here, before it hears from anybody.
+
+        Args:
+            lapses: as they were counted before the grant was asked for.
+        """
+        if self._mode != CLUSTERING:
+            return True
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        return lapses == self.lapses and silence < _SURE_SHARE * self._lease_seconds
+
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
 
@@ -105,14 +121,16 @@ class Membership:
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
         )
-        if self._heard_at and sent_at - self._heard_at > self._lease_seconds:
+        # The service heard of this one before now, and of the last one after it was sent.
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        if self._heard_at and silence > self._lease_seconds:
             self.lapses += 1
             self._changes.note()
             log.warning(
                 "no heartbeat of %s reached the offset service for %.1f s, longer than the lease "
                 "of %.1f s: all queues are resolved again",
                 self.member_id,
-                sent_at - self._heard_at,
+                silence,
                 self._lease_seconds,
             )
         self._heard_at = sent_at

@@ -25,14 +25,9 @@ from rockoon.backoff import Backoff
 from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
+from rockoon.consume_result import SUSPEND_SECONDS, ConsumeResult
 from rockoon.consumer_statistics import ConsumerStatistics, QueueView, view_of
-from rockoon.delivery import (
-    ConsumeResult,
-    Delivery,
-    Handler,
-    LocalRedelivery,
-    Redelivery,
-)
+from rockoon.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
 from rockoon.errors import (
     Closed,
     InvalidArgument,
@@ -44,6 +39,7 @@ from rockoon.offset_store import OffsetStore, Persisted
 from rockoon.process_queue import FlowLimits
 from rockoon.pulling import PullLimits
 from rockoon.reading import PullStatistics, Reading
+from rockoon.redelivery import LocalRedelivery, Redelivery
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
@@ -76,6 +72,15 @@ class PushConsumer:
         concurrency: handler calls that may run at once.
         batch_max: when more than 1 the handler gets a list of up to so many messages of one
             queue, and its result is for all of them.
+        orderly: the messages of a queue are handled one after the other, by one member at a time;
+            queues go on side by side. A message that fails comes again after `suspend_seconds`,
+            and its queue waits. No call begins while another member may have taken the queue
+            over, so handling rests when the offset service is away for longer than its lease.
+        suspend_seconds: orderly only; brought into the range from 10 ms to 30 s.
+        attempts_max: orderly only: deliveries in vain after which `redelivery` gets a message as a
+            dead letter and the queue goes on; counted anew when the queue moves. None: no limit.
+        consume_timeout_seconds: not orderly only: a call that takes longer has failed;
+            its result is not heard any more once its messages are safe elsewhere.
         allocation: how members share the queues; must be the same on all members.
         member_id: unique in the group; by default made of the cluster object's client id.
         redelivery: what becomes of messages that failed.
@@ -102,6 +107,10 @@ class PushConsumer:
         consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
         concurrency: int = 16,
         batch_max: int = 1,
+        orderly: bool = False,
+        suspend_seconds: float = SUSPEND_SECONDS,
+        attempts_max: int | None = None,
+        consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
         allocation: AllocationStrategy = AVERAGE,
         member_id: str | None = None,
         redelivery: Redelivery | None = None,
@@ -115,8 +124,13 @@ class PushConsumer:
     ) -> None:
         if not subscriptions:
             raise InvalidArgument(reason="a consumer needs at least one subscription")
-        if concurrency < 1 or batch_max < 1:
-            raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
+        if concurrency < 1 or batch_max < 1 or (attempts_max is not None and attempts_max < 1):
+            raise InvalidArgument(
+                reason="concurrency, batch_max and attempts_max must be 1 or more"
+            )
+        if not consume_timeout_seconds > 0:
+            raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
+        self._orderly = orderly
         self.group = group
         self._mode = mode_named(mode)
         self.member_id = member_id_of(cluster, group, self._mode, member_id)
@@ -144,6 +158,8 @@ class PushConsumer:
             concurrency=concurrency,
             batch_max=batch_max,
             redelivery=redelivery or LocalRedelivery(),
+            order=Order(suspend_seconds, attempts_max) if orderly else None,
+            timeout_seconds=consume_timeout_seconds,
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics)
         self._assignment = Assignment(
@@ -230,6 +246,7 @@ class PushConsumer:
             "routes": self._follow_routes,
             "rebalance": self._assignment.keep_balanced,
             "commits": self._keep_committed,
+            **({} if self._orderly else {"timeouts": self._delivery.watch_overdue}),
         }.items():
             self._tasks.append(self._start_task(work, name))
 

@@ -54,12 +54,18 @@ class Reading:
     attempts: dict[int, int] = field(default_factory=dict)
     listed: bool = False
     running: int = 0
+    holds: Callable[[], bool] = lambda: True
+    """Whether the membership under which it was resolved has surely not run out since."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
     """Why it cannot be pulled at the moment."""
     blocked_by: Limit | None = None
     max_offset: int | None = None
     """End of the queue at the last pull."""
+
+    def is_surely_held(self) -> bool:
+        """Whether no other member can have the queue by now."""
+        return self.holds()
 
     async def pull_into(
         self,

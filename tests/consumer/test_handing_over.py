@@ -263,7 +263,7 @@ async def test_a_queue_that_was_reset_while_it_moved_is_let_go_all_the_same(
         await eventually(lambda: here.count == 5)
         async with member(cluster, there, member_id="b"):
             # Heard at the same time as of the new member.
-            first._on_reset([Q1])
+            first._assignment.on_reset([Q1])
             await eventually(lambda: owner_of(fake, 1) == "b")
 
 
