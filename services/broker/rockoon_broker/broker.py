@@ -16,6 +16,7 @@ from rockoon_broker.appends import AppendLimits, Appends, Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.long_poll import WaitingPulls
 from rockoon_broker.pulls import Pulled, Pulls, PullWish
+from rockoon_broker.retries import GroupRules
 from rockoon_broker.routes import change_from_wire
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
@@ -51,6 +52,8 @@ class Broker:
         store: the log.
         table: the topics served now; replaced as a whole, by `apply` alone.
         routes: who keeps the table in step.
+        nameservers: whom to ask.
+        group_rules: what each consumer group says of messages that fail.
         recovery_seconds: how long opening the store took.
     """
 
@@ -67,6 +70,8 @@ class Broker:
         self.settings = settings
         self.store = store
         self.table = topic_file.read()
+        self.nameservers = nameservers
+        self.group_rules = GroupRules()
         self.routes = RouteFollower(nameservers, self._take)
         self.recovery_seconds = recovery_seconds
         self._topic_file = topic_file
@@ -159,7 +164,7 @@ class Broker:
         """Put a batch into the log; see `Appends.place`."""
         await self.catch_up([(topic, queue_id)], route_revision)
         behind = route_revision > self.table.revision and self.routes.following
-        if behind and self._knows(topic, queue_id):
+        if behind and self.knows(topic, queue_id):
             # The topic may be deleted and another by now. What the old one is given would be
             # acknowledged and then go with it, so the sender has to wait.
             reason = f"routes of revision {route_revision} have not reached it"
@@ -203,7 +208,7 @@ class Broker:
         """
         if route_revision <= self.table.revision:
             return
-        known = all(self._knows(topic, queue_id) for topic, queue_id in queues)
+        known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
         hopeless = not self.routes.following or route_revision <= self._given_up_revision
         if known and hopeless:
             return
@@ -211,7 +216,8 @@ class Broker:
         if not await self.routes.wait_revision(route_revision, seconds):
             self._given_up_revision = max(self._given_up_revision, route_revision)
 
-    def _knows(self, topic: str, queue_id: int) -> bool:
+    def knows(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is served here."""
         found = self.table.topics.get(topic)
         return found is not None and 0 <= queue_id < found.queues
 
@@ -219,6 +225,7 @@ class Broker:
 
     async def _take(self, update: RouteUpdate) -> None:
         await self.apply(change_from_wire(update, self.settings.name))
+        self.group_rules.take(update)
 
     async def apply(self, change: RouteChange) -> None:
         """Put a change of the routes into force, durably.

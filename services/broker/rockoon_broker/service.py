@@ -16,8 +16,10 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
+from rockoon_broker.queue_states import OFFSET_MAX, queue_states
+from rockoon_broker.send_back import SendBacks
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
-from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_broker.store.reading import Boundary, GetResult, GetStatus
 from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.record import decode_record, encode_host
@@ -34,7 +36,6 @@ from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
-OFFSET_MAX = 1 << 62
 QUEUES_MAX = 4096
 TAG_HASHES_MAX = 4096
 READ_MESSAGES_MAX = 1024
@@ -97,6 +98,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._tasks = tasks
         self._clock = clock
         self._broker: Broker | None = None
+        self._send_backs: SendBacks | None = None
         self._refusal = "it is recovering its store"
         self._store_host = b""
         self._streams: set[AppendStream] = set()
@@ -106,6 +108,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def serve(self, broker: Broker) -> None:
         """Answer calls from now on."""
         self._broker = broker
+        self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
 
     def refuse(self, reason: str) -> None:
@@ -206,6 +209,13 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             return read_range(broker, request.range)
         return read_message(broker, request.message_id)
 
+    async def SendBack(
+        self, request: broker_pb2.SendBackRequest, context: object
+    ) -> broker_pb2.SendBackReply:
+        self._open()
+        assert self._send_backs is not None
+        return await self._send_backs.send_back(request)
+
     async def QueueStatus(
         self, request: broker_pb2.QueueStatusRequest, context: object
     ) -> broker_pb2.QueueStatusReply:
@@ -214,11 +224,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         await broker.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
         )
-        states = [
-            queue_state(broker, queue, request.with_residency)
-            async for queue in in_turns(request.queues, self._clock)
-        ]
-        return broker_pb2.QueueStatusReply(queues=states, as_of_ms=self._clock.now_ms())
+        return await queue_states(broker, request, self._clock)
 
     async def SearchOffset(
         self, request: broker_pb2.SearchOffsetRequest, context: object
@@ -247,7 +253,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object
     ) -> broker_pb2.DescribeBrokerReply:
-        return describe(self._open())
+        described = describe(self._open())
+        assert self._send_backs is not None
+        described.messages_sent_back = self._send_backs.messages_returned
+        described.messages_dead = self._send_backs.messages_dead
+        return described
 
 
 def check_offset(offset: int) -> None:
@@ -309,28 +319,6 @@ def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
         raise not_here
     broker.check_readable(topic, record.queue_id)
     return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
-
-
-def queue_state(
-    broker: Broker, queue: broker_pb2.BrokerQueue, with_residency: bool
-) -> broker_pb2.QueueState:
-    try:
-        broker.served(queue.topic, queue.queue_id)
-    except RockoonError as refusal:
-        return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
-    status: QueueStatus = broker.store.queue_status(
-        queue.topic, queue.queue_id, with_residency=with_residency
-    )
-    # Fields that are None stay absent.
-    return broker_pb2.QueueState(
-        queue=queue,
-        min_offset=status.min_offset,
-        max_offset=status.max_offset,
-        first_store_timestamp_ms=status.first_store_timestamp_ms,
-        last_store_timestamp_ms=status.last_store_timestamp_ms,
-        first_in_memory_by_distance=status.first_entry_in_memory_by_distance,
-        first_pages_resident=status.first_entry_pages_resident,
-    )
 
 
 def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
