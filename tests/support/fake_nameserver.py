@@ -10,6 +10,7 @@ from typing import Any
 
 from grpc import aio
 
+from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_proto.errors import GroupNotFound, NodeNameTaken, TopicExists, TopicNotFound
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import (
@@ -176,8 +177,14 @@ class FakeNameserver(NameServerServicer):
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
         if self.groups.pop(request.name, None) is None:
             raise GroupNotFound(group=request.name)
-        gone = self._drop_subscriptions(lambda entry: entry.group == request.name)
-        await self._tell(removed_groups=[request.name], removed_subscriptions=gone)
+        names = [retry_topic(request.name), dlq_topic(request.name)]
+        topics = [name for name in names if self.topics.pop(name, None) is not None]
+        gone = self._drop_subscriptions(
+            lambda entry: entry.group == request.name or entry.topic in topics
+        )
+        await self._tell(
+            removed_groups=[request.name], removed_topics=topics, removed_subscriptions=gone
+        )
         return pb.DeleteReply(revision=self.revision)
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> pb.SubscribeReply:
@@ -202,6 +209,39 @@ class FakeNameserver(NameServerServicer):
             revision=self.revision,
             created=created,
         )
+
+    async def ProvideGroupTopic(
+        self, request: pb.ProvideGroupTopicRequest, context: Any
+    ) -> pb.TopicReply:
+        if request.group not in self.groups:
+            raise GroupNotFound(group=request.group)
+        is_retry = request.topic == pb.GROUP_RETRY
+        name = retry_topic(request.group) if is_retry else dlq_topic(request.group)
+        topic = self.topics.get(name)
+        brokers = [request.broker]
+        if not request.broker:
+            brokers = sorted(name for kind, name in self.nodes if kind == pb.BROKER)
+        config = self.groups[request.group].config
+        queues = config.retry_queues if is_retry and config.HasField("retry_queues") else 1
+        held = {block.broker: 0 for block in topic.blocks} if topic else {}
+        for block in topic.blocks if topic else ():
+            held[block.broker] += block.queues
+        missing = [
+            pb.Placement(broker=broker, queues=queues - held.get(broker, 0))
+            for broker in brokers
+            if queues > held.get(broker, 0)
+        ]
+        created = topic is None
+        if topic is not None and not missing:
+            return pb.TopicReply(topic=topic, revision=topic.modified_revision)
+        revision = self.revision + 1
+        if topic is None:
+            wanted = pb.TopicConfig(name=name, permissions=6)
+            topic = self.topics[name] = pb.Topic(config=wanted, incarnation=revision)
+        topic.modified_revision = revision
+        self._place(topic, missing, revision)
+        await self._tell(topics=[topic])
+        return pb.TopicReply(topic=topic, revision=revision, created=created)
 
     def _topic(self, name: str) -> pb.Topic:
         if name not in self.topics:
