@@ -2,12 +2,14 @@
 
 import contextlib
 from collections import deque
+from pathlib import Path
 
 from rockoon_broker.store.clock import Clock
-from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.commit_log import CommitLog, LogFile
 from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dropped_topics import DroppedTopics
+from rockoon_broker.store.loss import Loss, earliest_loss
 from rockoon_broker.store.retention import (
     LogFileAge,
     RetentionDecision,
@@ -20,6 +22,72 @@ from rockoon_broker.store.syncer import DoomedFile, Syncer
 
 # Queues whose leading files are looked at in one tick, so that many queues stall nobody.
 QUEUES_SWEPT_PER_TICK_MAX = 256
+
+
+class LossForecast:
+    """When messages can be deleted, as the disk is at one moment; for one request, then void.
+
+    The disk's fill is looked at once, and each CommitLog file at most once.
+
+    Args:
+        log: the open log; it may lose files while the forecast is asked.
+        disk: where the files are.
+        clock: tells the hour.
+        root: a path on the partition that fills up.
+        rules: of retention.
+        now_ms: epoch milliseconds.
+
+    Raises:
+        OSError: the disk cannot be looked at.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        disk: Disk,
+        clock: Clock,
+        root: Path,
+        rules: RetentionRules,
+        now_ms: int,
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self._clock = clock
+        self._rules = rules
+        self._now_ms = now_ms
+        self._usage = disk.usage(root)
+        self._losses: dict[int, Loss] = {}
+        # Of the files looked at so far, which are the oldest ones.
+        self._newest_modified_ms = 0
+        self._looked_at_end = 0
+
+    def of(self, physical_offset: int) -> Loss:
+        """When the byte at a physical offset can go. Raises OSError."""
+        start = physical_offset - physical_offset % self._log.file_bytes
+        if start not in self._losses:
+            # Files before it were looked at with an earlier question, or are gone.
+            for file in self._log.files:
+                if self._looked_at_end <= file.start <= start:
+                    self._look_at(file)
+        return self._losses.get(start) or self._loss(0)
+
+    def _look_at(self, file: LogFile) -> None:
+        modified_ms = self._disk.facts(file.path).modified_ms
+        if file is self._log.files[-1]:
+            # It is written to once more, if only a blank, before another one is the last.
+            modified_ms = max(modified_ms, self._now_ms)
+        self._newest_modified_ms = max(self._newest_modified_ms, modified_ms)
+        self._looked_at_end = file.start + self._log.file_bytes
+        self._losses[file.start] = self._loss(self._newest_modified_ms)
+
+    def _loss(self, modified_ms: int) -> Loss:
+        return earliest_loss(
+            modified_ms,
+            self._usage,
+            self._rules,
+            now_ms=self._now_ms,
+            local_hour=self._clock.local_hour,
+        )
 
 
 class Cleaner:
@@ -57,6 +125,12 @@ class Cleaner:
             forced_percent=settings.disk_forced_percent,
             full_percent=settings.disk_full_percent,
             files_per_pass_max=settings.files_per_pass_max,
+        )
+
+    def loss_forecast(self, now_ms: int) -> LossForecast:
+        """When messages can go, as things are now. Raises OSError."""
+        return LossForecast(
+            self._log, self._disk, self._clock, self._settings.root, self._rules, now_ms
         )
 
     def clean_if_possible(self, now_ms: int, settled_end: int) -> None:
@@ -107,6 +181,13 @@ class Cleaner:
         if decision.delete:
             self._to_sweep = deque(queue.key for queue in self._queues)
         return decision
+
+    def file_ages(self) -> list[LogFileAge]:
+        """Every CommitLog file as retention sees it, oldest first."""
+        return [
+            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
+            for file in self._log.files
+        ]
 
     def _forget_marks(self) -> None:
         """Forget the marks of deleted topics that are about files long gone.

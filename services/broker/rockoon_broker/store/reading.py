@@ -20,6 +20,7 @@ from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.residency import pages_resident
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.record import (
+    AT_MAGIC,
     AT_STORE_TIMESTAMP_V4,
     AT_SYS_FLAG,
     HOST_V6_EXTRA_BYTES,
@@ -32,6 +33,8 @@ from rockoon_format.record import (
 
 _STORE_TIMESTAMP = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
+_MAGIC = struct.Struct(">i")
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 _HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
 # Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
 _GAP_BYTES_MAX = 4096
@@ -98,6 +101,14 @@ class QueueStatus:
     """Physical offset."""
     visible_end: int
     """Physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAt:
+    """Where and when a message was stored."""
+
+    physical_offset: int
+    store_timestamp_ms: int
 
 
 class _WrongEntry(Exception):
@@ -277,16 +288,29 @@ class Reader:
             visible_end=visible_end,
         )
 
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
+        """See `Store.stored_at`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        entries = self._queues.read(queue, max(offset, self.min_offset(topic, queue_id)), 1)
+        if len(entries) == 0 or int(entries[0]["size"]) == FILLER_SIZE:
+            return None
+        position = int(entries[0]["offset"])
+        if not self._log.min_offset <= position < self._log.end:
+            return None
+        head = self._log.read(position, _HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or _MAGIC.unpack_from(head, AT_MAGIC)[0] not in _MAGICS:
+            return None
+        return StoredAt(position, _store_time_ms(head))
+
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time of an entry's record; -1 for a filler, which has none."""
         entry = self._queues.read(queue, offset, 1)[0]
         if int(entry["size"]) == FILLER_SIZE:
             return -1
         head = self._log.read(int(entry["offset"]), _HEAD_BYTES)
-        (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
-        extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
-        (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
-        return int(time_ms)
+        return _store_time_ms(head)
 
     def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
         file = self._log.file_at(physical_offset)
@@ -323,6 +347,13 @@ class Reader:
                 )
             index = last + 1
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+
+def _store_time_ms(head: bytes) -> int:
+    (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
+    extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
+    (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
+    return int(time_ms)
 
 
 def _has_tag(entries: EntryArray, tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:

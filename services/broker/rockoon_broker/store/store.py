@@ -24,7 +24,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_broker.store.cleaner import Cleaner
+from rockoon_broker.store.cleaner import Cleaner, LossForecast
 from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
@@ -42,7 +42,7 @@ from rockoon_broker.store.markers import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.points import RecoveryPoints
 from rockoon_broker.store.process_lock import ProcessLock
 from rockoon_broker.store.queue_repair import QueueRepair
-from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader
+from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader, StoredAt
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.retention import RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
@@ -557,6 +557,19 @@ class Store:
             with_residency: also ask the system for the message's pages, which is slow.
         """
         return self._reader.status(topic, queue_id, self._dispatched_end, with_residency)
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
+        """Where and when the message at a queue offset, or else the oldest one kept behind it, was
+        stored; None when there is none, or its record is not what it should be.
+
+        Raises:
+            OSError: the disk.
+        """
+        return self._reader.stored_at(topic, queue_id, offset)
+
+    def loss_forecast(self, now_ms: int) -> LossForecast:
+        """When messages can be deleted, as the disk is now. Raises OSError."""
+        return self._cleaner.loss_forecast(now_ms)
 
     # Ending.
 
