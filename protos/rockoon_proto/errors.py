@@ -305,6 +305,13 @@ class SequenceUnknown(RockoonError):
     )
 
 
+class IndexOff(RockoonError):
+    code = Error.INDEX_OFF
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = "broker {broker!r} keeps no index by key: start it with `index = on`"
+
+
 class EtcdUnavailable(RockoonError):
     code = Error.ETCD_UNAVAILABLE
     status = "UNAVAILABLE"

@@ -45,6 +45,11 @@ class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMIT: _ClassVar[Resolution]
     ROLLBACK: _ClassVar[Resolution]
     UNKNOWN: _ClassVar[Resolution]
+
+class KeyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY: _ClassVar[KeyKind]
+    UNIQUE_ID: _ClassVar[KeyKind]
 ORDINARY: Handling
 DELAYED: Handling
 HALF: Handling
@@ -68,6 +73,8 @@ RESOLUTION_UNSPECIFIED: Resolution
 COMMIT: Resolution
 ROLLBACK: Resolution
 UNKNOWN: Resolution
+KEY: KeyKind
+UNIQUE_ID: KeyKind
 
 class AppendRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago")
@@ -395,12 +402,44 @@ class ListTransactionsReply(_message.Message):
     as_of_ms: int
     def __init__(self, transactions: _Optional[_Iterable[_Union[PendingTransaction, _Mapping]]] = ..., pending: _Optional[int] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
 
+class QueryMessagesRequest(_message.Message):
+    __slots__ = ("topic", "key", "kind", "begin_ms", "end_ms", "max_messages", "route_revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    kind: KeyKind
+    begin_ms: int
+    end_ms: int
+    max_messages: int
+    route_revision: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[KeyKind, str]] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max_messages: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class QueryMessagesReply(_message.Message):
+    __slots__ = ("frames", "record_lengths", "whole_range_searched", "not_searched_because", "indexed_until_ms")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_RANGE_SEARCHED_FIELD_NUMBER: _ClassVar[int]
+    NOT_SEARCHED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    INDEXED_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    frames: bytes
+    record_lengths: bytes
+    whole_range_searched: bool
+    not_searched_because: str
+    indexed_until_ms: int
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., whole_range_searched: _Optional[bool] = ..., not_searched_because: _Optional[str] = ..., indexed_until_ms: _Optional[int] = ...) -> None: ...
+
 class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +469,7 @@ class DescribeBrokerReply(_message.Message):
     TRANSACTIONS_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_CHECKS_SENT_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_LOST_FIELD_NUMBER: _ClassVar[int]
+    INDEX_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     name: str
     cluster: str
     log_min_offset: int
@@ -459,4 +499,5 @@ class DescribeBrokerReply(_message.Message):
     transactions_given_up: int
     transaction_checks_sent: int
     transactions_lost: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ...) -> None: ...
+    index_end_offset: int
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ...) -> None: ...

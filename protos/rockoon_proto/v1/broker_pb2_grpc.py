@@ -89,6 +89,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
                 _registered_method=True)
+        self.QueryMessages = channel.unary_unary(
+                '/rockoon.v1.Broker/QueryMessages',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.FromString,
+                _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/rockoon.v1.Broker/DescribeBroker',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
@@ -183,6 +188,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryMessages(self, request, context):
+        """Messages by a key that their producer gave them, or by their unique id, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeBroker(self, request, context):
         """What the broker is doing, for status pages.
         """
@@ -242,6 +254,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListTransactions,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.SerializeToString,
+            ),
+            'QueryMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMessages,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -524,6 +541,33 @@ class Broker:
             '/rockoon.v1.Broker/ListTransactions',
             rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/QueryMessages',
+            rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.FromString,
             options,
             channel_credentials,
             insecure,

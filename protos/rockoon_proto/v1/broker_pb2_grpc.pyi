@@ -73,6 +73,8 @@ class BrokerStub:
     """
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]
     """Half messages that wait for their end, oldest first, for tools."""
+    QueryMessages: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]
+    """Messages by a key that their producer gave them, or by their unique id, newest first."""
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """What the broker is doing, for status pages."""
 
@@ -121,6 +123,8 @@ class BrokerAsyncStub(BrokerStub):
     """
     ListTransactions: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]  # type: ignore[assignment]
     """Half messages that wait for their end, oldest first, for tools."""
+    QueryMessages: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]  # type: ignore[assignment]
+    """Messages by a key that their producer gave them, or by their unique id, newest first."""
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """What the broker is doing, for status pages."""
 
@@ -226,6 +230,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ListTransactionsReply, _abc.Awaitable[_broker_pb2.ListTransactionsReply]]:
         """Half messages that wait for their end, oldest first, for tools."""
+
+    @_abc_1.abstractmethod
+    def QueryMessages(
+        self,
+        request: _broker_pb2.QueryMessagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.QueryMessagesReply, _abc.Awaitable[_broker_pb2.QueryMessagesReply]]:
+        """Messages by a key that their producer gave them, or by their unique id, newest first."""
 
     @_abc_1.abstractmethod
     def DescribeBroker(

@@ -45,6 +45,7 @@ class Error(_message.Message):
         TOPIC_CHANGED: _ClassVar[Error.Code]
         SEQUENCE_GAP: _ClassVar[Error.Code]
         SEQUENCE_UNKNOWN: _ClassVar[Error.Code]
+        INDEX_OFF: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -97,6 +98,7 @@ class Error(_message.Message):
     TOPIC_CHANGED: Error.Code
     SEQUENCE_GAP: Error.Code
     SEQUENCE_UNKNOWN: Error.Code
+    INDEX_OFF: Error.Code
     TRANSACTION_ENDED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code
