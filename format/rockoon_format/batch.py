@@ -21,10 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.consume_queue import EntryArray, encode_entries
-from rockoon_format.delay_levels import DELAY_LEVELS_MS, delay_of_level_ms, parse_java_int
+from rockoon_format.delay_levels import (
+    DELAY_LEVELS_MS,
+    delay_of_level_ms,
+    parse_java_int,
+    timer_deliver_ms,
+)
 from rockoon_format.frames import PREFIX, Parts, crcs, locate, slices, sliding, tags_codes
 from rockoon_format.hashes import tags_code
-from rockoon_format.names import SCHEDULE_TOPIC
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import (
     PROPERTIES_BYTES_MAX,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -34,6 +39,7 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import (
     AT_BODY_V4,
+    AT_PREPARED_OFFSET_V4,
     AT_QUEUE_OFFSET,
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
@@ -81,8 +87,10 @@ FEW_RECORDS_MAX = 24
 """Up to here a loop over the records is faster than the columns' fixed costs."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
 _PREFIX = struct.Struct(">iiiiiqqiq")
-_INT = struct.Struct(">i")
+_PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
 _SHORT = struct.Struct(">h")
 assert _PREFIX.size == PREFIX.itemsize
 
@@ -125,6 +133,7 @@ class BatchFault(Enum):
     RECORD_TOO_LARGE = "record too large"
     BODY_CRC = "body crc"
     DELAY_LEVEL = "delay level"
+    SOURCE = "source"
 
 
 class BatchError(ValueError):
@@ -241,6 +250,7 @@ def check_batch(
     properties_bytes_max: int = PROPERTIES_BYTES_MAX,
     record_bytes_max: int,
     sys_flags_allowed: int = SYS_FLAGS_ALLOWED,
+    sources_allowed: bool = False,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> BatchLayout:
     """Prove that a batch may be stored, and compute its queue entries.
@@ -253,6 +263,8 @@ def check_batch(
         body_bytes_max, properties_bytes_max, record_bytes_max: limits for each record.
         sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
             have no queue entry and cannot be allowed; committed ones (0x8) can.
+        sources_allowed: whether a record may name the one it was made out of (prepared
+            transaction offset). That settles the other one, so it is for the broker to say.
         delay_levels_ms: delays of levels 1, 2, ... for records of SCHEDULE_TOPIC_XXXX.
 
     Returns:
@@ -267,7 +279,7 @@ def check_batch(
     if sizes.ndim != 1 or len(sizes) == 0:
         raise BatchError(BatchFault.EMPTY, 0, "the batch has no records")
     sizes = sizes.astype(np.int64)
-    if len(sizes) <= FEW_RECORDS_MAX and topic != _SCHEDULE_TOPIC:
+    if len(sizes) <= FEW_RECORDS_MAX and topic not in _DELAYED_TOPICS:
         layout = _layout_of_few(
             frames,
             sizes,
@@ -277,6 +289,7 @@ def check_batch(
             properties_bytes_max=properties_bytes_max,
             record_bytes_max=record_bytes_max,
             sys_flags_allowed=sys_flags_allowed,
+            sources_allowed=sources_allowed,
         )
         if layout is not None:
             return layout
@@ -296,6 +309,10 @@ def check_batch(
     )
     _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
     _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
+    if not sources_allowed:
+        at = starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
+        named = sliding(frames, ">i8")[at] != 0
+        _refuse(BatchFault.SOURCE, named, "it names another record as its source")
     _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
     for fault, found_bytes, limit in (
         (BatchFault.BODY_TOO_LARGE, parts.body_lengths, body_bytes_max),
@@ -306,12 +323,18 @@ def check_batch(
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
     delays_ms = None
+    tag_codes = tags_codes(frames, parts)
     if topic == _SCHEDULE_TOPIC:
         delays_ms = _delays_ms(frames, parts, delay_levels_ms)
+    elif topic == _TIMER_TOPIC:
+        for index, section in enumerate(
+            slices(frames, parts.properties_starts, parts.properties_lengths)
+        ):
+            tag_codes[index] = timer_deliver_ms(section) or tag_codes[index]
     return BatchLayout(
         starts=starts,
         lengths=sizes,
-        tag_codes=tags_codes(frames, parts),
+        tag_codes=tag_codes,
         store_positions=starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes,
         total_bytes=total,
         delays_ms=delays_ms,
@@ -342,6 +365,7 @@ def _layout_of_few(
     properties_bytes_max: int,
     record_bytes_max: int,
     sys_flags_allowed: int,
+    sources_allowed: bool,
 ) -> BatchLayout | None:
     """Check a few records one by one; None at any doubt, for `check_batch` to name the reason."""
     codes = []
@@ -364,7 +388,11 @@ def _layout_of_few(
         end = at + size
         if body_start > end:
             return None
-        (body_bytes,) = _INT.unpack_from(frames, body_start - _INT.size)
+        prepared_offset, body_bytes = _PREPARED_AND_BODY_BYTES.unpack_from(
+            frames, body_start - _PREPARED_AND_BODY_BYTES.size
+        )
+        if prepared_offset and not sources_allowed:
+            return None
         properties_start = body_start + body_bytes + len(topic_part) + _SHORT.size
         if not 0 <= body_bytes <= body_bytes_max or properties_start > end:
             return None

@@ -2,11 +2,15 @@
 
 A record in SCHEDULE_TOPIC_XXXX with a DELAY property has store time + delay of its level where
 other entries have the hash of the tags (CommitLog#checkMessageAndReturnSize,
-MessageStoreConfig#messageDelayLevel).
+MessageStoreConfig#messageDelayLevel). A record in rmq_sys_wheel_timer has its TIMER_OUT_MS there.
+That is ours: RocketMQ keeps the hash of the tags, and reads every record to learn its time
+(TimerMessageStore#enqueue). A hash is below 2^31, and a time is not, so they are told apart.
 """
 
 import re
 from collections.abc import Sequence
+
+from rockoon_format.properties import PROPERTY_TIMER_OUT_MS, find_value
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -43,6 +47,23 @@ def parse_java_int(text: str) -> int:
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{text!r} does not fit in 32 bits")
     return number
+
+
+DELIVER_TIME_MS_MIN = 2**32
+"""A ConsumeQueue's tags code from here on is a deliver time; below it is a hash of tags."""
+
+
+def timer_deliver_ms(properties: bytes) -> int | None:
+    """The deliver time in epoch milliseconds of a record of rmq_sys_wheel_timer, None without one.
+
+    Args:
+        properties: the record's encoded properties.
+    """
+    text = find_value(properties, PROPERTY_TIMER_OUT_MS)
+    if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
+        return None
+    deliver_ms = int(text)
+    return deliver_ms if deliver_ms >= DELIVER_TIME_MS_MIN else None
 
 
 def delay_of_level_ms(level: int, delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:

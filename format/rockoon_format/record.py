@@ -66,6 +66,7 @@ AT_SYS_FLAG = 36
 AT_BORN_HOST = 48
 # Positions of an IPv4 record; each IPv6 host in front adds 12.
 AT_STORE_TIMESTAMP_V4 = 56
+AT_PREPARED_OFFSET_V4 = 76
 AT_BODY_LENGTH_V4 = 84
 AT_BODY_V4 = 88
 

@@ -12,9 +12,14 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_format.delay_levels import DELAY_LEVELS_MS, delay_of_level_ms, parse_java_int
+from rockoon_format.delay_levels import (
+    DELAY_LEVELS_MS,
+    delay_of_level_ms,
+    parse_java_int,
+    timer_deliver_ms,
+)
 from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
-from rockoon_format.names import SCHEDULE_TOPIC
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import PROPERTY_DELAY_TIME_LEVEL, decode
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
@@ -224,6 +229,12 @@ def _result(
             return _result(
                 window, position, kept, sizes[:bad], ScanEnd.BAD_DELAY_LEVEL, at, delay_levels_ms
             )
+    timed = numbers.get(TIMER_TOPIC.encode())
+    if timed is not None:
+        for index in np.flatnonzero(topic_numbers == timed).tolist():
+            start = int(parts.properties_starts[index])
+            end = start + max(0, int(parts.properties_lengths[index]))
+            codes[index] = timer_deliver_ms(window[start:end]) or codes[index]
     flags = prefix["sys_flag"].astype(np.int64)
     return Scan(
         offsets=parts.starts + position,

@@ -1,12 +1,13 @@
 """Reading the CommitLog's records in order, from a physical offset to where they end."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.disk import Disk
 from rockoon_format.batch import Scan, ScanEnd, scan
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
@@ -31,6 +32,7 @@ class LogScan:
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
         check_crc: compare body CRCs.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class LogScan:
         disk: Disk,
         *,
         check_crc: bool = True,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     ) -> None:
         self._directory = directory
         self._file_bytes = file_bytes
         self._starts = starts
         self._disk = disk
         self._check_crc = check_crc
+        self._delay_levels_ms = delay_levels_ms
         self.records_scanned = 0
         self.bytes_scanned = 0
         self.end = 0
@@ -73,7 +77,13 @@ class LogScan:
             while True:
                 count = min(window, self._file_bytes - position)
                 data = self._disk.pread(fd, count, position)
-                records = scan(data, 0, len(data), check_crc=self._check_crc)
+                records = scan(
+                    data,
+                    0,
+                    len(data),
+                    check_crc=self._check_crc,
+                    delay_levels_ms=self._delay_levels_ms,
+                )
                 base = start + position
                 self.stopped_by = records.end
                 if records.count:

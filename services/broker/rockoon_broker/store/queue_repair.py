@@ -1,6 +1,7 @@
 """Writing damaged entries of a ConsumeQueue anew, from the records in the log."""
 
 import logging
+from collections.abc import Sequence
 
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
@@ -11,6 +12,7 @@ from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log_scan import LogScan
 from rockoon_format.batch import ScanEnd
 from rockoon_format.consume_queue import FILLER_SIZE
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.frames import PREFIX, sliding
 from rockoon_format.record import MAGIC_V1, MAGIC_V2
 
@@ -28,11 +30,18 @@ class QueueRepair:
 
     Args:
         dropped: records of deleted topics are passed over.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
     def __init__(
-        self, commit_log: CommitLog, queues: ConsumeQueues, dropped: DroppedTopics, disk: Disk
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        disk: Disk,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     ) -> None:
+        self._delay_levels_ms = delay_levels_ms
         self._log = commit_log
         self._queues = queues
         self._dropped = dropped
@@ -47,7 +56,13 @@ class QueueRepair:
         """
         begin = self._behind_last_good(queue, offset)
         starts = [file.start for file in self._log.files]
-        walk = LogScan(self._log.directory, self._log.file_bytes, starts, self._disk)
+        walk = LogScan(
+            self._log.directory,
+            self._log.file_bytes,
+            starts,
+            self._disk,
+            delay_levels_ms=self._delay_levels_ms,
+        )
         wanted_end = min(offset + ENTRIES_MAX, queue.max_offset)
         repaired = False
         for chunk in walk.chunks(begin):

@@ -44,6 +44,7 @@ from rockoon_broker.store.markers import (
     read_checkpoint,
     read_recovery_point,
 )
+from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.settled import LogFiles, ends_are_true, settled_end
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
@@ -90,8 +91,7 @@ class Recoverer:
     """One recovery of one directory.
 
     Args:
-        root: the store directory, locked by the caller.
-        file_bytes: size of a CommitLog file.
+        settings: the store's, its directory locked by the caller.
         queues: empty; loaded and repaired here.
         dropped: marks of deleted topics; fitted to the log here.
         abort: written here before anything is changed.
@@ -99,20 +99,20 @@ class Recoverer:
 
     def __init__(
         self,
-        root: Path,
-        file_bytes: int,
+        settings: StoreSettings,
         disk: Disk,
         queues: ConsumeQueues,
         dropped: DroppedTopics,
         abort: AbortFile,
     ) -> None:
-        self._root = root
-        self._log = root / LOG_DIRECTORY
-        self._file_bytes = file_bytes
+        self._root = settings.root
+        self._log = settings.root / LOG_DIRECTORY
+        self._file_bytes = settings.commit_log_file_bytes
         self._disk = disk
         self._queues = queues
         self._dropped = dropped
         self._abort = abort
+        self._delay_levels_ms = settings.delay_levels_ms
         self._set_aside: list[Path] = []
 
     def run(self) -> Recovery:
@@ -132,7 +132,7 @@ class Recoverer:
         abort = self._abort.read()
         point = read_recovery_point(self._root)
         reason = self._why_not(point, abort, starts)
-        log = LogFiles(self._log, self._file_bytes, starts, self._disk)
+        log = LogFiles(self._log, self._file_bytes, starts, self._disk, self._delay_levels_ms)
         settled = starts[0] if starts else 0
         if reason and starts:
             if reason != _OUTSIDE:
@@ -223,7 +223,13 @@ class Recoverer:
 
         Returns the walk, and the store time of the last record that is kept.
         """
-        walk = LogScan(self._log, self._file_bytes, starts, self._disk)
+        walk = LogScan(
+            self._log,
+            self._file_bytes,
+            starts,
+            self._disk,
+            delay_levels_ms=self._delay_levels_ms,
+        )
         marks = self._dropped.marks
         for chunk in walk.chunks(boundary):
             end = None

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rockoon_broker.store.retention import parse_hours
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
 
 
 class Flush(StrEnum):
@@ -80,6 +81,9 @@ class StoreSettings:
 
     properties_bytes_max: int = 32_767
     """Largest properties text; the record's length field cannot hold more."""
+
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """Delays of levels 1, 2, ...: with the store time they give delayed messages' queue entries."""
 
     unsynced_bytes_max: int = 256 << 20
     """With `sync`: bytes that may wait for a sync before appends are refused as busy."""

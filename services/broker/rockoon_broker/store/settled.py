@@ -9,6 +9,7 @@ deleted topic's records are, which no queue lists.
 """
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_format.batch import Scan, scan
 from rockoon_format.checkpoint import Checkpoint
 from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, decode_entries
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
@@ -36,10 +38,19 @@ class LogFiles:
         directory: the CommitLog's directory.
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
-    def __init__(self, directory: Path, file_bytes: int, starts: list[int], disk: Disk) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        starts: list[int],
+        disk: Disk,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
         self.directory = directory
+        self._delay_levels_ms = delay_levels_ms
         self._disk = disk
         self.file_bytes = file_bytes
         self.starts = starts
@@ -60,7 +71,7 @@ class LogFiles:
         if not 0 < wanted <= left or wanted != (size or wanted):
             return None
         data = self._read(offset, wanted)
-        found = scan(data, 0, len(data))
+        found = scan(data, 0, len(data), delay_levels_ms=self._delay_levels_ms)
         whole = found.count == 1 and found.position == wanted
         return found if whole and int(found.physical_offsets[0]) == offset else None
 

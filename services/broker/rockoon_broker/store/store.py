@@ -44,7 +44,7 @@ from rockoon_broker.store.process_lock import ProcessLock
 from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader, StoredAt
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
-from rockoon_broker.store.retention import RetentionDecision
+from rockoon_broker.store.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.syncer import (
     DoomedDirectory,
@@ -53,9 +53,11 @@ from rockoon_broker.store.syncer import (
     Syncer,
     removal,
 )
-from rockoon_format.batch import check_batch, patch_batch, queue_entries
-from rockoon_format.consume_queue import EntryArray
-from rockoon_format.record import encode_host
+from rockoon_format.batch import SYS_FLAGS_ALLOWED, check_batch, patch_batch, queue_entries
+from rockoon_format.consume_queue import EntryArray, decode_entries
+from rockoon_format.record import TRANSACTION_COMMIT, encode_host
+
+_FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +122,7 @@ class Store:
             disk,
         )
         file_bytes = settings.commit_log_file_bytes
-        self.recovery = Recoverer(
-            root, file_bytes, disk, self._queues, self._dropped, self._abort
-        ).run()
+        self.recovery = Recoverer(settings, disk, self._queues, self._dropped, self._abort).run()
         end = self.recovery.log_end
         disk.make_directory(root / LOG_DIRECTORY)
         self._markers = MarkerFiles(root, disk)
@@ -143,7 +143,7 @@ class Store:
             end=end,
             take_reserved=self._syncer.take_file,
         )
-        repair = QueueRepair(self._log, self._queues, self._dropped, disk)
+        repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self._reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
         self._points = RecoveryPoints(
             self.recovery.lineage,
@@ -223,7 +223,14 @@ class Store:
     # Writing.
 
     def append(
-        self, topic: str, queue_id: int, frames: bytes, lengths: ArrayLike, now_ms: int
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        lengths: ArrayLike,
+        now_ms: int,
+        *,
+        made_here: bool = False,
     ) -> Appended:
         """Store a batch of one queue.
 
@@ -233,6 +240,8 @@ class Store:
             frames: records back to back (`rockoon_format.batch.encode_batch`).
             lengths: size of each in bytes, n integers.
             now_ms: epoch milliseconds; an earlier time than the last one's is replaced by that.
+            made_here: the broker made the records out of others, so they may name these and bear
+                the flag of a committed transaction.
 
         Returns:
             Where it went. With `flush=sync` it is not durable yet and not visible: wait for
@@ -261,6 +270,9 @@ class Store:
             body_bytes_max=settings.body_bytes_max,
             properties_bytes_max=settings.properties_bytes_max,
             record_bytes_max=settings.record_bytes_max,
+            sys_flags_allowed=_FLAGS_MADE_HERE if made_here else SYS_FLAGS_ALLOWED,
+            sources_allowed=made_here,
+            delay_levels_ms=settings.delay_levels_ms,
         )
         queue = self._queues.find_or_create(topic, queue_id)
         offset = self._log.place(layout.total_bytes)
@@ -522,6 +534,15 @@ class Store:
         """
         self._check_usable()
         return read_chunk(self._log, physical_offset, self._dispatched_end, bytes_max)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
+        """Up to `count_max` entries from a queue offset on, of one file; OSError for the disk."""
+        queue = self._queues.find(topic, queue_id)
+        return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
+
+    def log_files(self) -> list[LogFileAge]:
+        """Every CommitLog file, oldest first; OSError for the disk."""
+        return self._cleaner.file_ages()
 
     def is_dropped(self, topic: str, physical_offset: int) -> bool:
         """Whether a record went with its topic: it is as if it had never been."""

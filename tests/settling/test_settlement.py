@@ -1,0 +1,212 @@
+"""Settled queues over a real store: what waits is known again after any end."""
+
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.settling.settlement import SNAPSHOT_FILE, Loaded, Settlement
+from rockoon_broker.settling.snapshot import decode_snapshot
+from rockoon_broker.settling.sources import named_source, sources_of
+from rockoon_broker.store.settings import Flush
+from rockoon_format.batch import BatchError, BatchFault
+from rockoon_format.record import NO_HOST, Record, encode_record
+from support.store_directory import BORN_HOST, Owner, PowerCutDisk, crashed_copy, settings
+
+SEED = random.randrange(2**32)
+WAITING = ("W", 0)
+
+
+def opened(owner: Owner) -> tuple[Settlement, Loaded]:
+    config = owner.store.settings.root / "config"
+    settlement = Settlement(owner.store, config, PowerCutDisk(config))
+    settlement.add_queue(*WAITING)
+    return settlement, settlement.load({})
+
+
+def take_in(settlement: Settlement) -> None:
+    while (found := settlement.new_entries(WAITING)) is not None:
+        settlement.queue(*WAITING).take_in(*found)
+
+
+def settle(owner: Owner, settlement: Settlement, source: int, body: bytes = b"done") -> int:
+    """Append a record made out of the one at `source`; returns its physical offset."""
+    frame = encode_record(
+        Record(
+            topic=b"D",
+            body=body,
+            born_host=BORN_HOST,
+            store_host=NO_HOST,
+            prepared_transaction_offset=named_source(source),
+        )
+    )
+    made = owner.store.append("D", 0, frame, [len(frame)], owner.clock.time_ms, made_here=True)
+    assert settlement.queue(*WAITING).settle([source]) == 1
+    return made.first_physical_offset
+
+
+def write_snapshot(owner: Owner, settlement: Settlement) -> None:
+    owner.write_point()
+    captured = settlement.capture()
+    assert captured.snapshot.covered_end <= owner.store.durable_end
+    settlement.write(captured)
+
+
+def pending(settlement: Settlement) -> list[int]:
+    return settlement.queue(*WAITING).pending().positions.tolist()
+
+
+@pytest.fixture
+def owner(tmp_path: Path):  # type: ignore[no-untyped-def]
+    owner = Owner(settings(tmp_path / "store"))
+    yield owner
+    owner.store.close()
+
+
+def test_a_producer_cannot_name_a_source(owner: Owner) -> None:
+    for count in (1, 40):
+        frame = encode_record(
+            Record(topic=b"T", born_host=BORN_HOST, prepared_transaction_offset=named_source(0))
+        )
+        with pytest.raises(BatchError) as refused:
+            owner.store.append("T", 0, frame * count, [len(frame)] * count, 1)
+        assert refused.value.reason is BatchFault.SOURCE
+
+
+def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
+    owner: Owner, tmp_path: Path
+) -> None:
+    settlement, _ = opened(owner)
+    positions = [owner.append("W").first_physical_offset for _ in range(30)]
+    take_in(settlement)
+    for source in positions[::3]:
+        settle(owner, settlement, source)
+    again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
+    found, loaded = opened(again)
+    assert pending(found) == [p for i, p in enumerate(positions) if i % 3]
+    assert loaded.log_bytes_read > 0
+    assert "no snapshot" in loaded.rebuilt_because
+    again.store.close()
+
+
+def test_the_record_at_offset_zero_can_be_settled(owner: Owner, tmp_path: Path) -> None:
+    settlement, _ = opened(owner)
+    assert owner.append("W").first_physical_offset == 0
+    take_in(settlement)
+    settle(owner, settlement, 0)
+    owner.append("W")
+    again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
+    assert 0 not in pending(opened(again)[0])
+    again.store.close()
+
+
+def test_a_snapshot_spares_the_log_before_it(owner: Owner, tmp_path: Path) -> None:
+    settlement, _ = opened(owner)
+    for _ in range(50):
+        owner.append("T", bodies=[bytes(300)])
+        owner.append("W")
+    take_in(settlement)
+    write_snapshot(owner, settlement)
+    late = owner.append("W").first_physical_offset
+    settle(owner, settlement, pending(settlement)[7])
+    take_in(settlement)
+    again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
+    found, loaded = opened(again)
+    assert loaded.rebuilt_because == ""
+    assert loaded.log_bytes_read < 1000
+    assert pending(found) == pending(settlement)
+    assert late in pending(found)
+    again.store.close()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "other history", "longer log"])
+def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
+    damage: str, owner: Owner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settlement, _ = opened(owner)
+    for _ in range(10):
+        owner.append("W")
+    take_in(settlement)
+    settle(owner, settlement, pending(settlement)[4])
+    write_snapshot(owner, settlement)
+    expected = pending(settlement)
+    copy = crashed_copy(owner.store.settings.root, tmp_path / "copy")
+    file = copy / "config" / SNAPSHOT_FILE
+    raw = bytearray(file.read_bytes())
+    if damage == "flipped":
+        raw[50] ^= 1
+    if damage == "cut":
+        raw = raw[:-9]
+    if damage in ("other history", "longer log"):
+        raw[8 if damage == "other history" else 26] ^= 255
+        raw[-4:] = zlib.crc32(raw[:-4]).to_bytes(4, "little")
+        decode_snapshot(bytes(raw))
+    file.write_bytes(raw)
+    again = Owner(settings(copy))
+    found, loaded = opened(again)
+    assert loaded.rebuilt_because
+    assert "worked out" in caplog.text
+    assert pending(found) == expected
+    again.store.close()
+
+
+def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
+    settlement, _ = opened(owner)
+    first = owner.append_durably("W").first_physical_offset
+    take_in(settlement)
+    settle(owner, settlement, first)
+    settlement.capture_if_due(1000.0)
+    end = owner.store.appended_end
+    if owner.store.durable_end < end:
+        assert settlement.take_durable() is None
+    owner.confirm(end)
+    captured = settlement.take_durable()
+    assert captured is not None
+    assert captured.snapshot.covered_end == end
+    assert settlement.take_durable() is None
+    settlement.capture_if_due(2000.0)
+    assert settlement.take_durable() is None, "nothing has changed since"
+    owner.store.close()
+
+
+def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_its_record(
+    tmp_path: Path,
+) -> None:
+    print("seed", SEED)
+    choose = random.Random(SEED)
+    for turn in range(6):
+        root = tmp_path / str(turn)
+        disk = PowerCutDisk(root)
+        owner = Owner(settings(root, flush=Flush.SYNC), disk)
+        settlement = Settlement(owner.store, root / "config", disk)
+        settlement.add_queue(*WAITING)
+        settlement.load({})
+        acknowledged: list[int] = []
+        for _ in range(choose.randrange(5, 60)):
+            appended = owner.append("W")
+            if choose.random() < 0.8:
+                owner.confirm(appended.end_offset)
+                acknowledged.append(appended.first_physical_offset)
+            take_in(settlement)
+            waiting = pending(settlement)
+            if waiting and choose.random() < 0.6:
+                settle(owner, settlement, choose.choice(waiting))
+            settlement.capture_if_due(choose.random() * 1e6)
+            if (captured := settlement.take_durable()) is not None:
+                settlement.write(captured)
+        disk.cut(tmp_path / f"{turn} cut", choose)
+        after = Owner(settings(tmp_path / f"{turn} cut", flush=Flush.SYNC))
+        found, _ = opened(after)
+        made_of = set()
+        position = 0
+        while position < after.store.visible_end:
+            chunk = after.store.read_log(position)
+            made_of |= set(sources_of(chunk.frames, chunk.records)[1].tolist())
+            position = chunk.next_offset
+        waits = set(pending(found))
+        assert not waits & made_of
+        assert set(acknowledged) <= waits | made_of
+        after.store.close()
+        owner.store.close()
