@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from rockoon_broker.appends import Placed
+from rockoon_broker.sequences.ledger import Run
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import broker_pb2
 
@@ -16,6 +17,10 @@ UNANSWERED_MAX = 64
 
 def reply_to(request_id: int, placed: Placed, store_host: bytes) -> broker_pb2.AppendReply:
     """The answer to a batch that is durable."""
+    if placed.runs:
+        first, *more = map(_where, placed.runs)
+        first.more.extend(more)
+        return broker_pb2.AppendReply(request_id=request_id, appended=first)
     appended = placed.appended
     return broker_pb2.AppendReply(
         request_id=request_id,
@@ -26,6 +31,16 @@ def reply_to(request_id: int, placed: Placed, store_host: bytes) -> broker_pb2.A
             store_timestamp_ms=appended.store_timestamp_ms,
             store_host=store_host,
         ),
+    )
+
+
+def _where(run: Run) -> broker_pb2.Appended:
+    return broker_pb2.Appended(
+        first_queue_offset=run.first_queue_offset,
+        first_physical_offset=run.first_physical_offset,
+        messages=run.messages,
+        store_timestamp_ms=run.store_timestamp_ms,
+        store_host=run.store_host,
     )
 
 

@@ -4,23 +4,29 @@ Invariants:
 1. Placing a batch and noting who waits for it happen without a pause in between, so `_pending` is
    in the order of the log and one sync answers a prefix of it.
 2. Nobody is answered by a sync that failed, nor afterwards.
+3. What an idempotent producer's batch lacks is looked up, appended and noted without a pause in
+   between: of two repeats on two streams the second finds the first, synced or not.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.clock import Clock
+from rockoon_broker.sequences.ledger import Run, Runs, SequencedBatch, SequenceLedger
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
 from rockoon_format.batch import BatchError, BatchFault
+from rockoon_format.record import RECORD_BYTES_MIN, encode_host
+from rockoon_format.sequences import first_without_sequence
 from rockoon_proto.errors import (
     BodyTooLarge,
+    InvalidArgument,
     InvalidTopicName,
     MalformedBatch,
     NotReady,
@@ -49,6 +55,8 @@ class Placed:
     durable: "asyncio.Future[RockoonError | None] | None"
     """Done when the batch is as durable as was promised; None when it is already. The result is
     None, or why it never will be."""
+    runs: Runs = ()
+    """Of a repeat only: where all of the batch went, `appended` being the last of it."""
 
 
 class Appends:
@@ -57,6 +65,7 @@ class Appends:
     Args:
         store: open.
         limits: of one batch.
+        sequences: what idempotent producers have sent.
         clock: store timestamps.
         waits_for_sync: whether an answer has to wait for a sync (flush = sync).
         arrived: called for each queue that has new messages for its readers.
@@ -66,6 +75,7 @@ class Appends:
         self,
         store: Store,
         limits: AppendLimits,
+        sequences: SequenceLedger,
         clock: Clock,
         *,
         waits_for_sync: bool,
@@ -73,8 +83,10 @@ class Appends:
     ) -> None:
         self._store = store
         self._limits = limits
+        self._sequences = sequences
         self._clock = clock
         self._waits_for_sync = waits_for_sync
+        self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
         # End of each batch that waits for a sync, and who waits.
         self._pending: deque[tuple[int, asyncio.Future[RockoonError | None]]] = deque()
@@ -92,6 +104,7 @@ class Appends:
         frames: bytes,
         lengths: bytes,
         check: Callable[[], None],
+        sequenced: SequencedBatch | None = None,
     ) -> Placed:
         """Put a batch into the log; waits only while too much is unsynced.
 
@@ -103,14 +116,19 @@ class Appends:
             lengths: their sizes, packed little-endian u32.
             check: raises when the queue may not be written. Asked again after every wait: what is
                 appended to a topic deleted meanwhile would come back with the next of its name.
+            sequenced: of an idempotent producer: only what is not stored yet is appended.
 
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
         """
         sizes = self._check(frames, lengths)
+        if sequenced is not None:
+            check_sequences(sequenced, frames, sizes)
         while True:
             check()
             try:
+                if sequenced is not None:
+                    return self._place_once(sequenced, topic, queue_id, frames, sizes)
                 return self._place(topic, queue_id, frames, sizes)
             except store_errors.StoreBusy:
                 self._room.clear()
@@ -181,9 +199,69 @@ class Appends:
         self._pending.append((appended.end_offset, durable))
         return Placed(appended, durable)
 
+    def _place_once(
+        self,
+        sequenced: SequencedBatch,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        sizes: NDArray[np.uint32],
+    ) -> Placed:
+        """Append what is not stored yet of a batch."""
+        if self._failure is not None:
+            raise self._failure
+        runs = self._sequences.stored(sequenced, len(sizes), self._clock.now_ms())
+        stored = sum(run.messages for run in runs)
+        if stored == len(sizes):
+            return self._placed_before(runs)
+        if stored:
+            frames, sizes = frames[int(sizes[:stored].sum()) :], sizes[stored:]
+        placed = self._place(topic, queue_id, frames, sizes)
+        run = Run(
+            first_sequence=sequenced.first_sequence + stored,
+            messages=placed.appended.count,
+            first_queue_offset=placed.appended.first_queue_offset,
+            first_physical_offset=placed.appended.first_physical_offset,
+            store_timestamp_ms=placed.appended.store_timestamp_ms,
+            store_host=self._store_host,
+        )
+        self._sequences.note(sequenced.key, run)
+        return replace(placed, runs=(*runs, run)) if runs else placed
+
+    def _placed_before(self, runs: Runs) -> Placed:
+        """A batch that is in the log, and durable when all that is in the log now is."""
+        last = runs[-1]
+        appended = Appended(
+            first_queue_offset=last.first_queue_offset,
+            first_physical_offset=last.first_physical_offset,
+            end_offset=self._store.appended_end,
+            count=last.messages,
+            store_timestamp_ms=last.store_timestamp_ms,
+        )
+        if not self._pending:
+            return Placed(appended, None, runs)
+        durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
+        self._pending.append((self._pending[-1][0], durable))
+        return Placed(appended, durable, runs)
+
     def _refusal(self, failure: BatchError) -> RockoonError:
         if failure.reason is BatchFault.BODY_TOO_LARGE:
             return BodyTooLarge(index=failure.index, limit=self._limits.body_bytes_max)
         if failure.reason is BatchFault.PROPERTIES_TOO_LARGE:
             return PropertiesTooLarge(index=failure.index, limit=self._limits.properties_bytes_max)
         return MalformedBatch(index=failure.index, reason=str(failure).partition(": ")[2])
+
+
+def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.uint32]) -> None:
+    """Raise unless the records say the same of themselves: a later start goes by what they say."""
+    if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.int64)) != len(frames):
+        raise MalformedBatch(index=0, reason="record lengths do not add up")
+    try:
+        wrong = first_without_sequence(
+            frames, sizes, sequenced.key.producer_id, sequenced.first_sequence
+        )
+    except ValueError as failure:
+        raise InvalidArgument(reason=str(failure)) from failure
+    if wrong is not None:
+        number = sequenced.first_sequence + wrong
+        raise MalformedBatch(index=wrong, reason=f"it does not end with sequence {number}")

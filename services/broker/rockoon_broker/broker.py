@@ -18,6 +18,8 @@ from rockoon_broker.long_poll import WaitingPulls
 from rockoon_broker.pulls import Pulled, Pulls, PullWish
 from rockoon_broker.retries import GroupRules
 from rockoon_broker.routes import change_from_wire
+from rockoon_broker.sequences.ledger import SequencedBatch
+from rockoon_broker.sequences.memory import SequenceMemory
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
@@ -50,6 +52,7 @@ class Broker:
 
     Attributes:
         store: the log.
+        sequences: what idempotent producers have sent.
         table: the topics served now; replaced as a whole, by `apply` alone.
         routes: who keeps the table in step.
         nameservers: whom to ask.
@@ -61,6 +64,7 @@ class Broker:
         self,
         settings: BrokerSettings,
         store: Store,
+        sequences: SequenceMemory,
         topic_file: TopicFile,
         nameservers: Nameservers,
         clock: Clock,
@@ -69,6 +73,7 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.store = store
+        self.sequences = sequences
         self.table = topic_file.read()
         self.nameservers = nameservers
         self.group_rules = GroupRules()
@@ -86,6 +91,7 @@ class Broker:
                 body_bytes_max=settings.body_bytes_max,
                 properties_bytes_max=settings.properties_bytes_max,
             ),
+            sequences.ledger,
             clock,
             waits_for_sync=settings.flush == "sync",
             arrived=self._waiting.arrived,
@@ -149,7 +155,17 @@ class Broker:
         )
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            broker = cls(settings, store, topic_file, nameservers, clock, disk, recovery_seconds)
+            sequences = await asyncio.to_thread(
+                SequenceMemory.recall,
+                store,
+                settings.store_path / CONFIG_DIRECTORY,
+                disk,
+                clock,
+                settings.for_sequences(),
+            )
+            broker = cls(
+                settings, store, sequences, topic_file, nameservers, clock, disk, recovery_seconds
+            )
         except BaseException:
             store.close()
             raise
@@ -159,7 +175,14 @@ class Broker:
     # What a topic is good for.
 
     async def append(
-        self, topic: str, queue_id: int, frames: bytes, lengths: bytes, route_revision: int
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        lengths: bytes,
+        route_revision: int,
+        *,
+        sequenced: SequencedBatch | None = None,
     ) -> Placed:
         """Put a batch into the log; see `Appends.place`."""
         await self.catch_up([(topic, queue_id)], route_revision)
@@ -174,7 +197,7 @@ class Broker:
             if not self.served(topic, queue_id).writable:
                 raise TopicNotWritable(topic=topic)
 
-        return await self.appends.place(topic, queue_id, frames, lengths, check)
+        return await self.appends.place(topic, queue_id, frames, lengths, check, sequenced)
 
     async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
         """Messages of a queue; see `Pulls.pull`."""
@@ -249,6 +272,7 @@ class Broker:
                 for topic in planned.drop:
                     log.info("topic %s was deleted: dropping its messages", topic)
                     self.store.drop_topic(topic)
+                    self.sequences.ledger.drop_topic(topic)
                 if planned.changed or self._revision_is_stale(planned.table):
                     await asyncio.to_thread(self._write, planned.table)
                 break

@@ -70,6 +70,7 @@ async def serve(
                 loops = [
                     tasks.create_task(broker.run_ticks(), name="store-ticks"),
                     tasks.create_task(broker.routes.run(stop), name="route-follower"),
+                    tasks.create_task(broker.sequences.run(), name="producer-sequences"),
                 ]
                 await at_most(settings.first_routes_seconds_max, broker.routes.settled.wait())
                 service.serve(broker)
@@ -198,7 +199,10 @@ async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> No
 
 
 def close_store(broker: Broker, stop: Stop) -> None:
+    sequences = broker.sequences.snapshot()
     try:
         broker.store.close()
     except StoreError as failure:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
+    else:
+        broker.sequences.write_last(sequences)

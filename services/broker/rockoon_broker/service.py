@@ -18,6 +18,8 @@ from rockoon_broker.expressions import expression_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.queue_states import OFFSET_MAX, queue_states
 from rockoon_broker.send_back import SendBacks
+from rockoon_broker.sequences.ledger import SequencedBatch, SequenceKey
+from rockoon_broker.sequences.replay import takes_sequences
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading import Boundary, GetResult, GetStatus
 from rockoon_broker.turns import in_turns
@@ -169,6 +171,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             request.frames,
             request.record_lengths,
             request.route_revision,
+            sequenced=sequenced_batch(request) if request.producer_id else None,
         )
 
     async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
@@ -258,6 +261,16 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         described.messages_sent_back = self._send_backs.messages_returned
         described.messages_dead = self._send_backs.messages_dead
         return described
+
+
+def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
+    """What an idempotent producer says of its batch."""
+    if request.handling != broker_pb2.ORDINARY:
+        raise InvalidArgument(reason="delayed and half messages have no sequence numbers")
+    if not takes_sequences(request.topic):
+        raise InvalidArgument(reason=f"messages of {request.topic!r} have no sequence numbers")
+    key = SequenceKey(request.producer_id, request.topic, request.queue_id)
+    return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
 
 
 def check_offset(offset: int) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.sequences.ledger import MemoryLimits
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_runtime.settings import SettingsError, setting
 
@@ -80,6 +81,16 @@ class BrokerSettings:
         None, "RAM assumed by the rule `first message still in memory`; by default the machine's"
     )
 
+    producer_memory_hours: float = setting(
+        24.0, "how long an idempotent producer is remembered that sends nothing", minimum=0.1
+    )
+    producer_sequences_max: int = setting(
+        10_000,
+        "idempotent producers remembered, counted once for each queue; the oldest go first",
+        minimum=1,
+        maximum=1_000_000,
+    )
+
     waiting_pulls_max: int = setting(
         10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
     )
@@ -92,6 +103,11 @@ class BrokerSettings:
     drain_seconds_max: float = setting(
         5.0, "how long calls in flight may take when the broker stops", minimum=0
     )
+
+    def for_sequences(self) -> MemoryLimits:
+        """What is remembered of idempotent producers."""
+        memory_ms = int(self.producer_memory_hours * 3_600_000)
+        return MemoryLimits(self.producer_sequences_max, memory_ms)
 
     def for_store(self, store_host: tuple[str, int]) -> StoreSettings:
         """The store's part.

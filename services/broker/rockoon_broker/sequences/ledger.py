@@ -1,0 +1,211 @@
+"""What a broker remembers of idempotent producers: which sequence numbers it has, and where.
+
+Pure: no clock, log or disk.
+
+Invariants:
+1. A run's messages are neighbours in their queue and in the log, and of one batch. Runs of one
+   sequence follow one another without gaps; the last ends where the next number is expected.
+2. Of each sequence the last RUNS_MAX runs are kept, and of the sequences the `sequences_max` that
+   were used last. Every sequence forgotten was last used at `forgotten_until_ms` or before.
+3. Sequences stand in the order in which they were last used, so the oldest is always the first.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
+from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
+
+RUNS_MAX = 8
+"""A batch has one run, or two when a crash has cut it. A sender that keeps more batches of one
+queue in flight than this may be refused a repeat of the oldest."""
+REPEAT_MARGIN_MS = 60_000
+"""How much older than its request says a repeat is taken to be: it may have been on its way."""
+
+
+class SequenceKey(NamedTuple):
+    """Whose numbers they are: every producer counts for each queue by itself."""
+
+    producer_id: int
+    topic: str
+    queue_id: int
+
+
+class Run(NamedTuple):
+    """Messages of one batch that were stored together."""
+
+    first_sequence: int
+    messages: int
+    first_queue_offset: int
+    first_physical_offset: int
+    store_timestamp_ms: int
+    store_host: bytes
+
+    @property
+    def end(self) -> int:
+        return self.first_sequence + self.messages
+
+
+Runs = tuple[Run, ...]
+"""The newest runs of one sequence, at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequencedBatch:
+    """What an idempotent producer says of a batch."""
+
+    key: SequenceKey
+    first_sequence: int
+    first_sent_ms_ago: int
+    """How long ago it was first sent; 0 when this is the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """How much is remembered."""
+
+    sequences_max: int
+    """Sequences, one for each producer and queue."""
+    memory_ms: int
+    """How long one is remembered that is not used."""
+
+
+class SequenceLedger:
+    """The sequences of all producers.
+
+    Args:
+        limits: how much is remembered.
+        sequences: what a snapshot holds, the least recently used first.
+        forgotten_until_ms: the snapshot's.
+    """
+
+    def __init__(
+        self,
+        limits: MemoryLimits,
+        sequences: Mapping[SequenceKey, Runs] | None = None,
+        forgotten_until_ms: int = 0,
+    ) -> None:
+        self._limits = limits
+        self._sequences = dict(sequences or {})
+        self.forgotten_until_ms = forgotten_until_ms
+        """Store time of the newest message of a sequence that was forgotten, 0 if none was."""
+        self.changes = 0
+        """Grows whenever there is something new to write down."""
+        self._bound()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def copy(self) -> dict[SequenceKey, Runs]:
+        """The sequences of this moment, the least recently used first; cheap, and the caller's."""
+        return self._sequences.copy()
+
+    def stored(self, batch: SequencedBatch, messages: int, now_ms: int) -> Runs:
+        """Which messages of a batch are stored already.
+
+        Args:
+            batch: what its sender says.
+            messages: how many it has.
+            now_ms: epoch milliseconds.
+
+        Returns:
+            Where they went, from the batch's first message on; the rest is to be appended now.
+            Nothing for a new batch.
+
+        Raises:
+            InvalidArgument: the numbers are out of bounds, or a repeat is cut another way.
+            SequenceGap: messages are missing before it.
+            SequenceUnknown: it could be stored, and that, or where, is forgotten.
+        """
+        first = batch.first_sequence
+        if not 0 <= first <= SEQUENCE_MAX - messages or messages > BATCH_MESSAGES_MAX:
+            raise InvalidArgument(reason=f"{messages} messages with sequence {first}")
+        runs = self._sequences.get(batch.key)
+        if runs is None:
+            self._check_new(batch, now_ms)
+            return ()
+        expected = runs[-1].end
+        if first == expected:
+            return ()
+        if first > expected:
+            raise SequenceGap(
+                topic=batch.key.topic,
+                queue=batch.key.queue_id,
+                sequence=first,
+                expected=expected,
+            )
+        if first < runs[0].first_sequence:
+            raise _unknown(batch, f"batches before sequence {runs[0].first_sequence}")
+        end = first + messages
+        found = [run for run in runs if first < run.end and run.first_sequence < end]
+        if found[0].first_sequence != first:
+            reason = f"a batch with sequence {found[0].first_sequence} is sent again from {first}"
+            raise InvalidArgument(reason=reason)
+        found[-1] = found[-1]._replace(messages=min(found[-1].end, end) - found[-1].first_sequence)
+        return tuple(found)
+
+    def note(self, key: SequenceKey, run: Run) -> None:
+        """Take note of messages in the log, in its order.
+
+        Those that are known are passed over. A run that does not continue its sequence begins it
+        anew: what was between is not in the log any more.
+        """
+        runs = self._sequences.get(key, ())
+        if runs and run.end <= runs[-1].end:
+            return
+        continues = bool(runs) and run.first_sequence == runs[-1].end
+        self._sequences.pop(key, None)
+        self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
+        self.changes += 1
+        self._bound()
+
+    def drop_topic(self, topic: str) -> None:
+        """A topic was deleted: what was stored in it is as if it had never been."""
+        self.drop([key for key in self._sequences if key.topic == topic])
+
+    def drop(self, keys: Collection[SequenceKey]) -> None:
+        """These sequences' messages went with their topics."""
+        for key in keys:
+            self._sequences.pop(key, None)
+        self.changes += bool(keys)
+
+    def forget(self, now_ms: int) -> None:
+        """Forget what was not used for too long; costs what it forgets."""
+        while self._sequences:
+            key = next(iter(self._sequences))
+            if self._sequences[key][-1].store_timestamp_ms > now_ms - self._limits.memory_ms:
+                return
+            self._forget(key)
+
+    def forgotten(self, until_ms: int) -> None:
+        """Messages stored until then may be unknown here: the log does not hold them any more."""
+        if until_ms > self.forgotten_until_ms:
+            self.forgotten_until_ms = until_ms
+            self.changes += 1
+
+    def _check_new(self, batch: SequencedBatch, now_ms: int) -> None:
+        if batch.first_sequence:
+            raise _unknown(batch, "this producer's messages to the queue")
+        repeated = batch.first_sent_ms_ago > 0
+        sent_ms = now_ms - batch.first_sent_ms_ago - REPEAT_MARGIN_MS
+        if repeated and sent_ms <= self.forgotten_until_ms:
+            raise _unknown(batch, "producers of that time")
+
+    def _bound(self) -> None:
+        while len(self._sequences) > self._limits.sequences_max:
+            self._forget(next(iter(self._sequences)))
+
+    def _forget(self, key: SequenceKey) -> None:
+        runs = self._sequences.pop(key)
+        self.forgotten_until_ms = max(self.forgotten_until_ms, runs[-1].store_timestamp_ms)
+        self.changes += 1
+
+
+def _unknown(batch: SequencedBatch, what: str) -> SequenceUnknown:
+    return SequenceUnknown(
+        topic=batch.key.topic,
+        queue=batch.key.queue_id,
+        sequence=batch.first_sequence,
+        what=what,
+    )
