@@ -7,6 +7,7 @@ from rockoon.delivery import DeliveryStatistics
 from rockoon.errors import RockoonError
 from rockoon.process_queue import Limit
 from rockoon.reading import PullStatistics, Reading
+from rockoon.retry import RetryStatistics
 from rockoon.start import Start
 
 
@@ -16,6 +17,7 @@ class ConsumerStatistics:
 
     pulls: PullStatistics
     delivery: DeliveryStatistics
+    retries: RetryStatistics = field(default_factory=RetryStatistics)
     rebalances: int = 0
     """Times the allocation was worked out."""
     queues_gained: int = 0

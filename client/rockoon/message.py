@@ -18,6 +18,7 @@ from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import is_dlq_topic, is_retry_topic
 from rockoon_format.properties import (
+    PROPERTY_FAILURE,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     decode,
@@ -288,6 +289,21 @@ class Message:
     def reconsume_times(self) -> int:
         """How often a listener has failed on it before."""
         return int(self._batch.columns.reconsume_times[self._index])
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is: 1, and one more each time it came back from the retry topic."""
+        return self.reconsume_times + 1
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed last, as the consumer said that sent it back; None if none did."""
+        return self.properties.get(PROPERTY_FAILURE)
+
+    @property
+    def record(self) -> bytes:
+        """The whole record as the broker stores it."""
+        return self._batch.columns.frame(self._index)
 
     @property
     def stored_bytes(self) -> int:

@@ -7,6 +7,7 @@ their beginning.
 
     kept progress of this very queue, within [min, max]     COMMITTED, where it is
     kept progress that does not fit                         by the group's out-of-range policy
+    nothing kept, a retry topic                             RETRY_TOPIC, at the oldest message
     nothing kept, the queue is new to this reader           NEW_QUEUE, at the oldest message
     nothing kept, the queue is older                        by the start policy
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from rockoon.errors import InvalidOffset, OffsetBeyondEnd
 from rockoon.message import MessageQueue
 from rockoon.start import ConsumeFrom, Start
+from rockoon_format.names import is_retry_topic
 from rockoon_proto.v1 import nameserver_pb2 as wire
 
 BIRTH_UNKNOWN = 0
@@ -70,7 +72,8 @@ def effective_policy(group: wire.GroupConfig, reader: ConsumeFrom) -> ConsumeFro
 
 def needs_policy(facts: QueueFacts) -> bool:
     """Whether `decide` needs the offset that the start policy means."""
-    return facts.kept is None and facts.birth <= facts.since
+    is_new = facts.birth > facts.since or is_retry_topic(facts.queue.topic)
+    return facts.kept is None and not is_new
 
 
 def decide(
@@ -97,6 +100,9 @@ def decide(
             return _above_max(facts, kept.offset, group)
         text = f"goes on at the kept offset {kept.offset} of {_span(facts)}"
         return Start(facts.queue, kept.offset, "COMMITTED", text)
+    if is_retry_topic(facts.queue.topic):
+        text = f"starts at {facts.min_offset}: all that is in a retry topic failed in this group"
+        return Start(facts.queue, facts.min_offset, "RETRY_TOPIC", text)
     if facts.birth > facts.since:
         text = (
             f"starts at {facts.min_offset}: the queue was born at revision {facts.birth}, after "

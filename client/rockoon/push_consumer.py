@@ -39,10 +39,16 @@ from rockoon.offset_store import OffsetStore, Persisted
 from rockoon.process_queue import FlowLimits
 from rockoon.pulling import PullLimits
 from rockoon.reading import PullStatistics, Reading
-from rockoon.redelivery import LocalRedelivery, Redelivery
+from rockoon.redelivery import Redelivery
+from rockoon.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.start import ConsumeFrom, Start
-from rockoon.subscription import Subscription
-from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+from rockoon.subscription import ALL, Subscription
+from rockoon_format.names import retry_topic
+from rockoon_proto.v1.nameserver_pb2 import (
+    GROUP_RETRY,
+    ProvideGroupTopicRequest,
+    SubscribeRequest,
+)
 
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
 
@@ -83,7 +89,11 @@ class PushConsumer:
             its result is not heard any more once its messages are safe elsewhere.
         allocation: how members share the queues; must be the same on all members.
         member_id: unique in the group; by default made of the cluster object's client id.
-        redelivery: what becomes of messages that failed.
+        redelivery: what becomes of messages that failed. A `RetryPolicy`: they go back to the
+            broker, and come again from the group's retry topic, which is read beside
+            `subscriptions`, or are dead letters after 16 times; the default of clustering
+            consumers. A `LocalRedelivery`: delivered again by this consumer until they succeed.
+            Broadcasting consumers do that 16 times by default, then drop the message.
         pull_limits: size of one pull, and how long a broker may hold it.
         flow_limits: how much one queue may hold.
         commit_seconds: time between commits.
@@ -113,7 +123,7 @@ class PushConsumer:
         consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
         allocation: AllocationStrategy = AVERAGE,
         member_id: str | None = None,
-        redelivery: Redelivery | None = None,
+        redelivery: Redelivery | RetryPolicy | None = None,
         pull_limits: PullLimits | None = None,
         flow_limits: FlowLimits | None = None,
         commit_seconds: float = 5.0,
@@ -135,9 +145,14 @@ class PushConsumer:
         self._mode = mode_named(mode)
         self.member_id = member_id_of(cluster, group, self._mode, member_id)
         self._cluster = cluster
+        retries = RetryStatistics()
+        chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)
+        # In order nothing is sent back to come again: a message waits in its queue.
+        reads_retries = isinstance(chosen, RetryTopic) and not orderly
+        self._retry_topic = retry_topic(group) if reads_retries else None
+        texts = {**({self._retry_topic: ALL} if self._retry_topic else {}), **subscriptions}
         self._subscriptions = {
-            topic: Subscription.parse(topic, subscriptions[topic])
-            for topic in sorted(subscriptions)
+            topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)
         }
         self._commit_seconds = commit_seconds
         self._drain_seconds = drain_seconds
@@ -157,11 +172,11 @@ class PushConsumer:
             handler,
             concurrency=concurrency,
             batch_max=batch_max,
-            redelivery=redelivery or LocalRedelivery(),
+            redelivery=chosen,
             order=Order(suspend_seconds, attempts_max) if orderly else None,
             timeout_seconds=consume_timeout_seconds,
         )
-        self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics)
+        self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
         self._assignment = Assignment(
             cluster,
             group,
@@ -222,16 +237,13 @@ class PushConsumer:
         self._cluster.adopt(self)
         try:
             for topic in self._subscriptions:
-                await self._cluster.route(topic)
-                reply = await self._cluster.call_nameserver(
-                    "Subscribe",
-                    SubscribeRequest(
-                        group=self.group, topic=topic, create_group=self._create_group
-                    ),
-                )
-                self._assignment.route_revision = max(
-                    self._assignment.route_revision, reply.revision
-                )
+                if topic != self._retry_topic:
+                    await self._subscribe(topic)
+            if self._retry_topic:
+                # Last: there is none before there is the group.
+                request = ProvideGroupTopicRequest(group=self.group, topic=GROUP_RETRY)
+                provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
+                await self._subscribe(self._retry_topic, provided.revision)
             await self._store.load()
             await self._join()
         except BaseException:
@@ -249,6 +261,14 @@ class PushConsumer:
             **({} if self._orderly else {"timeouts": self._delivery.watch_overdue}),
         }.items():
             self._tasks.append(self._start_task(work, name))
+
+    async def _subscribe(self, topic: str, min_revision: int = 0) -> None:
+        await self._cluster.route(topic, min_revision)
+        reply = await self._cluster.call_nameserver(
+            "Subscribe",
+            SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
+        )
+        self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
 
     def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         return self._cluster.tasks.create_task(

@@ -164,11 +164,14 @@ class Columns:
             return [properties.get(name) for properties in self.properties]
         return [find_value(raw, name) for raw in self.properties_bytes]
 
+    def frame(self, index: int) -> bytes:
+        """Return one record's bytes."""
+        start = int(self._parts.starts[index])
+        return self._frames[start : start + int(self.lengths[index])]
+
     def record(self, index: int) -> Record:
         """Return one record with all its fields, its CRC not checked."""
-        start = int(self._parts.starts[index])
-        end = start + int(self.lengths[index])
-        return decode_record(memoryview(self._frames)[start:end], check_crc=False)
+        return decode_record(self.frame(index), check_crc=False)
 
 
 def decode_columns(frames: Buffer, lengths: ArrayLike | None = None) -> Columns:

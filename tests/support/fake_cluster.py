@@ -8,7 +8,7 @@ what they were asked. Where the real services refine an answer, tests belong on 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +18,9 @@ from grpc import aio
 from rockoon.changes import Changes
 from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
-from rockoon_format.properties import encode
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.names import dlq_topic, retry_topic
+from rockoon_format.properties import decode, encode
 from rockoon_format.record import Record, decode_record, encode_host, encode_record
 from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as broker_wire
@@ -67,8 +69,9 @@ class Listener:
 class FakeNameserver(NameServerServicer):
     """Routes in memory; each change is told to watchers as a whole snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: "FakeCluster") -> None:
         self.listener = Listener(add_NameServerServicer_to_server, self)
+        self.cluster = cluster
         self.revision = 1
         self.changes = Changes()
         self.nodes: dict[str, route_wire.Node] = {}
@@ -125,6 +128,18 @@ class FakeNameserver(NameServerServicer):
             reply.groups.add(config=config, incarnation=revision)
         return reply
 
+    async def ProvideGroupTopic(self, request: Any, _: Any) -> route_wire.TopicReply:
+        if request.group not in self.groups:
+            raise errors.GroupNotFound(group=request.group)
+        is_retry = request.topic == route_wire.GROUP_RETRY
+        topic = (retry_topic if is_retry else dlq_topic)(request.group)
+        created = topic not in self.topics
+        if created:
+            self.cluster.create_topic(topic)
+        return route_wire.TopicReply(
+            topic=self.topics[topic], revision=self.revision, created=created
+        )
+
     async def Subscribe(self, request: Any, _: Any) -> route_wire.SubscribeReply:
         if request.topic not in self.topics:
             raise errors.TopicNotFound(topic=request.topic)
@@ -168,6 +183,19 @@ class FakeQueue:
         self.codes.append(tags_code(tags) if tags else 0)
         return offset
 
+    def take_back(self, original: Record, topic: str, properties: dict[str, str]) -> None:
+        record = replace(
+            original,
+            topic=topic.encode(),
+            queue_id=0,
+            queue_offset=self.max_offset,
+            physical_offset=1000 * self.max_offset,
+            properties=encode(properties),
+            reconsume_times=original.reconsume_times + 1,
+        )
+        self.frames.append(encode_record(record))
+        self.codes.append(tags_code(properties.get("TAGS", "")))
+
     def expire(self, offset: int) -> None:
         """Retention deletes what lies below an offset."""
         gone = offset - self.min_offset
@@ -184,6 +212,11 @@ class FakeBroker(BrokerServicer):
         self.queues: dict[tuple[str, int], FakeQueue] = {}
         self.appended = Changes()
         self.pulls: list[tuple[str, int, int]] = []
+        self.sent_back: list[tuple[broker_wire.SendBackRequest, broker_wire.SendBackReply]] = []
+        self.refuse_send_backs: errors.RockoonError | None = None
+        """Raised by SendBack while it is set."""
+        self.knows_originals = True
+        """False: retention has deleted them all."""
 
     def _find(self, topic: str, queue_id: int) -> FakeQueue:
         found = self.queues.get((topic, queue_id))
@@ -228,6 +261,40 @@ class FakeBroker(BrokerServicer):
         reply.next_offset = queue.min_offset + stop
         reply.frames = b"".join(found)
         reply.record_lengths = b"".join(len(frame).to_bytes(4, "little") for frame in found)
+
+    async def SendBack(self, request: Any, _: Any) -> broker_wire.SendBackReply:
+        """Retries come at once, whatever the delay; dead letters lie in the group's topic."""
+        if self.refuse_send_backs is not None:
+            raise self.refuse_send_backs
+        reply = broker_wire.SendBackReply()
+        attempts_max = request.attempts_max if request.HasField("attempts_max") else 16
+        for failed in request.messages:
+            result = reply.results.add()
+            if not failed.record and not self.knows_originals:
+                missing = errors.MessageNotFound(position=failed.queue_offset)
+                result.error.CopyFrom(missing.to_wire())
+                continue
+            frame = failed.record
+            if not frame:
+                held = self._find(failed.topic, failed.queue_id)
+                frame = held.frames[failed.queue_offset - held.min_offset]
+            original = decode_record(frame)
+            result.dead = failed.delay_level < 0 or original.reconsume_times >= attempts_max
+            result.topic = (dlq_topic if result.dead else retry_topic)(request.group)
+            result.attempts = original.reconsume_times + 1
+            kept = decode(original.properties)
+            properties = {
+                "RETRY_TOPIC": failed.topic,
+                "ORIGIN_MESSAGE_ID": encode_offset_id(HOST, failed.physical_offset),
+                **kept,
+                "ROCKOON_FAILURE": failed.failure,
+            }
+            result.origin_message_id = properties["ORIGIN_MESSAGE_ID"]
+            queue = self.queues.setdefault((result.topic, 0), FakeQueue())
+            queue.take_back(original, result.topic, properties)
+        self.sent_back.append((request, reply))
+        self.appended.note()
+        return reply
 
     async def QueueStatus(self, request: Any, _: Any) -> broker_wire.QueueStatusReply:
         reply = broker_wire.QueueStatusReply(as_of_ms=10_000)
@@ -448,7 +515,7 @@ class FakeCluster:
     """One nameserver, some brokers, one offset service."""
 
     def __init__(self, brokers: Sequence[str] = ("broker-a",)) -> None:
-        self.nameserver = FakeNameserver()
+        self.nameserver = FakeNameserver(self)
         self.brokers = {name: FakeBroker(name) for name in brokers}
         self.offset = FakeOffsetService(self)
         self._exit = AsyncExitStack()

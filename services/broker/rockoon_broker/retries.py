@@ -19,10 +19,12 @@ from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import dlq_topic, is_dlq_topic, is_retry_topic, retry_topic
 from rockoon_format.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_FAILURE,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_SEQUENCE,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
@@ -34,10 +36,6 @@ from rockoon_format.properties import (
 from rockoon_format.record import Record
 from rockoon_proto.errors import PropertiesTooLarge
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig, RouteUpdate
-
-PROPERTY_FAILURE = "ROCKOON_FAILURE"
-"""Why a message failed last, as its consumer said."""
-PROPERTY_SEQUENCE = "__SEQ"
 
 ATTEMPTS_DEFAULT = 16
 QUEUES_DEFAULT = 1
