@@ -78,7 +78,7 @@ def sliding(buffer: bytes | NDArray[np.uint8], dtype: DTypeLike) -> NDArray[Any]
     return np.ndarray((len(buffer) - item.itemsize + 1,), item, buffer=buffer, strides=(1,))
 
 
-def locate(buffer: bytes, starts: IntArray) -> Parts:
+def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     """Find the parts of the records at `starts`, each at least 91 bytes before the buffer's end."""
     prefix = sliding(buffer, PREFIX)[starts]
     sys_flags = prefix["sys_flag"]

@@ -1,0 +1,247 @@
+"""Records as Arrow columns: only those that are wanted, without Python code for each record.
+
+Columns of variable length are cut out of the file's own bytes: a binary array is laid over the
+buffer with the bounds of every wanted piece and of every gap between two, and every second item is
+taken.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from rockoon_spark.properties import Properties, cut, text
+
+from rockoon_format.frames import IntArray, Parts, locate, sliding
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rockoon_format.record import (
+    AT_BORN_HOST,
+    AT_STORE_TIMESTAMP_V4,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZSTD,
+    HOST_V4_BYTES,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION,
+    decode_host,
+)
+
+Bytes = NDArray[np.uint8]
+
+_AT_RECONSUME_TIMES_V4 = 72
+_AT_PREPARED_OFFSET_V4 = 76
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_TIME = pa.timestamp("us", tz="UTC")
+_PROPERTIES = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True)
+class LogRecords:
+    """Some records of a buffer.
+
+    Args:
+        buffer: the bytes they lie in, uint8[n], at most 2 GiB from the first to the last record.
+        base: physical offset of the buffer's first byte.
+        starts, sizes: of each record, positions in the buffer and bytes.
+        parts: where their fields are.
+        broker: name of the broker whose log it is.
+    """
+
+    buffer: Bytes
+    base: int
+    sizes: IntArray
+    parts: Parts
+    broker: str
+
+    @classmethod
+    def of(
+        cls, buffer: Bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
+    ) -> "LogRecords":
+        """Find the fields of records at `starts`; see the attributes."""
+        if len(starts):
+            first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
+            buffer, base, starts = buffer[first:behind], base + first, starts - first
+        else:
+            buffer = np.zeros(128, np.uint8)
+        return cls(buffer, base, sizes, locate(buffer, starts), broker)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def chosen(self, wanted: NDArray[np.bool_]) -> "LogRecords":
+        """Those of the records that a mask selects, bool[n]."""
+        if wanted.all():
+            return self
+        index = np.flatnonzero(wanted)
+        starts, sizes = self.parts.starts[index], self.sizes[index]
+        return LogRecords.of(self.buffer, self.base, starts, sizes, self.broker)
+
+    def prefix(self, name: str) -> IntArray:
+        """A field that stands at the same place in all records, int64[n]."""
+        column: IntArray = self.parts.prefix[name].astype(np.int64)
+        return column
+
+    @property
+    def store_timestamps_ms(self) -> IntArray:
+        """Epoch milliseconds, int64[n]."""
+        return self._gather(AT_STORE_TIMESTAMP_V4, self.parts.born_extra_bytes, ">i8")
+
+    def behind_hosts(self, at_v4: int, dtype: str) -> IntArray:
+        """A field behind both hosts, int64[n]."""
+        return self._gather(at_v4, self.parts.hosts_extra_bytes, dtype)
+
+    def _gather(self, at: int, extra: IntArray, dtype: str) -> IntArray:
+        found: IntArray = sliding(self.buffer, dtype)[self.parts.starts + at + extra]
+        return found.astype(np.int64)
+
+    def pieces(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
+        """Cut one piece out of each record, int64[n] each."""
+        return cut(self.buffer, starts, starts + lengths)
+
+    @cached_property
+    def properties(self) -> Properties:
+        """Each record's properties."""
+        lengths = np.maximum(self.parts.properties_lengths, 0)
+        return Properties(self.pieces(self.parts.properties_starts, lengths))
+
+    def topics(self) -> pa.BinaryArray:
+        """Each record's topic as it is stored."""
+        return self.pieces(self.parts.topic_starts, self.parts.topic_lengths)
+
+
+def hosts(records: LogRecords, at: IntArray, lengths: IntArray) -> pa.StringArray:
+    """Addresses as "host:port"; there are few different ones."""
+    encoded = records.pieces(at, lengths).dictionary_encode()
+    names = []
+    for raw in encoded.dictionary.to_pylist():
+        host, port = decode_host(raw)
+        names.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def _born_hosts(records: LogRecords) -> pa.StringArray:
+    extra = records.parts.born_extra_bytes
+    return hosts(records, records.parts.starts + AT_BORN_HOST, extra + HOST_V4_BYTES)
+
+
+def _store_hosts(records: LogRecords) -> pa.StringArray:
+    at, lengths = _store_host_places(records)
+    return hosts(records, at, lengths)
+
+
+def _store_host_places(records: LogRecords) -> tuple[IntArray, IntArray]:
+    parts = records.parts
+    at = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes + 8
+    return at, parts.hosts_extra_bytes - parts.born_extra_bytes + HOST_V4_BYTES
+
+
+def _message_ids(records: LogRecords) -> pa.StringArray:
+    """The offsetMsgId of each: store host and physical offset in hex."""
+    at, lengths = _store_host_places(records)
+    positions = records.prefix("physical_offset")
+    if (lengths != HOST_V4_BYTES).any():
+        raw = records.pieces(at, lengths).to_pylist()
+        return pa.array(list(map(encode_offset_id, raw, positions.tolist())), pa.string())
+    count = len(records)
+    content = np.empty((count, 16), np.uint8)
+    content[:, :8] = sliding(records.buffer, "V8")[at].view(np.uint8).reshape(count, 8)
+    content[:, 8:] = positions.astype(">i8").view(np.uint8).reshape(count, 8)
+    digits = np.empty((count, 32), np.uint8)
+    digits[:, 0::2], digits[:, 1::2] = _HEX[content >> 4], _HEX[content & 15]
+    bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(digits))
+
+
+def _bodies(records: LogRecords) -> pa.BinaryArray:
+    """Bodies as they were sent: compressed ones are unpacked."""
+    parts = records.parts
+    stored = records.pieces(parts.body_starts, np.maximum(parts.body_lengths, 0))
+    flags = records.prefix("sys_flag")
+    compressed = np.flatnonzero(flags & SYS_FLAG_COMPRESSED)
+    if not len(compressed):
+        return stored
+    bodies = stored.to_pylist()
+    for index in compressed.tolist():
+        bodies[index] = _unpacked(bodies[index], int(flags[index]) & SYS_FLAG_COMPRESSION)
+    return pa.array(bodies, pa.binary())
+
+
+def _unpacked(body: bytes, kind: int) -> bytes:
+    """A body without its compression, or as it is stored if it is not what it says."""
+    names = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+    try:
+        if kind in names:
+            with pa.input_stream(pa.py_buffer(body), compression=names[kind]) as stream:
+                unpacked: bytes = stream.read()
+                return unpacked
+        return zlib.decompress(body)
+    except (zlib.error, OSError):
+        return body
+
+
+def _times(ms: IntArray) -> pa.TimestampArray:
+    return pa.array(ms * 1000).view(_TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a log."""
+
+    type: pa.DataType
+    of: Callable[[LogRecords], pa.Array]
+
+
+def _prefix(name: str, kind: pa.DataType) -> Column:
+    return Column(kind, lambda records: pa.array(records.prefix(name)).cast(kind, safe=False))
+
+
+COLUMNS: Mapping[str, Column] = {
+    "topic": Column(pa.string(), lambda records: text(records.topics())),
+    "broker": Column(
+        pa.string(), lambda records: pa.repeat(pa.scalar(records.broker), len(records))
+    ),
+    "queue": _prefix("queue_id", pa.int32()),
+    "queue_offset": _prefix("queue_offset", pa.int64()),
+    "physical_offset": _prefix("physical_offset", pa.int64()),
+    "keys": Column(pa.string(), lambda records: records.properties.values(PROPERTY_KEYS)),
+    "tags": Column(pa.string(), lambda records: records.properties.values(PROPERTY_TAGS)),
+    "body": Column(pa.binary(), _bodies),
+    "properties": Column(_PROPERTIES, lambda records: records.properties.maps()),
+    "born_time": Column(_TIME, lambda records: _times(records.prefix("born_timestamp"))),
+    "store_time": Column(_TIME, lambda records: _times(records.store_timestamps_ms)),
+    "born_host": Column(pa.string(), _born_hosts),
+    "store_host": Column(pa.string(), _store_hosts),
+    "reconsume_times": Column(
+        pa.int32(),
+        lambda records: pa.array(records.behind_hosts(_AT_RECONSUME_TIMES_V4, ">i4")).cast(
+            pa.int32()
+        ),
+    ),
+    "prepared_offset": Column(
+        pa.int64(),
+        lambda records: pa.array(records.behind_hosts(_AT_PREPARED_OFFSET_V4, ">i8")),
+    ),
+    "flag": _prefix("flag", pa.int32()),
+    "sys_flag": _prefix("sys_flag", pa.int32()),
+    "size": Column(pa.int32(), lambda records: pa.array(records.sizes).cast(pa.int32())),
+    "message_id": Column(pa.string(), _message_ids),
+    "unique_key": Column(
+        pa.string(),
+        lambda records: records.properties.values(PROPERTY_UNIQ_KEY),
+    ),
+}
+"""Every column there is, in the order in which they come when none are named."""
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of some columns of COLUMNS."""
+    return pa.schema([pa.field(name, COLUMNS[name].type) for name in columns])
+
+
+def to_batch(records: LogRecords, columns: Sequence[str]) -> pa.RecordBatch:
+    """Some columns of records, in the order named."""
+    arrays = [COLUMNS[name].of(records) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
