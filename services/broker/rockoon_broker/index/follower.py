@@ -1,0 +1,200 @@
+"""Keeps the index behind the log, off the append path: small pieces, in another thread.
+
+The loop reads a piece of the log; a thread works out its keys and writes them; then a pause, as
+`pace` says. A disk that refuses is tried again later, from what it holds: appends and pulls never
+notice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.index.directory import IndexDirectory
+from rockoon_broker.index.entries import entries_of
+from rockoon_broker.index.key_index import KeyIndex
+from rockoon_broker.index.pace import pause_seconds
+from rockoon_broker.index.reopening import Reopening
+from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.store import Store
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 128 << 10
+CHECKPOINT_SECONDS = 10.0
+RETRY_SECONDS = 5.0
+# How far behind the log's beginning keys are looked for that an index should have and has not.
+GAP_BYTES_MAX = 64 << 20
+
+
+class IndexFollower:
+    """The task that indexes, and what queries ask it. Used by the event loop's thread.
+
+    Args:
+        store: open.
+        directory: the index's files.
+        clock: for names of files, and for how long a piece takes.
+
+    Attributes:
+        index: open once its files have been looked at; None before, and after a failure.
+    """
+
+    def __init__(self, store: Store, directory: IndexDirectory, clock: Clock) -> None:
+        self.index: KeyIndex | None = None
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        # What a start may believe: the index must not know more than the log did then.
+        self._log_end = store.recovery.log_end
+        self._waiting = 0
+        self._progress = asyncio.Condition()
+        self._wake = asyncio.Event()
+        self._complained = False
+        self._log_min = -1
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset up to which the log is in the index; 0 while it is not open."""
+        return 0 if self.index is None else self.index.position
+
+    async def run(self) -> None:
+        """Index until cancelled, or the store has ended."""
+        while True:
+            try:
+                index = await self._open()
+                await self._find_gap(index)
+                await self._follow(index)
+            except (StoreFailed, StoreClosed):
+                return
+            except OSError as failure:
+                self._complain(failure)
+                if self.index is not None:
+                    index, self.index = self.index, None
+                    await self._in_thread(index.abandon)
+                self._log_end = self._store.visible_end
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _open(self) -> KeyIndex:
+        reopening = Reopening(self._directory, self._log_end)
+        while await self._in_thread(reopening.step):
+            pass
+        for name in reopening.removed:
+            log.warning("index file %s was not as it should be: it is made anew", name)
+        assert reopening.result is not None
+        log_min = self._store.log_min_offset
+        self.index = await self._in_thread(
+            partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
+        )
+        return self.index
+
+    async def _find_gap(self, index: KeyIndex) -> None:
+        """Look whether the log has keys before the first that is in the index.
+
+        Messages without keys leave no trace in it, so only the log can tell.
+        """
+        start = position = self._store.log_min_offset
+        end = index.covered_from
+        while start <= position < min(end, start + GAP_BYTES_MAX):
+            chunk = self._store.read_log(position, min(PIECE_BYTES, end - position))
+            if chunk.next_offset <= position or await self._in_thread(
+                partial(has_keys, chunk, end)
+            ):
+                return
+            position = chunk.next_offset
+        if position >= end:
+            index.covered_from = start
+
+    async def _follow(self, index: KeyIndex) -> None:
+        seen_end = self._store.visible_end
+        checkpoint_due = self._clock.monotonic_seconds() + CHECKPOINT_SECONDS
+        while True:
+            began = self._clock.monotonic_seconds()
+            if index.position < self._store.visible_end:
+                chunk = self._store.read_log(index.position, PIECE_BYTES)
+                await self._in_thread(partial(index.take, chunk, self._clock.now_ms()))
+            now = self._clock.monotonic_seconds()
+            work_seconds = now - began
+            if now >= checkpoint_due:
+                checkpoint_due = now + CHECKPOINT_SECONDS
+                await self._in_thread(index.checkpoint)
+                self._complained = False
+            await self._clean(index)
+            end = self._store.visible_end
+            pause = pause_seconds(
+                work_seconds,
+                behind=index.position < end,
+                log_grew=end != seen_end,
+                somebody_waits=self._waiting > 0,
+            )
+            seen_end = end
+            async with self._progress:
+                self._progress.notify_all()
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds == 0:
+            await asyncio.sleep(0)
+            return
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _clean(self, index: KeyIndex) -> None:
+        """Delete files of messages that retention took."""
+        log_min = self._store.log_min_offset
+        if log_min != self._log_min:
+            self._log_min = log_min
+            for name in await self._in_thread(partial(index.remove_expired, log_min)):
+                log.info("index file %s is deleted: its messages are gone", name)
+
+    async def wait_caught_up(self, seconds: float) -> None:
+        """Wait until what the log shows now is in the index, at most so long."""
+        end = self._store.visible_end
+        self._waiting += 1
+        self._wake.set()
+        try:
+            async with asyncio.timeout(seconds), self._progress:
+                await self._progress.wait_for(lambda: self.end_offset >= end)
+        except TimeoutError:
+            return
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Checkpoint and close the files. `run` must have ended."""
+        index, self.index = self.index, None
+        if index is not None:
+            try:
+                index.close()
+            except OSError as failure:
+                log.warning("the index was not closed in order, its end is made anew: %s", failure)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Do work in a thread, and do not leave before it is done, even when cancelled."""
+        working = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait([working])
+            raise
+
+    def _full(self, timestamp_ms: int) -> None:
+        """A file is full and synced up to this store time."""
+
+    def _complain(self, failure: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            log.warning("the index by key waits for the disk: %s", failure)
+
+
+def has_keys(chunk: LogChunk, end: int) -> bool:
+    """Whether any record before a physical offset has a key."""
+    return bool((entries_of(chunk).offsets < end).any())

@@ -1,0 +1,159 @@
+"""The index of one broker: what has been added, from where to go on, and searching it.
+
+Any thread may call anything, one at a time: a lock says so. A call is short, except that a search
+walks a chain of the file that is being written while it holds the lock.
+"""
+
+import threading
+from collections.abc import Callable
+
+from rockoon_broker.index.active_file import ActiveFile
+from rockoon_broker.index.directory import IndexDirectory
+from rockoon_broker.index.entries import KeyEntries, entries_of
+from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
+from rockoon_broker.index.reopening import Resumption
+from rockoon_broker.store.log_reading import LogChunk
+
+
+class KeyIndex:
+    """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it anew.
+
+    Args:
+        directory: the files.
+        resumption: what `Reopening` found.
+        log_min_offset: where the log begins.
+        on_full: called with a file's last store time when it is full and synced, in the thread
+            that called.
+
+    Attributes:
+        position: every record of the log below this physical offset has been taken.
+        covered_from: every record from this physical offset up to `position` is in the index.
+        begins_ms: store time of its first message; None while it has none.
+        until_ms: store time of the last message taken; None before the first.
+    """
+
+    def __init__(
+        self,
+        directory: IndexDirectory,
+        resumption: Resumption,
+        log_min_offset: int,
+        on_full: Callable[[int], None],
+    ) -> None:
+        self._directory = directory
+        self._on_full = on_full
+        self._lock = threading.Lock()
+        self._active = resumption.active
+        self._last = resumption.last
+        self._keys_taken = resumption.keys_taken
+        self.position = log_min_offset
+        self.covered_from = log_min_offset
+        self.begins_ms: int | None = None
+        self.until_ms: int | None = None
+        if resumption.last is not None:
+            first = min(
+                (file.header for file in directory.files()), key=lambda each: each.begin_offset
+            )
+            self.position = resumption.last.end_offset
+            self.until_ms = resumption.last.end_timestamp_ms
+            self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
+
+    def take(self, chunk: LogChunk, now_ms: int) -> int:
+        """Add the keys of some records, those at `position`; return how many were added.
+
+        Args:
+            chunk: what the log has there.
+            now_ms: epoch milliseconds, for the name of a new file.
+
+        Raises:
+            OSError: the disk.
+        """
+        entries = entries_of(chunk)
+        with self._lock:
+            entries = self._without_taken(entries)
+            added = len(entries)
+            if added and self.begins_ms is None:
+                self.begins_ms = int(entries.timestamps_ms[0])
+            while len(entries):
+                if self._active is None:
+                    self._active = ActiveFile.create(self._directory, now_ms, self._last)
+                entries = entries.behind(self._active.add(entries))
+                if self._active.remaining == 0:
+                    self._seal(self._active)
+            self.position = chunk.next_offset
+            if chunk.records.count:
+                self.until_ms = int(chunk.records.store_timestamps_ms[-1])
+        return added
+
+    def _without_taken(self, entries: KeyEntries) -> KeyEntries:
+        """Leave out the keys that were in the index when it was opened."""
+        taken, self._keys_taken = self._keys_taken, 0
+        if not taken or self._last is None or not len(entries):
+            return entries
+        same = int((entries.offsets == self._last.end_offset).sum())
+        return entries.behind(min(taken, same))
+
+    def _seal(self, full: ActiveFile) -> None:
+        full.checkpoint()
+        full.close()
+        self._last, self._active = full.header, None
+        self._on_full(full.header.end_timestamp_ms)
+
+    def checkpoint(self) -> None:
+        """Make what was added durable.
+
+        Raises:
+            OSError: the disk.
+        """
+        with self._lock:
+            if self._active is not None:
+                self._active.checkpoint()
+
+    def remove_expired(self, log_min_offset: int) -> list[str]:
+        """Delete files whose every message is gone from the log; return their names."""
+        with self._lock:
+            keep = None if self._active is None else self._active.path
+            removed = self._directory.remove_expired(log_min_offset, keep)
+            if removed:
+                files = self._directory.files()
+                self.begins_ms = min(file.header.begin_timestamp_ms for file in files)
+        return [path.name for path in removed]
+
+    def search(self, wanted: Wanted) -> Candidates:
+        """Look for a key.
+
+        Raises:
+            OSError: the disk.
+        """
+        candidates = Candidates()
+        with self._lock:
+            files = self._directory.files()
+            active = self._active
+            if active is not None:
+                files = [file for file in files if file.path != active.path]
+                if may_hold(active.header, wanted):
+                    newest = active.newest_unit(wanted.key_hash)
+                    candidates.walk(wanted, active.header, newest, active.read_unit)
+        search_files(candidates, wanted, files, self._directory.shape, self._directory.disk)
+        return candidates
+
+    def close(self) -> None:
+        """Checkpoint and let go; the index is as if it had been written one key after another."""
+        with self._lock:
+            active, self._active = self._active, None
+            if active is not None:
+                try:
+                    active.checkpoint()
+                finally:
+                    self._let_go(active)
+
+    def abandon(self) -> None:
+        """Let go without writing; what no checkpoint covered is indexed again."""
+        with self._lock:
+            active, self._active = self._active, None
+            if active is not None:
+                self._let_go(active)
+
+    def _let_go(self, active: ActiveFile) -> None:
+        active.close()
+        if active.sync_failed:
+            self._directory.remove(active.path)

@@ -1,0 +1,115 @@
+"""Finding a key's messages in index files: where they may be, newest first.
+
+What is found are candidates: a hash is all that a file knows of a key, and its times are cut to
+the second. Whoever asks reads the messages and compares.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rockoon_broker.index.directory import IndexShape, StoredFile
+from rockoon_broker.store.disk import Disk
+from rockoon_format.index_file import (
+    HEADER_BYTES,
+    SLOT_BYTES,
+    UNIT_BYTES,
+    IndexHeader,
+    unit_position,
+    walk_chain,
+)
+
+CANDIDATES_MAX = 4096
+# Units of a chain that one search looks at, so that a key of millions keeps nobody waiting.
+UNITS_WALKED_MAX = 100_000
+
+_SLOT = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A key and a time."""
+
+    key_hash: int
+    """`hashes.index_key_hash` of `topic#key`."""
+    begin_ms: int
+    """Store times, epoch milliseconds, inclusive."""
+    end_ms: int
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Physical offsets that may be wanted, as far as the search got."""
+
+    offsets: list[int] = field(default_factory=list)
+    units_walked: int = 0
+    gave_up: str = ""
+    """Why the search ended early, in a sentence; empty if it did not."""
+
+    def walk(
+        self,
+        wanted: Wanted,
+        header: IndexHeader,
+        newest: int,
+        read_unit: Callable[[int], bytes],
+    ) -> None:
+        """Add what one chain holds."""
+        for unit in walk_chain(header, newest, read_unit):
+            self.units_walked += 1
+            if len(self.offsets) >= CANDIDATES_MAX or self.units_walked > UNITS_WALKED_MAX:
+                self.gave_up = (
+                    f"the key is too frequent: {self.units_walked - 1} entries were looked at "
+                    "and older ones follow; narrow the time"
+                )
+                return
+            # Cut to the second: the message may be 999 ms younger than this says.
+            if unit.stored_ms + 999 < wanted.begin_ms:
+                return
+            if unit.key_hash == wanted.key_hash and unit.stored_ms <= wanted.end_ms:
+                self.offsets.append(unit.physical_offset)
+
+
+def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
+    """Whether a file can have a message of the time wanted."""
+    return (
+        header.next_unit > 1
+        and wanted.begin_ms <= header.end_timestamp_ms
+        and wanted.end_ms >= header.begin_timestamp_ms
+    )
+
+
+def search_files(
+    candidates: Candidates,
+    wanted: Wanted,
+    files: Iterable[StoredFile],
+    shape: IndexShape,
+    disk: Disk,
+) -> None:
+    """Add what some files hold, the newest file first.
+
+    A file that has gone meanwhile held nothing that the log still has.
+
+    Raises:
+        OSError: the disk.
+    """
+    newest_first = sorted(files, key=lambda file: file.header.end_offset, reverse=True)
+    for file in newest_first:
+        if candidates.gave_up:
+            return
+        if not may_hold(file.header, wanted):
+            continue
+        try:
+            fd = disk.open_reading(file.path)
+        except FileNotFoundError:
+            continue
+        try:
+            at = HEADER_BYTES + wanted.key_hash % shape.slots * SLOT_BYTES
+            (newest,) = _SLOT.unpack(disk.pread(fd, SLOT_BYTES, at))
+            candidates.walk(
+                wanted,
+                file.header,
+                newest,
+                lambda unit, fd=fd: disk.pread(fd, UNIT_BYTES, unit_position(shape.slots, unit)),  # type: ignore[misc]
+            )
+        finally:
+            disk.close(fd)

@@ -1,0 +1,120 @@
+"""Answering who asks for messages by key: candidates of the index, compared with the messages."""
+
+import asyncio
+from dataclasses import dataclass
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.index.follower import IndexFollower
+from rockoon_broker.index.key_index import KeyIndex
+from rockoon_broker.index.lookup import Candidates, Wanted
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.store import Store
+from rockoon_broker.turns import in_turns
+from rockoon_format.hashes import index_key_hash
+from rockoon_format.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_UNIQ_KEY,
+    find_value,
+    split_keys,
+)
+from rockoon_format.record import Record, decode_record
+
+MESSAGES_DEFAULT = 32
+MESSAGES_MAX = 1024
+BYTES_MAX = 16 << 20
+# How long a query waits for the index to reach the log's end.
+CATCH_UP_SECONDS_MAX = 2.0
+END_OF_TIME_MS = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """What is asked for; checked already."""
+
+    topic: str
+    key: str
+    unique: bool
+    """Whether `key` is a message's unique id rather than one of its keys."""
+    begin_ms: int
+    """Store times, inclusive, epoch milliseconds."""
+    end_ms: int
+    messages_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """What was found."""
+
+    frames: list[bytes]
+    """Whole records, the newest first."""
+    not_searched_because: str
+    """Empty when there is no other."""
+    indexed_until_ms: int
+
+
+async def answer(query: KeyQuery, store: Store, follower: IndexFollower, clock: Clock) -> KeyAnswer:
+    """Find messages; waits a little for the index to catch up with the log.
+
+    Raises:
+        OSError: the disk.
+    """
+    await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
+    index = follower.index
+    if index is None:
+        return KeyAnswer([], "the index is being opened: ask again", 0)
+    # Said before the search: what is added meanwhile is found and not counted on.
+    unreached = why_unreached(query, index, store)
+    until_ms = index.until_ms or 0
+    wanted = Wanted(index_key_hash(f"{query.topic}#{query.key}"), query.begin_ms, query.end_ms)
+    candidates = await asyncio.to_thread(index.search, wanted)
+    frames, more = await matching(query, candidates, store, clock)
+    reasons = (more, candidates.gave_up, unreached)
+    return KeyAnswer(frames, next(filter(None, reasons), ""), until_ms)
+
+
+async def matching(
+    query: KeyQuery, candidates: Candidates, store: Store, clock: Clock
+) -> tuple[list[bytes], str]:
+    """The candidates that are wanted, newest first, and why some are left out."""
+    frames: list[bytes] = []
+    size = 0
+    # A message with the key twice is there twice.
+    offsets = sorted(set(candidates.offsets), reverse=True)
+    async for offset in in_turns(offsets, clock):
+        try:
+            frame = store.read_at(offset)
+        except UnknownOffset:
+            # Retention or its topic's deletion took it, or the index is damaged there.
+            continue
+        if not is_wanted(query, decode_record(frame, check_crc=False)):
+            continue
+        if len(frames) == query.messages_max:
+            return frames, f"there are more than {query.messages_max} messages"
+        if size + len(frame) > BYTES_MAX and frames:
+            return frames, f"there is more than {BYTES_MAX} bytes of messages"
+        frames.append(frame)
+        size += len(frame)
+    return frames, ""
+
+
+def is_wanted(query: KeyQuery, record: Record) -> bool:
+    if record.topic != query.topic.encode():
+        return False
+    if not query.begin_ms <= record.store_timestamp_ms <= query.end_ms:
+        return False
+    if query.unique:
+        return find_value(record.properties, PROPERTY_UNIQ_KEY) == query.key
+    return query.key in split_keys(find_value(record.properties, PROPERTY_KEYS) or "")
+
+
+def why_unreached(query: KeyQuery, index: KeyIndex, store: Store) -> str:
+    """What of the time asked for the index does not cover, in a sentence; empty if nothing."""
+    until_ms = index.until_ms or 0
+    if index.position < store.visible_end and query.end_ms >= until_ms:
+        behind = store.visible_end - index.position
+        return f"the index is {behind} bytes of the log behind: ask again"
+    begins_ms = index.begins_ms
+    uncovered = index.covered_from > store.log_min_offset
+    if uncovered and begins_ms is not None and query.begin_ms < begins_ms:
+        return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
+    return ""

@@ -1,0 +1,154 @@
+"""Where a start goes on: what of the last index file can be relied on, and from where to index.
+
+The units that the last file's header counts are read again and linked anew, from an empty table:
+they must have the very `previous` they have, and the slots that come out are written back. So a
+file that a crash tore, or somebody else damaged, is noticed; it is deleted, and its keys come from
+the log again. Full files are not looked at: they were synced before the next was begun.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rockoon_broker.index.active_file import ActiveFile, no_slots
+from rockoon_broker.index.directory import (
+    UNFINISHED_SUFFIX,
+    IndexDirectory,
+    StoredFile,
+)
+from rockoon_format.index_file import (
+    UNIT,
+    UNIT_BYTES,
+    IndexHeader,
+    link_keys,
+    unit_position,
+)
+
+# Units that one step looks at, so that it keeps nobody else from the processor for long.
+UNITS_PER_STEP = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """From where to index."""
+
+    active: ActiveFile | None
+    """The file to add to; None: there is none, or the last is full."""
+    last: IndexHeader | None
+    """Header of the last file with keys."""
+    keys_taken: int
+    """How many keys of the record at `last.end_offset` are in the index already."""
+
+
+class Reopening:
+    """Opens a directory in steps. Afterwards `result` is there.
+
+    Args:
+        directory: the index.
+        log_end: where the log ended when the store was opened. A file that reaches beyond knows
+            messages that a crash took back.
+    """
+
+    def __init__(self, directory: IndexDirectory, log_end: int) -> None:
+        self.result: Resumption | None = None
+        self.removed: list[str] = []
+        self._directory = directory
+        self._log_end = log_end
+        self._steps = self._work()
+
+    def step(self) -> bool:
+        """Do a little; False when all is done.
+
+        Raises:
+            OSError: the disk; begin again with another object.
+        """
+        return next(self._steps, None) is not None
+
+    def _work(self) -> Generator[bool, None, None]:
+        directory = self._directory
+        if directory.path.is_dir():
+            for path in directory.path.glob(f"*{UNFINISHED_SUFFIX}"):
+                directory.disk.unlink(path)
+        files = directory.files()
+        while files and self._is_impossible(files[-1]):
+            self._remove(files.pop())
+        active = None
+        while files and files[-1].keys < directory.shape.units - 1:
+            active = yield from self._verified(files[-1])
+            if active is not None:
+                break
+            self._remove(files.pop())
+        self.result = Resumption(
+            active=active,
+            last=files[-1].header if files else None,
+            keys_taken=self._keys_of_last_record(files),
+        )
+
+    def _is_impossible(self, file: StoredFile) -> bool:
+        header = file.header
+        return (
+            file.keys == 0
+            or header.next_unit > self._directory.shape.units
+            or header.end_offset >= self._log_end
+            or not 0 <= header.begin_offset <= header.end_offset
+        )
+
+    def _remove(self, file: StoredFile) -> None:
+        self._directory.remove(file.path)
+        if file.keys:
+            self.removed.append(file.path.name)
+
+    def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
+        """The file, open and with its slots made anew; None if its units are not what they were."""
+        shape, disk = self._directory.shape, self._directory.disk
+        slots = no_slots(shape)
+        header = IndexHeader()
+        fd = disk.open(file.path)
+        try:
+            while header.next_unit < file.header.next_unit:
+                count = min(UNITS_PER_STEP, file.header.next_unit - header.next_unit)
+                at = unit_position(shape.slots, header.next_unit)
+                units = np.frombuffer(disk.pread(fd, count * UNIT_BYTES, at), UNIT)
+                hashes, offsets = units["hash"].astype(np.int64), units["offset"].astype(np.int64)
+                # Offsets stand in for the times, which units have only to the second.
+                linked = link_keys(header, slots, np.maximum(hashes, 0), offsets, offsets)
+                if (
+                    (hashes < 0).any()
+                    or (np.diff(offsets, prepend=header.end_offset) < 0).any()
+                    or (units["seconds"] < 0).any()
+                    or (linked.units["previous"] != units["previous"]).any()
+                ):
+                    return None
+                slots[linked.slot_numbers] = linked.slot_values
+                header = linked.header
+                yield True
+            found = (header.begin_offset, header.end_offset, header.slots_used)
+            wanted = file.header
+            if found != (wanted.begin_offset, wanted.end_offset, wanted.slots_used):
+                return None
+            # Units that were written and never counted.
+            end = unit_position(shape.slots, header.next_unit)
+            disk.write_zeros(fd, end, shape.file_bytes)
+        finally:
+            disk.close(fd)
+        active = ActiveFile(file.path, shape, disk, file.header, slots)
+        for _ in active.compare_slots():
+            yield True
+        return active
+
+    def _keys_of_last_record(self, files: list[StoredFile]) -> int:
+        """How many of the last keys are of one record: it may have more that are not in yet."""
+        taken = 0
+        for file in reversed(files):
+            fd = self._directory.disk.open_reading(file.path)
+            try:
+                for unit in range(file.keys, 0, -1):
+                    at = unit_position(self._directory.shape.slots, unit)
+                    raw = self._directory.disk.pread(fd, UNIT_BYTES, at)
+                    if int(np.frombuffer(raw, UNIT)["offset"][0]) != files[-1].header.end_offset:
+                        return taken
+                    taken += 1
+            finally:
+                self._directory.disk.close(fd)
+        return taken

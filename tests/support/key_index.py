@@ -1,0 +1,154 @@
+"""A store with its index by key, driven step by step, and what the index must be."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.key_index import KeyIndex
+from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
+from rockoon_broker.index.reopening import Reopening
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_format.batch import encode_batch
+from rockoon_format.columns import decode_columns
+from rockoon_format.hashes import index_key_hash
+from rockoon_format.index_file import IndexFile, index_file_bytes, index_keys
+from support.store_directory import BORN_HOST, NOW_MS, Owner, settings
+
+SHAPE = IndexShape(slots=50, units=64)
+FOREVER_MS = 1 << 61
+
+
+def small_settings(root: Path, **changes: Any) -> StoreSettings:
+    return settings(root, commit_log_file_bytes=16_384, **changes)
+
+
+def keyed(unique: str = "", keys: str = "") -> bytes:
+    """Properties of a message with keys."""
+    parts = [b"TAGS\x01TagA\x02"]
+    if unique:
+        parts.append(f"UNIQ_KEY\x01{unique}\x02".encode())
+    if keys:
+        parts.append(f"KEYS\x01{keys}\x02".encode())
+    return b"".join(parts)
+
+
+class Indexed(Owner):
+    """Owns a store, and its index once `open_index` was called.
+
+    Args:
+        configured: the store's.
+        index_disk: the index's file layer.
+    """
+
+    def __init__(
+        self,
+        configured: StoreSettings,
+        *,
+        index_disk: Disk | None = None,
+        shape: IndexShape = SHAPE,
+    ) -> None:
+        super().__init__(configured)
+        self.directory = IndexDirectory(configured.root, shape, index_disk or Disk())
+        self.index: KeyIndex | None = None
+        self.full_ms: list[int] = []
+        self.removed: list[str] = []
+
+    def send(self, *properties: bytes, topic: str = "T") -> None:
+        """Append messages with these properties, one second after those before."""
+        self.clock.time_ms += 1000
+        frames, lengths = encode_batch(
+            topic.encode(), 0, [b"body"] * len(properties), list(properties), NOW_MS, BORN_HOST
+        )
+        self.store.append(topic, 0, frames, lengths, self.clock.time_ms)
+
+    def send_random(self, choose: random.Random, count: int) -> None:
+        """Messages of some topics with no, one or several keys, now and then the same."""
+        for _ in range(count):
+            properties = [
+                keyed(
+                    f"{choose.getrandbits(64):032X}" if choose.random() < 0.8 else "",
+                    " ".join(f"k{choose.randrange(30)}" for _ in range(choose.randrange(4))),
+                )
+                for _ in range(choose.randrange(1, 4))
+            ]
+            self.send(*properties, topic=choose.choice("TUV"))
+
+    def open_index(self, log_end: int | None = None) -> KeyIndex:
+        """Open it; `log_end` is where the log ended when nobody wrote, by default at the start."""
+        end = self.store.recovery.log_end if log_end is None else log_end
+        reopening = Reopening(self.directory, end)
+        while reopening.step():
+            pass
+        self.removed = reopening.removed
+        assert reopening.result is not None
+        self.index = KeyIndex(
+            self.directory, reopening.result, self.store.log_min_offset, self.full_ms.append
+        )
+        return self.index
+
+    def follow(self, *, bytes_max: int = 1024, pieces_max: int | None = None) -> None:
+        """Index up to the log's end, or so many pieces."""
+        assert self.index is not None
+        pieces = 0
+        while self.index.position < self.store.visible_end and pieces != pieces_max:
+            chunk = self.store.read_log(self.index.position, bytes_max)
+            self.index.take(chunk, self.clock.time_ms)
+            pieces += 1
+
+    def find(
+        self, key: str, topic: str = "T", begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[int]:
+        """Physical offsets of the candidates, newest first."""
+        assert self.index is not None
+        wanted = Wanted(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms)
+        found = self.index.search(wanted)
+        assert len(found.offsets) <= CANDIDATES_MAX
+        return found.offsets
+
+    def search(self, key: str, topic: str = "T") -> Candidates:
+        assert self.index is not None
+        return self.index.search(Wanted(index_key_hash(f"{topic}#{key}"), 0, FOREVER_MS))
+
+    def close(self) -> None:
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+        self.store.close()
+
+    def files(self) -> list[bytes]:
+        """The index files' contents, in order."""
+        return [file.path.read_bytes() for file in self.directory.files()]
+
+    def every_key(self) -> list[tuple[str, int, int]]:
+        """(topic#key, physical offset, store time) of the whole log in the order of indexing."""
+        found: list[tuple[str, int, int]] = []
+        position = self.store.log_min_offset
+        while position < self.store.visible_end:
+            chunk = self.store.read_log(position)
+            columns = decode_columns(chunk.frames, chunk.lengths)
+            for index, topic in enumerate(columns.topics):
+                raw, flag = columns.properties_bytes[index], int(columns.sys_flags[index])
+                at = int(columns.physical_offsets[index])
+                time_ms = int(columns.store_timestamps_ms[index])
+                found += [(key, at, time_ms) for key in index_keys(topic.decode(), raw, flag)]
+            position = chunk.next_offset
+        return found
+
+
+def indexed_one_by_one(
+    keys: Sequence[tuple[str, int, int]], shape: IndexShape = SHAPE
+) -> list[bytes]:
+    """The files that putting one key after another leaves."""
+    files: list[IndexFile] = []
+    for key, offset, time_ms in keys:
+        if not files or files[-1].is_full:
+            buffer = bytearray(index_file_bytes(shape.slots, shape.units))
+            file = IndexFile(buffer, slots=shape.slots, units=shape.units)
+            if files:
+                file.follow(files[-1].header)
+            files.append(file)
+        assert files[-1].put(index_key_hash(key), offset, time_ms)
+    return [bytes(file.view) for file in files]
