@@ -211,6 +211,23 @@ async def test_a_queue_s_state(broker: BrokerWorld) -> None:
     assert reply.as_of_ms >= broker.times_ms[-1]
 
 
+async def test_the_fate_of_a_message_in_each_queue(broker: BrokerWorld) -> None:
+    def asked(*offsets: int) -> bpb.QueueStatusRequest:
+        return bpb.QueueStatusRequest(queues=refs(0, 0, 0, 1, 9), offsets=offsets)
+
+    reply = await broker.stub.QueueStatus(asked(0, 2, 3, 0, 0))
+    oldest, newest, end, empty, unknown = reply.queues
+    for state, time_ms in ((oldest, broker.times_ms[0]), (newest, broker.times_ms[2])):
+        assert state.asked_store_timestamp_ms == time_ms
+        assert state.asked_loss_at_ms >= reply.as_of_ms
+        assert state.asked_loss_cause != bpb.LOSS_CAUSE_UNSPECIFIED
+    for state in (end, empty, unknown):
+        assert not state.HasField("asked_store_timestamp_ms")
+        assert not state.HasField("asked_loss_at_ms")
+        assert state.asked_loss_cause == bpb.LOSS_CAUSE_UNSPECIFIED
+    assert unknown.error.code == Error.QUEUE_NOT_FOUND
+
+
 async def test_the_first_message_at_or_after_a_time(broker: BrokerWorld) -> None:
     async def search(time_ms: int) -> list[int]:
         request = bpb.SearchOffsetRequest(queues=refs(0, 1), timestamp_ms=time_ms)

@@ -186,50 +186,6 @@ async def test_an_offset_per_queue(cluster: Cluster) -> None:
     assert [(step.queue.queue_id, step.to_offset) for step in planned.steps] == [(0, 33)]
 
 
-async def lag(cluster: Cluster) -> pb.LagReply:
-    return await cluster.stub.Lag(pb.LagRequest(group=GROUP))  # type: ignore[no-any-return]
-
-
-async def test_lag_is_what_is_left_to_read_and_how_old_it_is(cluster: Cluster) -> None:
-    await started(cluster)
-    await cluster.start_of(1)
-    reply = await lag(cluster)
-    first, second = reply.queues
-    assert (first.committed_offset, first.max_offset, first.lag) == (50, 100, 50)
-    # The message at 50 was stored at 1000; the broker's clock stands at 10000.
-    assert first.lag_ms == 9000
-    assert first.owner == "m1"
-    assert (second.lag, second.lag_ms) == (0, 0)
-    assert (reply.total_lag, reply.complete) == (50, True)
-
-
-async def test_a_queue_without_progress_has_no_lag_and_a_silent_broker_an_unknown_one(
-    cluster: Cluster,
-) -> None:
-    await started(cluster)
-    reply = await lag(cluster)
-    assert reply.queues[1].known
-    assert not reply.queues[1].HasField("lag")
-    await cluster.broker.stop()
-    reply = await lag(cluster)
-    assert [queue.known for queue in reply.queues] == [False, False]
-    assert "does not answer" in reply.queues[0].unknown_because
-    assert (reply.total_lag, reply.complete) == (0, False)
-    await cluster.broker.start()
-
-
-async def test_lag_is_never_negative(cluster: Cluster) -> None:
-    await started(cluster)
-    cluster.broker.queue(TOPIC).lose_from(30)
-    reply = await lag(cluster)
-    assert (reply.queues[0].lag, reply.queues[0].lag_ms) == (0, 0)
-
-
-async def test_lag_of_a_group_that_does_not_exist(cluster: Cluster) -> None:
-    with pytest.raises(Exception, match="does not exist"):
-        await cluster.stub.Lag(pb.LagRequest(group="nobody"))
-
-
 async def export(cluster: Cluster, format_: Any, **more: Any) -> bytes:
     reply = await cluster.stub.Export(pb.ExportRequest(format=format_, **more))
     return reply.content  # type: ignore[no-any-return]

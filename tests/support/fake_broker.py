@@ -25,6 +25,8 @@ class FakeQueue:
     first: int = 0
     times_ms: list[int] = field(default_factory=list)
     in_memory: bool = True
+    # How long retention leaves what there is.
+    loss_in_ms: int = 72 * 3_600_000
 
     @property
     def end(self) -> int:
@@ -97,7 +99,10 @@ class FakeBroker(BrokerServicer):
     ) -> pb.QueueStatusReply:
         self.status_calls += 1
         await self.answering.wait()
-        reply = pb.QueueStatusReply(queues=map(self._state, request.queues), as_of_ms=self.now_ms)
+        states = list(map(self._state, request.queues))
+        for state, offset in zip(states, request.offsets, strict=False):
+            self._tell_fate(state, offset)
+        reply = pb.QueueStatusReply(queues=states, as_of_ms=self.now_ms)
         hold, self._hold = self._hold, None
         if hold is not None:
             self.held = True
@@ -132,6 +137,14 @@ class FakeBroker(BrokerServicer):
         )
         lengths = len(record).to_bytes(4, "little")
         return pb.ReadReply(frames=bytes(record), record_lengths=lengths)
+
+    def _tell_fate(self, state: pb.QueueState, offset: int) -> None:
+        queue = self.queues.get((state.queue.topic, state.queue.queue_id))
+        if queue is not None and offset < queue.end and queue.times_ms:
+            at = max(offset, queue.first) - queue.first
+            state.asked_store_timestamp_ms = queue.times_ms[at]
+            state.asked_loss_at_ms = self.now_ms + queue.loss_in_ms
+            state.asked_loss_cause = pb.LOSS_EXPIRED_AT_HOUR
 
     def _state(self, ref: pb.BrokerQueue) -> pb.QueueState:
         queue = self.queues.get((ref.topic, ref.queue_id))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from grpc import aio
 
-from rockoon_format.record import RecordError, decode_record
 from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start_position import QueueState
+from rockoon_offset.start_position import Loss, QueueState
 from rockoon_proto.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 QUEUES_PER_CALL_MAX = 4096
+OFFSET_MAX = 1 << 62
 RETIRED_CHANNELS_MAX = 16
 
 Answer = TypeVar("Answer")
@@ -47,12 +47,22 @@ class Brokers:
         # cancelled call is not one that failed; so they are kept until those are long over.
         self._retired: list[aio.Channel] = []
 
-    async def queue_states(self, queues: Iterable[Queue]) -> Answers[QueueState]:
-        """Ends, times and residency of queues, each broker's from one moment."""
+    async def queue_states(
+        self, queues: Iterable[Queue], offsets: Mapping[Queue, int] | None = None
+    ) -> Answers[QueueState]:
+        """Ends, times and residency of queues, each broker's from one moment.
+
+        Args:
+            queues: which.
+            offsets: of messages whose store time and loss are wanted.
+        """
 
         async def ask(broker: str, part: list[Queue]) -> Answers[QueueState]:
             request = pb.QueueStatusRequest(
-                queues=map(on_broker, part), route_revision=self._route_revision(part)
+                queues=map(on_broker, part),
+                route_revision=self._route_revision(part),
+                # No queue ends there: nothing is told of a queue that nothing is wanted of.
+                offsets=[offsets.get(queue, OFFSET_MAX) for queue in part] if offsets else (),
             )
             reply = await (await self._stub(broker)).QueueStatus(
                 request, timeout=self._timeout_seconds, metadata=self._metadata
@@ -93,21 +103,6 @@ class Brokers:
             }
 
         return await self._ask_each(queues, ask)
-
-    async def store_time_ms(self, queue: Queue, offset: int) -> int | None:
-        """When a message was stored, by its broker's clock; None when nobody can tell."""
-        request = pb.ReadRequest(
-            range=pb.QueueRange(
-                topic=queue.topic, queue_id=queue.queue_id, offset=offset, messages=1
-            )
-        )
-        try:
-            reply = await (await self._stub(queue.broker)).Read(
-                request, timeout=self._timeout_seconds, metadata=self._metadata
-            )
-            return decode_record(reply.frames, check_crc=False).store_timestamp_ms
-        except (grpc.RpcError, RecordError, BrokerUnavailable):
-            return None
 
     async def close(self) -> None:
         for channel in [*self._retired, *(channel for _, channel in self._channels.values())]:
@@ -173,6 +168,7 @@ def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
     def given(name: str, value: Answer) -> Answer | None:
         return value if state.HasField(name) else None
 
+    loss_at_ms = given("asked_loss_at_ms", state.asked_loss_at_ms)
     return QueueState(
         min_offset=state.min_offset,
         max_offset=state.max_offset,
@@ -180,4 +176,6 @@ def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
         as_of_ms=as_of_ms,
         first_store_ms=given("first_store_timestamp_ms", state.first_store_timestamp_ms),
         last_store_ms=given("last_store_timestamp_ms", state.last_store_timestamp_ms),
+        asked_store_ms=given("asked_store_timestamp_ms", state.asked_store_timestamp_ms),
+        asked_loss=None if loss_at_ms is None else Loss(loss_at_ms, state.asked_loss_cause),
     )

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rockoon_offset.commits import QueueEnds
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.handover import Handovers
-from rockoon_offset.membership import Membership
+from rockoon_offset.membership import Membership, Position
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member
 from rockoon_offset.route_table import Change, RouteTable
@@ -63,9 +63,11 @@ class Groups:
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
 
-    def heartbeat(self, group: str, member: Member) -> None:
+    def heartbeat(
+        self, group: str, member: Member, positions: Mapping[Queue, Position] | None = None
+    ) -> None:
         """A member joins, or stays. Raises GroupNotFound, MemberIdTaken, Busy."""
-        if self.membership.heartbeat(group, member, self._now_ns(), self._now_ms()):
+        if self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
             self._members_changed(group)
 
     def leave(self, group: str, member_id: str, instance: str) -> None:

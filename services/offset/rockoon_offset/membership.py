@@ -6,9 +6,11 @@ and over a restart of the service: it is drawn from one counter for all groups, 
 the number of the start.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, MembersChanged
 from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 
@@ -16,6 +18,15 @@ from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 CLUSTERING = 1
 MEMBERS_PER_GROUP_MAX = 10_000
 VERSION_BITS_PER_START = 32
+
+
+class Position(NamedTuple):
+    """How far a member has taken a queue's messages, by its own word."""
+
+    # Queue offset of the next message it will take.
+    next_offset: int
+    # Of the Resolve that it reads after.
+    epoch: int
 
 
 @dataclass(slots=True)
@@ -27,6 +38,8 @@ class Lease:
     ends_ns: int
     # Wall clock, epoch milliseconds; for people.
     heard_at_ms: int
+    # As of then.
+    positions: Mapping[Queue, Position] = field(default_factory=dict)
 
 
 class Membership:
@@ -58,8 +71,15 @@ class Membership:
                 self._groups.setdefault(group, {})[member.member_id] = lease
             self._changed(group)
 
-    def heartbeat(self, group: str, member: Member, now_ns: int, now_ms: int) -> bool:
-        """Join, or stay. Returns whether the members changed.
+    def heartbeat(
+        self,
+        group: str,
+        member: Member,
+        now_ns: int,
+        now_ms: int,
+        positions: Mapping[Queue, Position] | None = None,
+    ) -> bool:
+        """Join, or stay. Returns whether the members changed, which positions do not count for.
 
         Raises:
             GroupNotFound: the group that this process was a member of was deleted. Another process,
@@ -80,7 +100,7 @@ class Membership:
         joined_at_ms = now_ms if lease is None else lease.member.joined_at_ms
         member = member._replace(joined_at_ms=joined_at_ms)
         changed = lease is None or lease.member != member
-        lease = Lease(member, now_ns + self._lease_ns, now_ms)
+        lease = Lease(member, now_ns + self._lease_ns, now_ms, positions or {})
         self._groups.setdefault(group, {})[member.member_id] = lease
         if changed:
             self._changed(group)
@@ -129,6 +149,11 @@ class Membership:
     def version(self, group: str) -> int:
         """For a group without members, one that no later change will have."""
         return self._versions.get(group, self._last_version)
+
+    def live(self, group: str, member_id: str, now_ns: int) -> Lease | None:
+        """A member's lease, unless it is over."""
+        lease = self._groups.get(group, {}).get(member_id)
+        return None if lease is None or lease.ends_ns <= now_ns else lease
 
     def leases(self, group: str) -> list[Lease]:
         """Sorted by member id."""

@@ -82,6 +82,7 @@ def check_heartbeat(request: pb.HeartbeatRequest) -> None:
     require(member_id=request.member_id, instance=request.instance)
     if request.mode not in (pb.CLUSTERING, pb.BROADCASTING):
         raise InvalidArgument(reason=f"mode {request.mode} is neither CLUSTERING nor BROADCASTING")
+    bounded(request.positions)
     _check_subscriptions(request.subscriptions)
 
 

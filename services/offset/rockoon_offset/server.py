@@ -174,7 +174,7 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         resolver,
         Commits(store, table, ends, groups.release, now_ms),
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
-        Lags(store, table, brokers),
+        Lags(store, table, brokers, groups.membership, time.monotonic_ns),
         Importer(store, table, subscriptions, brokers, watch, now_ms),
         routes,
         now_ms,

@@ -35,9 +35,11 @@ from rockoon_offset.transfer import (
     to_rocketmq,
 )
 from rockoon_offset.wire import (
+    lag_to_wire,
     member_from_wire,
     member_to_wire,
     policy_from_wire,
+    positions_from_wire,
     progress_to_wire,
     queue_from_wire,
     queue_to_wire,
@@ -80,7 +82,11 @@ class OffsetService(OffsetServiceServicer):
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
         check_heartbeat(request)
-        self._groups.heartbeat(request.group, member_from_wire(request, context.peer()))
+        self._groups.heartbeat(
+            request.group,
+            member_from_wire(request, context.peer()),
+            positions_from_wire(request.positions),
+        )
         return pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
             members=self._members(request.group),
@@ -226,20 +232,7 @@ class OffsetService(OffsetServiceServicer):
         check_group(request.group)
         lags = await self._lags.lags(request.group, request.topic)
         return pb.LagReply(
-            queues=[
-                pb.QueueLag(
-                    queue=queue_to_wire(lag.queue),
-                    known=not lag.unknown_because,
-                    unknown_because=lag.unknown_because,
-                    min_offset=lag.min_offset,
-                    max_offset=lag.max_offset,
-                    committed_offset=lag.committed,
-                    lag=lag.lag,
-                    lag_ms=lag.lag_ms,
-                    owner=lag.owner,
-                )
-                for lag in lags
-            ],
+            queues=map(lag_to_wire, lags),
             total_lag=sum(lag.lag or 0 for lag in lags),
             complete=not any(lag.unknown_because for lag in lags),
             as_of_ms=self._now_ms(),

@@ -110,6 +110,19 @@ class QueueState:
     # Store times of the oldest and newest message, epoch milliseconds; None when empty.
     first_store_ms: int | None = None
     last_store_ms: int | None = None
+    # Of the message at the offset that was asked about, or else the oldest behind it: when it was
+    # stored, and when retention can delete it, by the broker's clock. None: not asked, no such
+    # message, or it cannot be told.
+    asked_store_ms: int | None = None
+    asked_loss: "Loss | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """When a message can be deleted at the earliest, and why; `cause` as on the wire."""
+
+    at_ms: int
+    cause: int
 
 
 @dataclass(frozen=True, slots=True)

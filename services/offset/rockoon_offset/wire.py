@@ -1,9 +1,11 @@
 """Between the wire's messages and this package's own types."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from rockoon_offset.membership import Lease
+from rockoon_offset.lag_rows import QueueLag
+from rockoon_offset.membership import Lease, Position
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, Progress, ResetStep
 from rockoon_offset.resets import Target, TargetKind
@@ -101,6 +103,37 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
         subscriptions=tuple(subscriptions),
         peer=peer,
         joined_at_ms=0,
+    )
+
+
+def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[Queue, Position]:
+    return {
+        queue_from_wire(each.queue): Position(each.next_offset, each.epoch) for each in positions
+    }
+
+
+def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
+    """Fields that are None stay absent."""
+    return pb.QueueLag(
+        queue=queue_to_wire(lag.queue),
+        known=not lag.unknown_because,
+        unknown_because=lag.unknown_because,
+        min_offset=lag.min_offset,
+        max_offset=lag.max_offset,
+        committed_offset=lag.committed,
+        lag=lag.lag,
+        lag_ms=lag.lag_ms,
+        owner=lag.owner,
+        in_flight=lag.in_flight,
+        ready=lag.ready,
+        in_flight_as_of_ms=lag.in_flight_as_of_ms,
+        lost=lag.lost,
+        loss_ms=lag.loss_ms,
+        loss_cause=lag.loss_cause,  # type: ignore[arg-type]
+        filter=lag.filter,
+        as_of_ms=lag.as_of_ms,
+        member=lag.member,
+        absent=lag.absent,
     )
 
 

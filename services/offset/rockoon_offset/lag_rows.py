@@ -1,0 +1,84 @@
+"""How far behind one reader of one queue is, worked out of what three parties say. Pure.
+
+The ledger says what is committed, the broker where the queue ends and what retention may do, the
+owner how far it has pulled. What one of them did not say is unknown here, never guessed.
+"""
+
+from typing import NamedTuple
+
+from rockoon_offset.membership import Lease
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Progress
+from rockoon_offset.start_position import QueueState
+
+
+class QueueLag(NamedTuple):
+    """As QueueLag in offset.proto; None is unknown, or without meaning there."""
+
+    queue: Queue
+    owner: str = ""
+    unknown_because: str = ""
+    min_offset: int = 0
+    max_offset: int = 0
+    committed: int | None = None
+    lag: int | None = None
+    lag_ms: int | None = None
+    in_flight: int | None = None
+    ready: int | None = None
+    in_flight_as_of_ms: int = 0
+    lost: int = 0
+    loss_ms: int | None = None
+    loss_cause: int = 0
+    filter: str = ""
+    as_of_ms: int = 0
+    member: str = ""
+    absent: bool = False
+
+
+def lag_of(
+    row: QueueLag, progress: Progress | None, state: QueueState, owner: Lease | None
+) -> QueueLag:
+    """Fill in a row.
+
+    Args:
+        row: what is known of queue and reader.
+        progress: taken before `state`: an end only grows, so no difference is negative.
+        state: of the queue, asked about the message at the committed offset.
+        owner: of the progress; None when no live member has the queue.
+    """
+    row = row._replace(
+        min_offset=state.min_offset, max_offset=state.max_offset, as_of_ms=state.as_of_ms
+    )
+    if progress is None:
+        return row
+    # Below zero only when the log has lost its tail: then nothing is left to read.
+    lag = max(0, state.max_offset - progress.offset)
+    row = row._replace(
+        committed=progress.offset,
+        lag=lag,
+        lag_ms=_lag_ms(progress.offset, state),
+        lost=max(0, state.min_offset - progress.offset),
+    )
+    if state.asked_loss is not None:
+        row = row._replace(
+            loss_ms=max(0, state.asked_loss.at_ms - state.as_of_ms),
+            loss_cause=state.asked_loss.cause,
+        )
+    if owner is None:
+        return row._replace(in_flight=0, ready=lag)
+    position = owner.positions.get(row.queue)
+    if position is None or position.epoch != progress.epoch:
+        return row
+    in_flight = min(max(0, position.next_offset - progress.offset), lag)
+    return row._replace(
+        in_flight=in_flight, ready=lag - in_flight, in_flight_as_of_ms=owner.heard_at_ms
+    )
+
+
+def _lag_ms(committed: int, state: QueueState) -> int | None:
+    """Age of the oldest unread message that is kept, by the broker's clock."""
+    if committed >= state.max_offset or state.min_offset == state.max_offset:
+        return 0
+    if state.asked_store_ms is None:
+        return None
+    return max(0, state.as_of_ms - state.asked_store_ms)
