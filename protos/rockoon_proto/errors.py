@@ -134,6 +134,23 @@ class InvalidExpression(RockoonError):
     sentence = "{expression!r} is not a subscription expression: {reason}"
 
 
+class InvalidDelay(RockoonError):
+    code = Error.INVALID_DELAY
+    status = "INVALID_ARGUMENT"
+    retriable = False
+    sentence = "message {index} cannot be delayed: {reason}"
+
+
+class DelayTooLong(RockoonError):
+    code = Error.DELAY_TOO_LONG
+    status = "INVALID_ARGUMENT"
+    retriable = False
+    sentence = (
+        "message {index} is to be delivered {seconds} s from now, and the broker keeps messages "
+        "aside for {seconds_max} s at most (delay_seconds_max)"
+    )
+
+
 class TopicNotFound(RockoonError):
     code = Error.TOPIC_NOT_FOUND
     status = "NOT_FOUND"
@@ -408,6 +425,13 @@ class TransactionNotFound(RockoonError):
     status = "NOT_FOUND"
     retriable = False
     sentence = "no half message of producer group {group!r} is at {position}"
+
+
+class DelayedSettled(RockoonError):
+    code = Error.DELAYED_SETTLED
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = "the delayed message {message_id} was delivered or cancelled before"
 
 
 class TransactionEnded(RockoonError):

@@ -434,12 +434,83 @@ class QueryMessagesReply(_message.Message):
     indexed_until_ms: int
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., whole_range_searched: _Optional[bool] = ..., not_searched_because: _Optional[str] = ..., indexed_until_ms: _Optional[int] = ...) -> None: ...
 
+class CancelDelayedRequest(_message.Message):
+    __slots__ = ("message_id",)
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    def __init__(self, message_id: _Optional[str] = ...) -> None: ...
+
+class CancelDelayedReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDelayedRequest(_message.Message):
+    __slots__ = ("max_messages",)
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    max_messages: int
+    def __init__(self, max_messages: _Optional[int] = ...) -> None: ...
+
+class PendingDelayed(_message.Message):
+    __slots__ = ("message_id", "topic", "queue_id", "unique_id", "deliver_at_ms", "level", "store_timestamp_ms")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_ID_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    topic: str
+    queue_id: int
+    unique_id: str
+    deliver_at_ms: int
+    level: int
+    store_timestamp_ms: int
+    def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., unique_id: _Optional[str] = ..., deliver_at_ms: _Optional[int] = ..., level: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class ListDelayedReply(_message.Message):
+    __slots__ = ("messages", "counts", "as_of_ms")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[PendingDelayed]
+    counts: DelayedCounts
+    as_of_ms: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[PendingDelayed, _Mapping]]] = ..., counts: _Optional[_Union[DelayedCounts, _Mapping]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class DelayedCounts(_message.Message):
+    __slots__ = ("pending_by_level", "pending_timed", "delivered", "cancelled", "undeliverable", "lost", "lag_ms", "rolled")
+    class PendingByLevelEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    PENDING_BY_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    PENDING_TIMED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    UNDELIVERABLE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_FIELD_NUMBER: _ClassVar[int]
+    pending_by_level: _containers.ScalarMap[int, int]
+    pending_timed: int
+    delivered: int
+    cancelled: int
+    undeliverable: int
+    lost: int
+    lag_ms: int
+    rolled: int
+    def __init__(self, pending_by_level: _Optional[_Mapping[int, int]] = ..., pending_timed: _Optional[int] = ..., delivered: _Optional[int] = ..., cancelled: _Optional[int] = ..., undeliverable: _Optional[int] = ..., lost: _Optional[int] = ..., lag_ms: _Optional[int] = ..., rolled: _Optional[int] = ...) -> None: ...
+
 class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "delayed", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -463,6 +534,7 @@ class DescribeBrokerReply(_message.Message):
     WAITING_PULLS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_SENT_BACK_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_DEAD_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_PENDING_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +565,7 @@ class DescribeBrokerReply(_message.Message):
     waiting_pulls: int
     messages_sent_back: int
     messages_dead: int
+    delayed: DelayedCounts
     transactions_pending: int
     transactions_committed: int
     transactions_rolled_back: int
@@ -500,4 +573,4 @@ class DescribeBrokerReply(_message.Message):
     transaction_checks_sent: int
     transactions_lost: int
     index_end_offset: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ...) -> None: ...

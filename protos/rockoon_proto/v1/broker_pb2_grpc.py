@@ -89,6 +89,16 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
                 _registered_method=True)
+        self.CancelDelayed = channel.unary_unary(
+                '/rockoon.v1.Broker/CancelDelayed',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedReply.FromString,
+                _registered_method=True)
+        self.ListDelayed = channel.unary_unary(
+                '/rockoon.v1.Broker/ListDelayed',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedReply.FromString,
+                _registered_method=True)
         self.QueryMessages = channel.unary_unary(
                 '/rockoon.v1.Broker/QueryMessages',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.SerializeToString,
@@ -188,6 +198,21 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelDelayed(self, request, context):
+        """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
+        broker's flush setting says: it will never be delivered then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDelayed(self, request, context):
+        """Delayed messages that wait for their time, those that are due next, for tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueryMessages(self, request, context):
         """Messages by a key that their producer gave them, or by their unique id, newest first.
         """
@@ -254,6 +279,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListTransactions,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.SerializeToString,
+            ),
+            'CancelDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelDelayed,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedReply.SerializeToString,
+            ),
+            'ListDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDelayed,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedReply.SerializeToString,
             ),
             'QueryMessages': grpc.unary_unary_rpc_method_handler(
                     servicer.QueryMessages,
@@ -541,6 +576,60 @@ class Broker:
             '/rockoon.v1.Broker/ListTransactions',
             rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.ListTransactionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/CancelDelayed',
+            rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.CancelDelayedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/ListDelayed',
+            rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.ListDelayedReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,12 @@ class BrokerStub:
     """
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]
     """Half messages that wait for their end, oldest first, for tools."""
+    CancelDelayed: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CancelDelayedRequest, _broker_pb2.CancelDelayedReply]
+    """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
+    broker's flush setting says: it will never be delivered then.
+    """
+    ListDelayed: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListDelayedRequest, _broker_pb2.ListDelayedReply]
+    """Delayed messages that wait for their time, those that are due next, for tools."""
     QueryMessages: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
@@ -123,6 +129,12 @@ class BrokerAsyncStub(BrokerStub):
     """
     ListTransactions: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]  # type: ignore[assignment]
     """Half messages that wait for their end, oldest first, for tools."""
+    CancelDelayed: _aio.UnaryUnaryMultiCallable[_broker_pb2.CancelDelayedRequest, _broker_pb2.CancelDelayedReply]  # type: ignore[assignment]
+    """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
+    broker's flush setting says: it will never be delivered then.
+    """
+    ListDelayed: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListDelayedRequest, _broker_pb2.ListDelayedReply]  # type: ignore[assignment]
+    """Delayed messages that wait for their time, those that are due next, for tools."""
     QueryMessages: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]  # type: ignore[assignment]
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
@@ -230,6 +242,24 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ListTransactionsReply, _abc.Awaitable[_broker_pb2.ListTransactionsReply]]:
         """Half messages that wait for their end, oldest first, for tools."""
+
+    @_abc_1.abstractmethod
+    def CancelDelayed(
+        self,
+        request: _broker_pb2.CancelDelayedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.CancelDelayedReply, _abc.Awaitable[_broker_pb2.CancelDelayedReply]]:
+        """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
+        broker's flush setting says: it will never be delivered then.
+        """
+
+    @_abc_1.abstractmethod
+    def ListDelayed(
+        self,
+        request: _broker_pb2.ListDelayedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListDelayedReply, _abc.Awaitable[_broker_pb2.ListDelayedReply]]:
+        """Delayed messages that wait for their time, those that are due next, for tools."""
 
     @_abc_1.abstractmethod
     def QueryMessages(

@@ -22,6 +22,8 @@ class Error(_message.Message):
         INVALID_OFFSET: _ClassVar[Error.Code]
         INVALID_PROPERTY: _ClassVar[Error.Code]
         INVALID_EXPRESSION: _ClassVar[Error.Code]
+        INVALID_DELAY: _ClassVar[Error.Code]
+        DELAY_TOO_LONG: _ClassVar[Error.Code]
         TOPIC_NOT_FOUND: _ClassVar[Error.Code]
         QUEUE_NOT_FOUND: _ClassVar[Error.Code]
         GROUP_NOT_FOUND: _ClassVar[Error.Code]
@@ -47,6 +49,7 @@ class Error(_message.Message):
         SEQUENCE_UNKNOWN: _ClassVar[Error.Code]
         INDEX_OFF: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
+        DELAYED_SETTLED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
         BROKER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -75,6 +78,8 @@ class Error(_message.Message):
     INVALID_OFFSET: Error.Code
     INVALID_PROPERTY: Error.Code
     INVALID_EXPRESSION: Error.Code
+    INVALID_DELAY: Error.Code
+    DELAY_TOO_LONG: Error.Code
     TOPIC_NOT_FOUND: Error.Code
     QUEUE_NOT_FOUND: Error.Code
     GROUP_NOT_FOUND: Error.Code
@@ -100,6 +105,7 @@ class Error(_message.Message):
     SEQUENCE_UNKNOWN: Error.Code
     INDEX_OFF: Error.Code
     TRANSACTION_ENDED: Error.Code
+    DELAYED_SETTLED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code
     BROKER_UNAVAILABLE: Error.Code
