@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue, SendResult
 from rockoon.outgoing import Extras
+from rockoon.sequences import BatchSequence, SequenceBook
 from rockoon_proto.v1.broker_pb2 import Appended
 
 # A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
@@ -54,6 +55,7 @@ class ProducerBatch:
         "outcome",
         "queue",
         "seen",
+        "sequence",
         "tries",
     )
 
@@ -73,6 +75,8 @@ class ProducerBatch:
         self.ids = b""
         self.lengths: NDArray[uint32] | None = None
         self.tries = 0
+        # An idempotent producer's: set while it is out, and kept while it may be stored.
+        self.sequence: BatchSequence | None = None
         self.last_error: RockoonError | None = None
         self.is_done = False
         self.outcome: Appended | RockoonError | None = None
@@ -134,14 +138,26 @@ class ProducerBatch:
             ends = cumsum(self.lengths, dtype=int64)
             self._starts = (ends - self.lengths).tolist()
         digits = len(self.ids) // self.count
+        run, first = outcome, 0
+        if outcome.more:
+            run, first = self._run_of(outcome, index)
         return SendResult(
             queue=self.queue,
-            queue_offset=outcome.first_queue_offset + index,
-            physical_offset=outcome.first_physical_offset + self._starts[index],
+            queue_offset=run.first_queue_offset + index - first,
+            physical_offset=run.first_physical_offset + self._starts[index] - self._starts[first],
             message_id=self.ids[index * digits : (index + 1) * digits].decode(),
-            store_timestamp_ms=outcome.store_timestamp_ms,
-            store_host=outcome.store_host,
+            store_timestamp_ms=run.store_timestamp_ms,
+            store_host=run.store_host,
         )
+
+    def _run_of(self, outcome: Appended, index: int) -> tuple[Appended, int]:
+        """Return where a message went of a batch that was stored in parts, and which came first."""
+        first = 0
+        for run in (outcome, *outcome.more):
+            if index < first + run.messages:
+                return run, first
+            first += run.messages
+        raise AssertionError("the broker stored less than it was sent")
 
 
 def fresh(error: RockoonError) -> RockoonError:
@@ -233,9 +249,13 @@ class Accumulator:
 
     Args:
         hurry: is told when a task begins to await a message of a lane's open batch.
+        sequences: of an idempotent producer.
     """
 
-    def __init__(self, hurry: "Callable[[Lane], None]") -> None:
+    def __init__(
+        self, hurry: "Callable[[Lane], None]", sequences: SequenceBook | None = None
+    ) -> None:
+        self.sequences = sequences
         self.spread: dict[str, Lane] = {}
         """Round robin lanes by topic."""
         self.chosen: dict[MessageQueue, Lane] = {}
@@ -287,6 +307,8 @@ class Accumulator:
 
     def settle(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
         """A batch is acknowledged or given up."""
+        if batch.sequence is not None and self.sequences is not None:
+            outcome = self.sequences.settled(batch, outcome)
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)

@@ -34,6 +34,7 @@ from rockoon.message import MessageQueue
 from rockoon.outgoing import BatchEncoder
 from rockoon.producer_settings import ProducerSettings
 from rockoon.routes import TopicRoute
+from rockoon.sequences import SequenceBook
 from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
@@ -72,7 +73,8 @@ class Carrier:
         on_route: Callable[[TopicRoute], None],
         on_give_up: Callable[[str], None],
     ) -> None:
-        self.accumulator = Accumulator(self._hurry)
+        self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
+        self.accumulator = Accumulator(self._hurry, self._sequences)
         self.settled = Changes()
         """Counts batches acknowledged or given up."""
         self.routes: dict[str, TopicRoute] = {}
@@ -197,6 +199,7 @@ class Carrier:
 
     def _send(self, assignment: Assignment) -> None:
         batch, queue = assignment.batch, assignment.queue
+        sequence = batch.sequence
         if not batch.ids:
             # Made once: a batch that is sent again has the same ids.
             batch.ids = self._encoder.take_ids(len(batch.bodies))
@@ -208,6 +211,7 @@ class Carrier:
                 batch.extras,
                 batch.ids,
                 batch.born_timestamp_ms,
+                (sequence.producer_id, sequence.first) if sequence is not None else None,
             )
         except ValueError as failure:
             self._fail(batch, MalformedBatch(index=0, reason=str(failure)))
@@ -220,6 +224,10 @@ class Carrier:
             record_lengths=lengths.astype("<u4").tobytes(),
             route_revision=self._cluster.routes.topic_revision(queue.topic),
         )
+        if sequence is not None:
+            request.producer_id = sequence.producer_id
+            request.first_sequence = sequence.first
+            request.first_sent_ms_ago = sequence.sent(self._loop.time())
         self._stream(queue.broker).submit(batch, request, self._loop.time())
 
     def _stream(self, broker: str) -> AppendStream:
@@ -261,7 +269,9 @@ class Carrier:
                 if gone := self._gone(batch.lane):
                     self._fail(batch, gone)
                 else:
-                    self._dispatcher.refused(batch, error, now, blame_broker=True)
+                    self._dispatcher.refused(
+                        batch, error, now, blame_broker=True, may_be_stored=True
+                    )
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
@@ -342,6 +352,11 @@ class Carrier:
         if not route.writable:
             self._give_up(route.name, TopicNotWritable(topic=route.name))
             return
+        known = self.routes.get(route.name)
+        if self._sequences is not None and known is not None:
+            for queue, birth in route.births.items():
+                if known.births.get(queue, birth) != birth:
+                    self._sequences.renew(queue)
         self.routes[route.name] = route
         self._dispatcher.set_queues(route.name, route.queues)
         for lane in self.accumulator.lanes_of(route.name):
@@ -359,6 +374,8 @@ class Carrier:
         for lane in self.accumulator.lanes_of(topic):
             for batch in lane.take_all():
                 self.settle(batch, error)
+        if self._sequences is not None:
+            self._sequences.forget_topic(topic)
         self._on_give_up(topic)
 
     # Time
@@ -377,6 +394,11 @@ class Carrier:
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
             self.accumulator.forget_idle(self.routes)
+
+
+def new_producer_id() -> int:
+    """Return an id that no other producer has: 64 random bits, not all 0."""
+    return secrets.randbits(64) or 1
 
 
 def _queue_not_found(queue: MessageQueue) -> QueueNotFound:

@@ -5,6 +5,7 @@ may be able to stand in `_ready`; every other lane with messages is where the ev
 for will find it:
 
 - its own batch is out            -> `acknowledged` or `refused` of that batch
+- its queues owe another an answer -> the same, and `expire`: `_wake_owed` (idempotent only)
 - its brokers have no free slot   -> `Slots.blocked` of each, looked at when a slot is free
 - its batch may linger            -> `_alarms`, and `Slots.lingering` until the broker is idle
 - its brokers or it have failed   -> `_alarms`
@@ -133,7 +134,13 @@ class Dispatcher:
         self._accumulator.settle(batch, appended)
 
     def refused(
-        self, batch: ProducerBatch, error: RockoonError, now: float, *, blame_broker: bool
+        self,
+        batch: ProducerBatch,
+        error: RockoonError,
+        now: float,
+        *,
+        blame_broker: bool,
+        may_be_stored: bool = False,
     ) -> None:
         """A batch failed in a way that can pass; it waits at the front of its lane again.
 
@@ -144,12 +151,17 @@ class Dispatcher:
             error: why.
             now: seconds, of the clock that deadlines are on.
             blame_broker: other batches would fare no better with this broker.
+            may_be_stored: there was no answer. An idempotent producer's batch keeps its queue then.
         """
         slots = self._returned(batch)
         batch.last_error = error
         batch.tries += 1
+        sequences = self._accumulator.sequences
+        if sequences is not None and sequences.refused(batch, may_be_stored=may_be_stored):
+            batch.lane = self._lane_of_queue(batch)
         lane = batch.lane
         lane.put_back(batch)
+        self.ready(lane)
         if blame_broker:
             slots.error = error
             if slots.not_before <= now:
@@ -191,6 +203,8 @@ class Dispatcher:
             while (head := lane.head()) is not None and head.deadline <= now:
                 lane.take()
                 self._accumulator.settle(head, head.last_error or self._reason(lane))
+                if head.queue is not None:
+                    self._wake_owed(head.queue)
                 expired.append(head)
         return expired
 
@@ -217,11 +231,27 @@ class Dispatcher:
             # Before the lane whose batch this was, or busy lanes would keep the slots for ever.
             self.ready(slots.blocked.popitem(last=False)[0])
         self.ready(lane)
+        self._wake_owed(batch.queue)
         return slots
+
+    def _lane_of_queue(self, batch: ProducerBatch) -> Lane:
+        assert batch.queue is not None
+        accumulator = self._accumulator
+        return accumulator.chosen.get(batch.queue) or accumulator.open_chosen(batch.queue)
+
+    def _wake_owed(self, queue: MessageQueue) -> None:
+        """A queue may owe no answer any more: look at the lanes that may wait for that."""
+        accumulator = self._accumulator
+        if accumulator.sequences is not None:
+            for lane in (accumulator.chosen.get(queue), accumulator.spread.get(queue.topic)):
+                if lane is not None:
+                    self.ready(lane)
 
     def _assign(self, lane: Lane, queue: MessageQueue) -> Assignment:
         batch = lane.take()
         batch.queue = queue
+        if self._accumulator.sequences is not None:
+            self._accumulator.sequences.assign(batch, queue)
         lane.out += 1
         lane.busy.add(queue)
         self._slots(queue.broker).in_flight += 1
@@ -259,11 +289,13 @@ class Dispatcher:
             head is not lane.batch or lane.is_hurried or head.linger_end <= now or head.tries > 0
         )
 
+        sequences = self._accumulator.sequences
+
         def usable(queue: MessageQueue) -> bool:
             slots = self._brokers.get(queue.broker)
             if slots is None or not slots.is_live or slots.not_before > now:
                 return False
-            if queue in lane.busy:
+            if queue in lane.busy or (sequences is not None and sequences.is_owed(queue, head)):
                 return False
             return slots.in_flight == 0 or (is_due and slots.in_flight < self._in_flight_max)
 
@@ -287,7 +319,13 @@ class Dispatcher:
         is_due: bool,
     ) -> None:
         pauses = []
-        for broker in {queue.broker for queue in queues if queue not in lane.busy}:
+        sequences = self._accumulator.sequences
+        free = {
+            queue.broker
+            for queue in queues
+            if queue not in lane.busy and not (sequences and sequences.is_owed(queue, head))
+        }
+        for broker in free:
             slots = self._slots(broker)
             if not slots.is_live:
                 self._absent[lane] = None

@@ -32,6 +32,8 @@ from rockoon_format.properties import (
     RESERVED_NAMES,
     TRANSIENT_PREFIX,
 )
+from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
+from rockoon_format.sequences import encode_sequences
 
 BODY_BYTES_MAX = 4 << 20
 
@@ -100,15 +102,28 @@ def encode_extras(
 
 
 def _bounded(head: bytes, tail: bytes) -> Extras:
+    check_extras((head, tail))
+    return head, tail
+
+
+def check_extras(extras: Extras, own_bytes: int = 0) -> None:
+    """Refuse properties that do not fit beside the producer's.
+
+    Args:
+        extras: from `encode_extras`.
+        own_bytes: what the producer adds, UNIQ_KEY aside.
+
+    Raises:
+        PropertiesTooLarge: they take more than 32767 bytes together.
+    """
     # 56 digits are the longest UNIQ_KEY (an IPv6 address); the bound must not depend on the host.
-    size = len(head) + len(tail) + len(_UNIQ_KEY_HEAD) + 56 + 1
+    size = len(extras[0]) + len(extras[1]) + len(_UNIQ_KEY_HEAD) + 56 + 1 + own_bytes
     if size > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
             f"properties of {size} bytes are larger than {PROPERTIES_BYTES_MAX} bytes",
             index=0,
             limit=PROPERTIES_BYTES_MAX,
         )
-    return head, tail
 
 
 def _reserved_reason(name: str) -> str:
@@ -164,6 +179,9 @@ class BatchEncoder:
         self._section = np.dtype(
             [("head", f"V{len(_UNIQ_KEY_HEAD)}"), ("key", f"V{self._digits}"), ("end", "V1")]
         )
+        self._sequenced_section = np.dtype(
+            [*self._section.descr, ("sequence", f"V{SEQUENCE_BYTES}")]
+        )
 
     def take_ids(self, count: int) -> bytes:
         """Return the UNIQ_KEYs of `count` messages, one after the other."""
@@ -180,6 +198,7 @@ class BatchEncoder:
         extras: Mapping[int, Extras],
         ids: bytes,
         born_timestamp_ms: int,
+        sequence: tuple[int, int] | None = None,
     ) -> tuple[bytes, NDArray[np.uint32]]:
         """Return the records of a batch and their sizes.
 
@@ -190,14 +209,20 @@ class BatchEncoder:
             extras: by index, for messages that have more properties than UNIQ_KEY.
             ids: n UNIQ_KEYs from `take_ids`.
             born_timestamp_ms: epoch milliseconds, for all.
+            sequence: an idempotent producer's id, and the number of the first message.
         """
-        sections = np.empty(len(bodies), self._section)
+        section = self._section if sequence is None else self._sequenced_section
+        sections = np.empty(len(bodies), section)
+        if sequence is not None:
+            sections["sequence"] = encode_sequences(*sequence, len(bodies))
         sections["head"] = np.void(_UNIQ_KEY_HEAD)
         sections["key"] = np.frombuffer(ids, f"V{self._digits}")
         sections["end"] = np.void(b"\x02")
-        properties: list[bytes] = sections.view(f"V{self._section.itemsize}").tolist()
+        properties: list[bytes] = sections.view(f"V{section.itemsize}").tolist()
+        own_bytes = self._section.itemsize
         for index, (head, tail) in extras.items():
-            properties[index] = head + properties[index] + tail
+            own = properties[index]
+            properties[index] = head + own[:own_bytes] + tail + own[own_bytes:]
         return encode_batch(topic, queue_id, bodies, properties, born_timestamp_ms, self._born_host)
 
     def _find_month(self, now_ms: int) -> int:

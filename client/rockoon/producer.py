@@ -2,9 +2,11 @@
 
 Delivery is at least once. When a stream breaks after the broker has stored a batch and before its
 answer arrived, the batch is sent again; the copies have the same message id (UNIQ_KEY), by which a
-consumer can tell. Messages with a `key` or a `queue` stay in order through all of this: such a
-queue has one batch out at a time, and a batch that failed goes first. Messages without either may
-go to another queue when theirs fails.
+consumer can tell. With `idempotent=True` batches are numbered, and a broker stores each once: there
+are no copies, and what is given up after its answer was lost fails with an error that says so.
+Messages with a `key` or a `queue` stay in order through all of this: such a queue has one batch out
+at a time, and a batch that failed goes first. Messages without either may go to another queue when
+theirs fails (an idempotent producer's only when the broker has refused them).
 
 A broker refuses a batch as a whole. What could make it refuse one message is checked by `send`,
 which raises for that message alone; should a broker refuse a batch nevertheless (its limits are
@@ -26,6 +28,7 @@ from rockoon.outgoing import (
     Body,
     Extras,
     body_too_large,
+    check_extras,
     check_topic,
     encode_extras,
     to_body,
@@ -34,6 +37,7 @@ from rockoon.producer_settings import ProducerSettings
 from rockoon.receipt import Receipt, SendResults, Span
 from rockoon.routes import TopicRoute
 from rockoon.selectors import KeyHash, crc32_key_hash
+from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -161,6 +165,8 @@ class Producer:
         extras = None
         if tags is not None or keys is not None or properties is not None:
             extras = encode_extras(keys, tags, properties)
+            if self.settings.idempotent:
+                check_extras(extras, SEQUENCE_BYTES)
             size += len(extras[0]) + len(extras[1])
         accumulator = self._accumulator
         unclaimed = accumulator.unclaimed_bytes + size
@@ -270,6 +276,8 @@ class Producer:
         size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
         extras = None if tags is None else encode_extras(None, tags, None)
         if extras is not None:
+            if self.settings.idempotent:
+                check_extras(extras, SEQUENCE_BYTES)
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
