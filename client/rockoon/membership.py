@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 from grpc import RpcError
 
@@ -26,6 +27,7 @@ from rockoon_proto.v1.offset_pb2 import (
     HeartbeatRequest,
     LeaveRequest,
     Member,
+    PulledPosition,
     TopicSubscription,
     WatchGroupRequest,
 )
@@ -33,8 +35,13 @@ from rockoon_proto.v1.offset_pb2 import (
 log = logging.getLogger(__name__)
 
 _LEAVE_SECONDS_MAX = 2.0
-# Of the lease: the rest is for clocks that differ in pace, and for a call to begin.
-_SURE_SHARE = 0.95
+# In one heartbeat; those of further queues are not known to who looks at the group's lag.
+POSITIONS_MAX = 4096
+# An orderly member calls so often in the time for which its queues are its own, and is sure of
+# them for this share of it. The rest is for what the last answer may not have told yet (one pause),
+# for clocks that differ in pace, and for a call to begin.
+_BEATS_PER_SURE_TIME = 5
+_SURE_SHARE = 0.75
 
 
 class Membership:
@@ -48,6 +55,7 @@ class Membership:
         changes: noted when something changed that allocation depends on.
         on_reset: called with queues whose progress was reset.
         mode: members of another mode share nothing with this one.
+        orderly: it matters that `holds_since` is true while all is well.
     """
 
     def __init__(
@@ -60,12 +68,15 @@ class Membership:
         changes: Changes,
         on_reset: Callable[[Collection[MessageQueue]], None],
         mode: ConsumeMode = CLUSTERING,
+        orderly: bool = False,
     ) -> None:
         self.topics_of: Mapping[str, frozenset[str]] = {}
         """Member id to the topics it reads, of every live member; empty before the first answer."""
         self.lapses = 0
         """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
+        self.positions: Callable[[], Iterable[PulledPosition]] = tuple
+        """How far each queue of the member is pulled; told with every heartbeat."""
         self.handover_seconds_max = 0.0
         """How long this member may keep a queue that has become another one's."""
         self._cluster = cluster
@@ -77,6 +88,7 @@ class Membership:
         self._changes = changes
         self._on_reset = on_reset
         self._mode = mode
+        self._orderly = orderly
         self._version = -1
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
@@ -85,8 +97,8 @@ class Membership:
     def holds_since(self, lapses: int) -> bool:
         """Whether what the offset service granted this member is certainly still its own.
 
-        False from shortly before the lease may end there until everything is resolved anew: a
-        process that was stopped for longer learns of it here, before it hears from anybody.
+        False from shortly before others may be granted it until everything is resolved anew: a
+        process that was stopped for so long learns of it here, before it hears from anybody.
 
         Args:
             lapses: as they were counted before the grant was asked for.
@@ -94,7 +106,17 @@ class Membership:
         if self._mode != CLUSTERING:
             return True
         silence = asyncio.get_running_loop().time() - self._heard_at
-        return lapses == self.lapses and silence < _SURE_SHARE * self._lease_seconds
+        return lapses == self.lapses and silence < self._sure_seconds
+
+    @property
+    def _granted_seconds(self) -> float:
+        # Who is silent does not hear that another member asks, and is overtaken when it has not
+        # let go in time, though its lease goes on. Without any time to let go nothing is sure.
+        return min(self._lease_seconds, self.handover_seconds_max or float("inf"))
+
+    @property
+    def _sure_seconds(self) -> float:
+        return _SURE_SHARE * self._granted_seconds
 
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
@@ -117,21 +139,23 @@ class Membership:
                     TopicSubscription(topic=s.topic, expression=s.expression)
                     for s in self._subscriptions
                 ],
+                positions=islice(self.positions(), POSITIONS_MAX),
             ),
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
         )
         # The service heard of this one before now, and of the last one after it was sent.
         silence = asyncio.get_running_loop().time() - self._heard_at
-        if self._heard_at and silence > self._lease_seconds:
+        silence_max = self._sure_seconds if self._orderly else self._lease_seconds
+        if self._heard_at and silence > silence_max:
             self.lapses += 1
             self._changes.note()
             log.warning(
-                "no heartbeat of %s reached the offset service for %.1f s, longer than the lease "
-                "of %.1f s: all queues are resolved again",
+                "no heartbeat of %s reached the offset service for %.1f s, and others may have its "
+                "queues after %.1f s: all are resolved again",
                 self.member_id,
                 silence,
-                self._lease_seconds,
+                silence_max,
             )
         self._heard_at = sent_at
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
@@ -147,7 +171,7 @@ class Membership:
         """
         backoff = Backoff(first_seconds=0.2)
         while True:
-            await asyncio.sleep(self._heartbeat_seconds)
+            await asyncio.sleep(self._pause_seconds())
             while True:
                 try:
                     await self.beat()
@@ -162,6 +186,11 @@ class Membership:
                     # A service that was restarted counts members and versions anew.
                     self._version = -1
                 await asyncio.sleep(min(backoff.next_seconds(), self._heartbeat_seconds))
+
+    def _pause_seconds(self) -> float:
+        if self._orderly:
+            return min(self._heartbeat_seconds, self._granted_seconds / _BEATS_PER_SURE_TIME)
+        return self._heartbeat_seconds
 
     async def watch(self) -> None:
         """Follow the group's events for ever.

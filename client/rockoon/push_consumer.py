@@ -166,6 +166,7 @@ class PushConsumer:
             changes=self._changes,
             on_reset=lambda queues: self._assignment.on_reset(queues),
             mode=self._mode,
+            orderly=orderly,
         )
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         self._delivery = Delivery(
