@@ -29,6 +29,8 @@ SMALL: dict[str, Any] = {
     "listen": "127.0.0.1:0",
     "commit_log_file_bytes": 4 << 20,
     "consume_queue_file_entries": 1000,
+    "index_slots": 1000,
+    "index_units": 4000,
     "first_routes_seconds_max": 20.0,
     "drain_seconds_max": 5.0,
     # Disks of test machines are as full as they are.

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 from rockoon_broker.appends import AppendLimits, Appends, Placed
 from rockoon_broker.clock import Clock
+from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
 from rockoon_broker.pulls import Pulled, Pulls, PullWish
 from rockoon_broker.retries import GroupRules
@@ -55,6 +57,7 @@ class Broker:
         sequences: what idempotent producers have sent.
         table: the topics served now; replaced as a whole, by `apply` alone.
         routes: who keeps the table in step.
+        key_index: who keeps the index by key in step; None with `index = off`.
         nameservers: whom to ask.
         group_rules: what each consumer group says of messages that fail.
         recovery_seconds: how long opening the store took.
@@ -97,6 +100,11 @@ class Broker:
             arrived=self._waiting.arrived,
         )
         self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
+        self.key_index: IndexFollower | None = None
+        if settings.index == "on":
+            shape = IndexShape(settings.index_slots, settings.index_units)
+            directory = IndexDirectory(settings.store_path, shape, disk)
+            self.key_index = IndexFollower(store, directory, clock)
         # The last table whose change is complete, unlike `table` while topics are being dropped.
         self._applied = self.table
         # The table as it was last written down, and when, in monotonic seconds.

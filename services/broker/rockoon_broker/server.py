@@ -72,6 +72,8 @@ async def serve(
                     tasks.create_task(broker.routes.run(stop), name="route-follower"),
                     tasks.create_task(broker.sequences.run(), name="producer-sequences"),
                 ]
+                if broker.key_index is not None:
+                    loops.append(tasks.create_task(broker.key_index.run(), name="key-index"))
                 await at_most(settings.first_routes_seconds_max, broker.routes.settled.wait())
                 service.serve(broker)
                 await server.set_serving(True)
@@ -200,6 +202,8 @@ async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> No
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
+    if broker.key_index is not None:
+        broker.key_index.close()
     try:
         broker.store.close()
     except StoreError as failure:

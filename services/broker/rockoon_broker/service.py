@@ -15,6 +15,7 @@ from rockoon_broker.appends import Placed
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.expressions import expression_of
+from rockoon_broker.key_queries import query_messages
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.queue_states import OFFSET_MAX, queue_states
 from rockoon_broker.send_back import SendBacks
@@ -253,6 +254,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             )
         return reply
 
+    async def QueryMessages(
+        self, request: broker_pb2.QueryMessagesRequest, context: object
+    ) -> broker_pb2.QueryMessagesReply:
+        return await query_messages(self._open(), request, self._clock)
+
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object
     ) -> broker_pb2.DescribeBrokerReply:
@@ -358,4 +364,5 @@ def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         bytes_appended=broker.appends.bytes,
         bytes_pulled=broker.pulls.bytes,
         waiting_pulls=broker.waiting_pulls,
+        index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
     )

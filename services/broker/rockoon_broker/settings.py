@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rockoon_broker.sequences.ledger import MemoryLimits
 from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
 from rockoon_runtime.settings import SettingsError, setting
 
 STORE_PATH = Path("store")
@@ -79,6 +80,24 @@ class BrokerSettings:
     )
     memory_bytes: int | None = setting(
         None, "RAM assumed by the rule `first message still in memory`; by default the machine's"
+    )
+
+    index: str = setting(
+        "on",
+        "on: messages can be looked up by key; off: nothing is indexed, no such query answered",
+        choices=("on", "off"),
+    )
+    index_slots: int = setting(
+        SLOTS_DEFAULT,
+        "hash slots in an index file; must not change once there are any",
+        minimum=1,
+        maximum=1 << 28,
+    )
+    index_units: int = setting(
+        UNITS_DEFAULT,
+        "keys in an index file, 20 bytes each; must not change once there are any",
+        minimum=2,
+        maximum=1 << 30,
     )
 
     producer_memory_hours: float = setting(

@@ -81,8 +81,12 @@ class IndexFollower:
 
     async def _open(self) -> KeyIndex:
         reopening = Reopening(self._directory, self._log_end)
-        while await self._in_thread(reopening.step):
-            pass
+        while True:
+            began = self._clock.monotonic_seconds()
+            if not await self._in_thread(reopening.step):
+                break
+            # Half of the time: a start has other work to do.
+            await asyncio.sleep(self._clock.monotonic_seconds() - began)
         for name in reopening.removed:
             log.warning("index file %s was not as it should be: it is made anew", name)
         assert reopening.result is not None
@@ -155,8 +159,12 @@ class IndexFollower:
             for name in await self._in_thread(partial(index.remove_expired, log_min)):
                 log.info("index file %s is deleted: its messages are gone", name)
 
-    async def wait_caught_up(self, seconds: float) -> None:
-        """Wait until what the log shows now is in the index, at most so long."""
+    async def wait_caught_up(self, seconds: float) -> int:
+        """Wait until what the log shows now is in the index, at most so long.
+
+        Returns:
+            Where the log ended when the wait began.
+        """
         end = self._store.visible_end
         self._waiting += 1
         self._wake.set()
@@ -164,9 +172,10 @@ class IndexFollower:
             async with asyncio.timeout(seconds), self._progress:
                 await self._progress.wait_for(lambda: self.end_offset >= end)
         except TimeoutError:
-            return
+            pass
         finally:
             self._waiting -= 1
+        return end
 
     def close(self) -> None:
         """Checkpoint and close the files. `run` must have ended."""

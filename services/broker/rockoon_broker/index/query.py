@@ -58,12 +58,12 @@ async def answer(query: KeyQuery, store: Store, follower: IndexFollower, clock: 
     Raises:
         OSError: the disk.
     """
-    await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
+    log_end = await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
     index = follower.index
     if index is None:
         return KeyAnswer([], "the index is being opened: ask again", 0)
     # Said before the search: what is added meanwhile is found and not counted on.
-    unreached = why_unreached(query, index, store)
+    unreached = why_unreached(query, index, log_end, store.log_min_offset)
     until_ms = index.until_ms or 0
     wanted = Wanted(index_key_hash(f"{query.topic}#{query.key}"), query.begin_ms, query.end_ms)
     candidates = await asyncio.to_thread(index.search, wanted)
@@ -107,14 +107,19 @@ def is_wanted(query: KeyQuery, record: Record) -> bool:
     return query.key in split_keys(find_value(record.properties, PROPERTY_KEYS) or "")
 
 
-def why_unreached(query: KeyQuery, index: KeyIndex, store: Store) -> str:
-    """What of the time asked for the index does not cover, in a sentence; empty if nothing."""
+def why_unreached(query: KeyQuery, index: KeyIndex, log_end: int, log_min_offset: int) -> str:
+    """What of the time asked for the index does not cover, in a sentence; empty if nothing.
+
+    Args:
+        log_end: where the log ended when the query came, physical.
+        log_min_offset: where it begins.
+    """
     until_ms = index.until_ms or 0
-    if index.position < store.visible_end and query.end_ms >= until_ms:
-        behind = store.visible_end - index.position
+    if index.position < log_end and query.end_ms >= until_ms:
+        behind = log_end - index.position
         return f"the index is {behind} bytes of the log behind: ask again"
     begins_ms = index.begins_ms
-    uncovered = index.covered_from > store.log_min_offset
+    uncovered = index.covered_from > log_min_offset
     if uncovered and begins_ms is not None and query.begin_ms < begins_ms:
         return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
     return ""

@@ -1,0 +1,98 @@
+"""QueryMessages of the wire: checks what is asked, has it answered, translates back."""
+
+import numpy as np
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.index.query import (
+    END_OF_TIME_MS,
+    MESSAGES_DEFAULT,
+    MESSAGES_MAX,
+    KeyAnswer,
+    KeyQuery,
+    answer,
+)
+from rockoon_format.properties import KEY_SEPARATOR
+from rockoon_proto.errors import (
+    IndexOff,
+    InvalidArgument,
+    StoreCorrupt,
+    TopicNotFound,
+    TopicNotReadable,
+)
+from rockoon_proto.v1 import broker_pb2
+
+KEY_CHARACTERS_MAX = 32_767
+
+
+def to_query(request: broker_pb2.QueryMessagesRequest) -> KeyQuery:
+    """What a request means.
+
+    Raises:
+        InvalidArgument: a field is out of bounds.
+    """
+    key = request.key
+    if not key:
+        raise InvalidArgument(reason="the key is empty")
+    if KEY_SEPARATOR in key:
+        raise InvalidArgument(reason=f"{key!r} has a space: those separate keys, ask for one")
+    if any(character < " " for character in key) or len(key) > KEY_CHARACTERS_MAX:
+        raise InvalidArgument(
+            reason=f"no message has a key with control characters or of {len(key)} characters"
+        )
+    if request.kind not in (broker_pb2.KEY, broker_pb2.UNIQUE_ID):
+        raise InvalidArgument(reason=f"no kind of key is {request.kind}")
+    if not 0 <= request.max_messages <= MESSAGES_MAX:
+        raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {MESSAGES_MAX}")
+    end_ms = request.end_ms or END_OF_TIME_MS
+    if not 0 <= request.begin_ms <= end_ms <= END_OF_TIME_MS:
+        raise InvalidArgument(
+            reason=f"the time from {request.begin_ms} to {request.end_ms} is none: "
+            "it begins before 0 or after its end"
+        )
+    return KeyQuery(
+        topic=request.topic,
+        key=key,
+        unique=request.kind == broker_pb2.UNIQUE_ID,
+        begin_ms=request.begin_ms,
+        end_ms=end_ms,
+        messages_max=request.max_messages or MESSAGES_DEFAULT,
+    )
+
+
+async def query_messages(
+    broker: Broker, request: broker_pb2.QueryMessagesRequest, clock: Clock
+) -> broker_pb2.QueryMessagesReply:
+    """Answer a request.
+
+    Raises:
+        InvalidArgument: a field is out of bounds.
+        TopicNotFound, TopicNotReadable: the topic.
+        IndexOff: this broker keeps no index.
+        StoreCorrupt: the disk does not give what is in the index.
+    """
+    query = to_query(request)
+    await broker.catch_up([(query.topic, 0)], request.route_revision)
+    found = broker.table.topics.get(query.topic)
+    if found is None:
+        raise TopicNotFound(topic=query.topic)
+    if not found.readable:
+        raise TopicNotReadable(topic=query.topic)
+    if broker.key_index is None:
+        raise IndexOff(broker=broker.settings.name)
+    try:
+        return to_wire(await answer(query, broker.store, broker.key_index, clock))
+    except OSError as failure:
+        path = broker.settings.store_path
+        raise StoreCorrupt(path=path, reason=f"the disk refused: {failure}") from failure
+
+
+def to_wire(found: KeyAnswer) -> broker_pb2.QueryMessagesReply:
+    lengths = np.fromiter(map(len, found.frames), "<u4", len(found.frames))
+    return broker_pb2.QueryMessagesReply(
+        frames=b"".join(found.frames),
+        record_lengths=lengths.tobytes(),
+        whole_range_searched=not found.not_searched_because,
+        not_searched_because=found.not_searched_because,
+        indexed_until_ms=found.indexed_until_ms,
+    )

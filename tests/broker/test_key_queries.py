@@ -1,0 +1,199 @@
+"""QueryMessages: messages by key and by unique id, and what a query says of its own limits."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_format.batch import encode_batch
+from rockoon_proto import errors
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
+from support.broker_routes import BrokerRoutes
+from support.key_index import keyed
+
+
+async def send(
+    broker: RunningBroker, topic: str, messages: Sequence[tuple[bytes, bytes]], queue_id: int = 0
+) -> Any:
+    """Append (body, properties) pairs; returns where they went."""
+    frames, lengths = encode_batch(
+        topic.encode(),
+        queue_id,
+        [body for body, _ in messages],
+        [properties for _, properties in messages],
+        NOW_MS,
+        BORN_HOST,
+    )
+    request = pb.AppendRequest(
+        topic=topic,
+        queue_id=queue_id,
+        frames=frames,
+        record_lengths=lengths.astype("<u4").tobytes(),
+    )
+    return (await broker.call("Append", request)).appended
+
+
+async def query(broker: RunningBroker, key: str, topic: str = "T", **more: Any) -> Any:
+    request = pb.QueryMessagesRequest(topic=topic, key=key, **more)
+    return await broker.call("QueryMessages", request)
+
+
+async def found(broker: RunningBroker, key: str, topic: str = "T", **more: Any) -> list[bytes]:
+    reply = await query(broker, key, topic, **more)
+    assert reply.whole_range_searched, reply.not_searched_because
+    return bodies_of(reply)
+
+
+async def test_what_was_just_sent_is_found_newest_first(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        unique = "7F00000100002A139A5500000000"
+        first = await send(broker, "T", [(b"1", keyed(unique, "order-1 eu")), (b"2", keyed())])
+        await send(broker, "T", [(b"3", keyed(keys="eu eu")), (b"4", keyed(keys="order-2"))], 1)
+        assert await found(broker, "eu") == [b"3", b"1"]
+        assert await found(broker, "order-2") == [b"4"]
+        assert await found(broker, unique, kind=pb.UNIQUE_ID) == [b"1"]
+        # A key is no unique id, nor the other way round.
+        assert await found(broker, unique) == []
+        assert await found(broker, "eu", kind=pb.UNIQUE_ID) == []
+        assert await found(broker, "nobody") == []
+        stored_ms = first.store_timestamp_ms
+        assert await found(broker, "order-1", begin_ms=stored_ms, end_ms=stored_ms) == [b"1"]
+        assert await found(broker, "order-1", end_ms=stored_ms - 1) == []
+        assert await found(broker, "order-1", begin_ms=stored_ms + 1) == []
+        described = await broker.describe()
+        assert described.index_end_offset == described.log_max_offset
+
+
+async def test_keys_of_the_same_hash_are_told_apart(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        # "Aa" and "BB" have the same Java hash, and so has everything that ends in them.
+        await send(broker, "T", [(b"Aa", keyed("idAa", "kAa")), (b"BB", keyed("idBB", "kBB"))])
+        assert await found(broker, "kAa") == [b"Aa"]
+        assert await found(broker, "kBB") == [b"BB"]
+        assert await found(broker, "idBB", kind=pb.UNIQUE_ID) == [b"BB"]
+
+
+async def test_a_query_that_stops_early_says_why(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await send(broker, "T", [(b"%d" % number, keyed(keys="k")) for number in range(50)])
+        reply = await query(broker, "k", max_messages=3)
+        assert bodies_of(reply) == [b"49", b"48", b"47"]
+        assert not reply.whole_range_searched
+        assert reply.not_searched_because == "there are more than 3 messages"
+        assert len(bodies_of(await query(broker, "k"))) == 32
+        assert len(await found(broker, "k", max_messages=50)) == 50
+        assert reply.indexed_until_ms > NOW_MS
+
+
+async def test_a_deleted_topics_messages_are_not_found_again(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await send(broker, "T", [(b"old", keyed(keys="k"))])
+        assert await found(broker, "k") == [b"old"]
+        await nameserver.delete_topic("T")
+        await broker.until(lambda seen: seen.topics == 0)
+        with pytest.raises(errors.TopicNotFound):
+            await query(broker, "k")
+        await nameserver.create_topic("T", {"broker-a": 1})
+        await broker.until(lambda seen: seen.topics == 1)
+        assert await found(broker, "k") == []
+        await send(broker, "T", [(b"new", keyed(keys="k"))])
+        assert await found(broker, "k") == [b"new"]
+
+
+async def test_the_index_outlives_restarts_and_being_switched_off(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    nameservers = [nameserver.address]
+    async with running_broker(tmp_path, nameservers) as broker:
+        await send(broker, "T", [(b"1", keyed(keys="k"))])
+        assert await found(broker, "k") == [b"1"]
+    async with running_broker(tmp_path, nameservers, index="off") as broker:
+        await send(broker, "T", [(b"2", keyed(keys="k"))])
+        with pytest.raises(errors.IndexOff, match="index = on"):
+            await query(broker, "k")
+        assert (await broker.describe()).index_end_offset == 0
+    async with running_broker(tmp_path, nameservers) as broker:
+        await send(broker, "T", [(b"3", keyed(keys="k"))])
+        assert await found(broker, "k") == [b"3", b"2", b"1"]
+
+
+async def test_an_index_that_begins_later_than_the_log_says_so(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    nameservers = [nameserver.address]
+    small = {"index_slots": 10, "index_units": 10}
+    async with running_broker(tmp_path, nameservers, **small) as broker:
+        for number in range(30):
+            await send(broker, "T", [(b"%d" % number, keyed(keys=f"k{number}"))])
+        assert await found(broker, "k1") == [b"1"]
+    files = sorted((tmp_path / "index").iterdir())
+    assert len(files) > 2
+    files[0].unlink()
+    async with running_broker(tmp_path, nameservers, **small) as broker:
+        reply = await query(broker, "k1")
+        assert bodies_of(reply) == []
+        assert not reply.whole_range_searched
+        assert "may not be in the index" in reply.not_searched_because
+        assert await found(broker, "k29", begin_ms=reply.indexed_until_ms) == [b"29"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "sentence"),
+    [
+        ({"key": ""}, errors.InvalidArgument, "the key is empty"),
+        ({"key": "two keys"}, errors.InvalidArgument, "'two keys' has a space"),
+        ({"key": "a\x01"}, errors.InvalidArgument, "control characters"),
+        ({"key": "x" * 40_000}, errors.InvalidArgument, "of 40000 characters"),
+        ({"key": "k", "max_messages": 1025}, errors.InvalidArgument, "1025 messages, not 1 to"),
+        ({"key": "k", "max_messages": -1}, errors.InvalidArgument, "-1 messages, not 1 to"),
+        ({"key": "k", "begin_ms": 2, "end_ms": 1}, errors.InvalidArgument, "from 2 to 1 is none"),
+        ({"key": "k", "begin_ms": -1}, errors.InvalidArgument, "from -1 to 0 is none"),
+        ({"key": "k", "end_ms": 2**63 - 1}, errors.InvalidArgument, "is none"),
+        ({"key": "k", "kind": 7}, errors.InvalidArgument, "no kind of key is 7"),
+        ({"key": "k", "topic": "Nowhere"}, errors.TopicNotFound, "'Nowhere' does not exist"),
+        ({"key": "k", "topic": ""}, errors.TopicNotFound, "'' does not exist"),
+        ({"key": "k", "topic": "W"}, errors.TopicNotReadable, "'W'"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    fields: dict[str, Any],
+    error: type[errors.RockoonError],
+    sentence: str,
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("W", {"broker-a": 1}, permissions=2)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        with pytest.raises(error, match=sentence):
+            await query(broker, **fields)
+
+
+async def test_many_ask_while_many_send(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+
+        async def sender(name: int) -> None:
+            for number in range(40):
+                body = b"%d-%d" % (name, number)
+                await send(broker, "T", [(body, keyed(keys=body.decode()))])
+                assert await found(broker, body.decode()) == [body]
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in range(5):
+                tasks.create_task(sender(name))
