@@ -105,6 +105,8 @@ class Appends:
         lengths: bytes,
         check: Callable[[], None],
         sequenced: SequencedBatch | None = None,
+        *,
+        made_here: bool = False,
     ) -> Placed:
         """Put a batch into the log; waits only while too much is unsynced.
 
@@ -117,6 +119,7 @@ class Appends:
             check: raises when the queue may not be written. Asked again after every wait: what is
                 appended to a topic deleted meanwhile would come back with the next of its name.
             sequenced: of an idempotent producer: only what is not stored yet is appended.
+            made_here: as for `Store.append`; not together with `sequenced`.
 
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
@@ -129,7 +132,7 @@ class Appends:
             try:
                 if sequenced is not None:
                     return self._place_once(sequenced, topic, queue_id, frames, sizes)
-                return self._place(topic, queue_id, frames, sizes)
+                return self._place(topic, queue_id, frames, sizes, made_here=made_here)
             except store_errors.StoreBusy:
                 self._room.clear()
                 await self._room.wait()
@@ -173,11 +176,21 @@ class Appends:
             raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
         return np.frombuffer(lengths, "<u4")
 
-    def _place(self, topic: str, queue_id: int, frames: bytes, sizes: NDArray[np.uint32]) -> Placed:
+    def _place(
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        sizes: NDArray[np.uint32],
+        *,
+        made_here: bool = False,
+    ) -> Placed:
         if self._failure is not None:
             raise self._failure
         try:
-            appended = self._store.append(topic, queue_id, frames, sizes, self._clock.now_ms())
+            appended = self._store.append(
+                topic, queue_id, frames, sizes, self._clock.now_ms(), made_here=made_here
+            )
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from rockoon_broker.appends import AppendLimits, Appends, Placed
+from rockoon_broker.aside import MessagesAside
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
@@ -31,12 +32,14 @@ from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_proto.errors import (
+    InvalidArgument,
     NotReady,
     QueueNotFound,
     TopicNotFound,
     TopicNotReadable,
     TopicNotWritable,
 )
+from rockoon_proto.v1.broker_pb2 import HALF, ORDINARY, Handling
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class Broker:
         routes: who keeps the table in step.
         key_index: who keeps the index by key in step; None with `index = off`.
         nameservers: whom to ask.
+        aside: messages that wait for something before their readers get them.
         group_rules: what each consumer group says of messages that fail.
         recovery_seconds: how long opening the store took.
     """
@@ -100,6 +104,15 @@ class Broker:
             arrived=self._waiting.arrived,
         )
         self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
+        self.aside = MessagesAside(
+            store,
+            self.appends,
+            settings,
+            settings.store_path / CONFIG_DIRECTORY,
+            clock,
+            disk,
+            self.check_writable,
+        )
         self.key_index: IndexFollower | None = None
         if settings.index == "on":
             shape = IndexShape(settings.index_slots, settings.index_units)
@@ -174,6 +187,7 @@ class Broker:
             broker = cls(
                 settings, store, sequences, topic_file, nameservers, clock, disk, recovery_seconds
             )
+            await asyncio.to_thread(broker.aside.load, {})
         except BaseException:
             store.close()
             raise
@@ -189,10 +203,15 @@ class Broker:
         frames: bytes,
         lengths: bytes,
         route_revision: int,
+        handling: Handling = ORDINARY,
         *,
         sequenced: SequencedBatch | None = None,
     ) -> Placed:
-        """Put a batch into the log; see `Appends.place`."""
+        """Put a batch into the log; see `Appends.place`.
+
+        Args:
+            handling: what to do with it; `topic` and `queue_id` are its own whatever that is.
+        """
         await self.catch_up([(topic, queue_id)], route_revision)
         behind = route_revision > self.table.revision and self.routes.following
         if behind and self.knows(topic, queue_id):
@@ -202,9 +221,15 @@ class Broker:
             raise NotReady(service="the broker", reason=reason)
 
         def check() -> None:
-            if not self.served(topic, queue_id).writable:
-                raise TopicNotWritable(topic=topic)
+            self.check_writable(topic, queue_id)
 
+        if handling != ORDINARY:
+            if sequenced is not None:
+                raise InvalidArgument(reason="only ordinary batches have sequence numbers")
+            if handling == HALF:
+                transactions = self.aside.transactions
+                return await transactions.place(topic, queue_id, frames, lengths, check)
+            raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
         return await self.appends.place(topic, queue_id, frames, lengths, check, sequenced)
 
     async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
@@ -224,6 +249,11 @@ class Broker:
         if not 0 <= queue_id < found.queues:
             raise QueueNotFound(topic=topic, queue=queue_id, broker=self.settings.name)
         return found
+
+    def check_writable(self, topic: str, queue_id: int) -> None:
+        """Raise if a queue may not be written."""
+        if not self.served(topic, queue_id).writable:
+            raise TopicNotWritable(topic=topic)
 
     def check_readable(self, topic: str, queue_id: int) -> None:
         """Raise if a queue may not be read."""

@@ -71,6 +71,7 @@ async def serve(
                     tasks.create_task(broker.run_ticks(), name="store-ticks"),
                     tasks.create_task(broker.routes.run(stop), name="route-follower"),
                     tasks.create_task(broker.sequences.run(), name="producer-sequences"),
+                    tasks.create_task(broker.aside.run(), name="messages-aside"),
                 ]
                 if broker.key_index is not None:
                     loops.append(tasks.create_task(broker.key_index.run(), name="key-index"))
@@ -85,10 +86,12 @@ async def serve(
 
                 await server.set_serving(False)
                 service.refuse("it is stopping")
+                broker.aside.transactions.end_checks()
                 await registration.leave()
                 broker.release_waiting()
             for task in loops:
                 task.cancel()
+            await broker.aside.finish()
     finally:
         await nameservers.close()
         if broker is not None:
@@ -202,6 +205,7 @@ async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> No
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
+    settled = broker.aside.settlement.capture()
     if broker.key_index is not None:
         broker.key_index.close()
     try:
@@ -210,3 +214,4 @@ def close_store(broker: Broker, stop: Stop) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)
+        broker.aside.write_last(settled)

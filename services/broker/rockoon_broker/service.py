@@ -23,6 +23,12 @@ from rockoon_broker.sequences.ledger import SequencedBatch, SequenceKey
 from rockoon_broker.sequences.replay import takes_sequences
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading import Boundary, GetResult, GetStatus
+from rockoon_broker.transactions.wire import (
+    check_transactions,
+    describe_transactions,
+    end_transaction,
+    list_transactions,
+)
 from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.record import decode_record, encode_host
@@ -172,6 +178,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             request.frames,
             request.record_lengths,
             request.route_revision,
+            request.handling,
             sequenced=sequenced_batch(request) if request.producer_id else None,
         )
 
@@ -254,6 +261,23 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             )
         return reply
 
+    async def EndTransaction(
+        self, request: broker_pb2.EndTransactionRequest, context: object
+    ) -> broker_pb2.EndTransactionReply:
+        return await end_transaction(self._open().aside.transactions, request, self._store_host)
+
+    async def CheckTransactions(
+        self, request: broker_pb2.CheckTransactionsRequest, context: object
+    ) -> AsyncIterator[broker_pb2.TransactionCheck]:
+        async for wish in check_transactions(self._open().aside.transactions, request):
+            yield wish
+
+    async def ListTransactions(
+        self, request: broker_pb2.ListTransactionsRequest, context: object
+    ) -> broker_pb2.ListTransactionsReply:
+        transactions = self._open().aside.transactions
+        return list_transactions(transactions, request, self._clock.now_ms())
+
     async def QueryMessages(
         self, request: broker_pb2.QueryMessagesRequest, context: object
     ) -> broker_pb2.QueryMessagesReply:
@@ -266,6 +290,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         assert self._send_backs is not None
         described.messages_sent_back = self._send_backs.messages_returned
         described.messages_dead = self._send_backs.messages_dead
+        describe_transactions(self._open().aside.transactions, described)
         return described
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rockoon_broker.sequences.ledger import MemoryLimits
 from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
 from rockoon_runtime.settings import SettingsError, setting
 
@@ -110,6 +111,18 @@ class BrokerSettings:
         maximum=1_000_000,
     )
 
+    transaction_timeout_ms: int = setting(
+        6_000, "age at which a half message's producers are first asked, milliseconds", minimum=0
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000, "how often they are asked again, milliseconds", minimum=1
+    )
+    transaction_checks_max: int = setting(
+        15, "how often they are asked before the half message is given up", minimum=1
+    )
+    transactions_pending_max: int = setting(
+        100_000, "half messages that may wait at once; further ones are refused", minimum=1
+    )
     waiting_pulls_max: int = setting(
         10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
     )
@@ -127,6 +140,19 @@ class BrokerSettings:
         """What is remembered of idempotent producers."""
         memory_ms = int(self.producer_memory_hours * 3_600_000)
         return MemoryLimits(self.producer_sequences_max, memory_ms)
+
+    def for_checks(self) -> CheckRules:
+        """When producers are asked about half messages."""
+        return CheckRules(
+            timeout_seconds=self.transaction_timeout_ms / 1000,
+            interval_seconds=self.transaction_check_interval_ms / 1000,
+            checks_max=self.transaction_checks_max,
+            # Long before the file that holds it is deleted.
+            age_seconds_max=max(
+                self.reserved_hours * 3600 / 2,
+                (self.transaction_timeout_ms + self.transaction_check_interval_ms) / 1000,
+            ),
+        )
 
     def for_store(self, store_host: tuple[str, int]) -> StoreSettings:
         """The store's part.

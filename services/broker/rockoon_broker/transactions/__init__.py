@@ -1,0 +1,9 @@
+"""Transactions: messages that are kept aside until their sender says what becomes of them.
+
+half_messages.py  the records: half, committed, given up, op (pure)
+check_book.py     which half messages wait, when to ask about each, when to give up (pure)
+outcomes.py       how transactions have ended, for callers that ask again (pure)
+op_book.py        ended half messages that are still to be told to RocketMQ's readers (pure)
+checkers.py       the producers that can be asked, and whose turn it is
+transactions.py   all of it over an open store
+"""

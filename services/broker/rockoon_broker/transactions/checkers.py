@@ -1,0 +1,135 @@
+"""The producers that offer to say what became of half messages, and whose turn it is.
+
+A half message is everybody's: its sender may be dead, and any producer of the group can tell.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from rockoon_proto.errors import Busy
+
+log = logging.getLogger(__name__)
+
+# Half messages that one producer was given and has not fetched. Few: whoever is slow should not
+# sit on what others could answer.
+QUEUED_MAX = 16
+CHECKERS_MAX = 10_000
+
+
+class Checker:
+    """One producer's stream: what it is to be asked, in order.
+
+    Attributes:
+        group: its producer group.
+        client_id: how it calls itself.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        self._positions: deque[int] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    @property
+    def has_room(self) -> bool:
+        return not self._ended and len(self._positions) < QUEUED_MAX
+
+    def ask(self, position: int) -> None:
+        """Ask it about the half message at a physical offset."""
+        self._positions.append(position)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Ask it nothing more; the stream ends."""
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> int | None:
+        """The next half message to ask about; None when the stream is to end.
+
+        Cancelling it is safe.
+        """
+        while not self._ended:
+            if self._positions:
+                return self._positions.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def take_unasked(self) -> list[int]:
+        """What it was never asked, once it has gone."""
+        positions = list(self._positions)
+        self._positions.clear()
+        return positions
+
+
+class Checkers:
+    """All producers that can be asked, by group.
+
+    Args:
+        came: called with the group of each new one.
+    """
+
+    def __init__(self, came: Callable[[str], None]) -> None:
+        self._came = came
+        # Round robin: who was asked last stands last.
+        self._groups: dict[str, deque[Checker]] = {}
+        self._count = 0
+        self._open = True
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self, group: str, client_id: str) -> Checker:
+        """A producer offers itself; an earlier stream of the same client is ended.
+
+        Raises:
+            Busy: there are too many.
+        """
+        if not self._open:
+            raise Busy(reason="the broker is stopping")
+        for other in self._groups.get(group, ()):
+            if other.client_id == client_id:
+                # Its connection is dead, only nobody has noticed yet.
+                other.end()
+        if self._count >= CHECKERS_MAX:
+            raise Busy(reason=f"{self._count} producers answer checks already")
+        checker = Checker(group, client_id)
+        self._groups.setdefault(group, deque()).append(checker)
+        self._count += 1
+        self._came(group)
+        return checker
+
+    def leave(self, checker: Checker) -> list[int]:
+        """A producer's stream has ended; returns what it was not asked any more."""
+        checkers = self._groups.get(checker.group)
+        if checkers is not None and checker in checkers:
+            checkers.remove(checker)
+            self._count -= 1
+            if not checkers:
+                del self._groups[checker.group]
+        checker.end()
+        return checker.take_unasked()
+
+    def has(self, group: str) -> bool:
+        """Whether a group has a producer here."""
+        return group in self._groups
+
+    def choose(self, group: str) -> Checker | None:
+        """The next producer of a group that has room; None when none has."""
+        checkers = self._groups.get(group, deque())
+        for _ in range(len(checkers)):
+            checkers.rotate(-1)
+            if checkers[-1].has_room:
+                return checkers[-1]
+        return None
+
+    def end_all(self) -> None:
+        """End every stream, and begin none any more."""
+        self._open = False
+        for checkers in self._groups.values():
+            for checker in checkers:
+                checker.end()

@@ -1,0 +1,93 @@
+"""How transactions have ended: a caller whose answer was lost asks again and gets the same one.
+
+Remembered for the newest ones only. What is older has ended all the same, only how is not known.
+
+    snapshot: half's position 8 | resolution 1 | queue offset 8 | position 8 | store time 8, each
+    little-endian; the last three say where the committed message is, else -1.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+REMEMBERED_MAX = 65_536
+# A restart meets only the calls that were open when it came.
+SNAPSHOT_MAX = 4096
+
+_ROW = np.dtype(
+    [
+        ("half", "<i8"),
+        ("ending", "<u1"),
+        ("queue_offset", "<i8"),
+        ("position", "<i8"),
+        ("store_timestamp_ms", "<i8"),
+    ]
+)
+assert _ROW.itemsize == 33
+
+
+class Ending(IntEnum):
+    """How a half message has ended."""
+
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    GIVEN_UP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one transaction."""
+
+    ending: Ending
+    queue_offset: int = -1
+    """Where the committed message is; -1 if there is none."""
+    position: int = -1
+    """Physical offset of the record that ended it, where it is known."""
+    store_timestamp_ms: int = -1
+
+
+class Outcomes:
+    """The newest endings by their half messages' physical offsets. Pure."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, Outcome] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, half_position: int) -> Outcome | None:
+        return self._known.get(half_position)
+
+    def note(self, half_position: int, outcome: Outcome) -> None:
+        """A half message has ended; the oldest ending may be forgotten for it."""
+        self._known[half_position] = outcome
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
+
+    def to_bytes(self) -> bytes:
+        """The newest endings."""
+        known = [
+            (
+                half,
+                outcome.ending,
+                outcome.queue_offset,
+                outcome.position,
+                outcome.store_timestamp_ms,
+            )
+            for half, outcome in self._known.items()
+        ]
+        return np.array(known[-SNAPSHOT_MAX:], _ROW).tobytes()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Outcomes":
+        """What `to_bytes` wrote.
+
+        Raises:
+            ValueError: the bytes are no such rows.
+        """
+        outcomes = cls()
+        for half, ending, queue_offset, position, stored_ms in np.frombuffer(raw, _ROW).tolist():
+            outcomes.note(half, Outcome(Ending(ending), queue_offset, position, stored_ms))
+        return outcomes

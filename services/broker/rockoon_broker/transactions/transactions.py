@@ -1,0 +1,631 @@
+"""Half messages over an open store: taken, ended, asked about, given up.
+
+Invariants:
+1. A half message ends by one record in the log that names it, and by nothing else. What is kept
+   beside the log is worked out of it again, so after any end of the process nothing is committed
+   twice and nothing is forgotten.
+2. From the append of that record to the note that the half message has ended there is no pause in
+   between: two calls that end the same one cannot both append.
+3. The end is answered when its record is as durable as `flush` says, and so is each repeat of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.appends import Appends, Placed
+from rockoon_broker.clock import Clock
+from rockoon_broker.settling.settlement import Settlement
+from rockoon_broker.store.errors import StoreError, UnknownOffset
+from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.check_book import CheckBook, CheckRules, WaitingHalf
+from rockoon_broker.transactions.checkers import Checker, Checkers
+from rockoon_broker.transactions.half_messages import (
+    GIVEN_UP_QUEUE_ID,
+    GIVEN_UP_TOPIC,
+    HALF_QUEUE_ID,
+    HALF_TOPIC,
+    OP_TOPIC,
+    HalfFacts,
+    NotAHalfMessage,
+    committed_record,
+    facts_of,
+    given_up_record,
+    half_record,
+    op_offsets,
+    op_record,
+    rollback_record,
+)
+from rockoon_broker.transactions.op_book import OpBook
+from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes
+from rockoon_format.columns import decode_columns
+from rockoon_format.record import (
+    Record,
+    RecordError,
+    decode_record,
+    encode_host,
+    encode_record,
+)
+from rockoon_proto.errors import (
+    Busy,
+    MalformedBatch,
+    PropertiesTooLarge,
+    RockoonError,
+    TransactionEnded,
+    TransactionNotFound,
+)
+
+log = logging.getLogger(__name__)
+
+HALF_QUEUE = (HALF_TOPIC, HALF_QUEUE_ID)
+TICK_SECONDS = 0.1
+# Work of one turn, so that a pile of half messages keeps nobody else waiting.
+CHECKS_PER_TURN_MAX = 256
+GIVE_UPS_PER_TURN_MAX = 64
+# When all producers of a group have their hands full, or the log takes nothing.
+PAUSE_SECONDS = 1.0
+
+_CHECKS_NOTE = "transactions/checks"
+_OUTCOMES_NOTE = "transactions/outcomes"
+_CHECKS_ROW = np.dtype([("position", "<i8"), ("checks", "<i4")])
+
+_SAID = {
+    Ending.COMMITTED: "it was committed",
+    Ending.ROLLED_BACK: "it was rolled back",
+    Ending.GIVEN_UP: "nobody ended it in time, so it was given up",
+}
+
+CheckQueue = Callable[[str, int], None]
+"""Raises RockoonError when a message of a client may not be put into a queue."""
+
+
+@dataclass(slots=True)
+class TransactionCounts:
+    """Since the process started."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    given_up: int = 0
+    checks_sent: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckWish:
+    """A half message that a producer is asked about."""
+
+    half: WaitingHalf
+    frame: bytes
+    """The message as its topic would get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A half message as a tool shows it."""
+
+    half: WaitingHalf
+    facts: HalfFacts
+    store_timestamp_ms: int
+
+
+class _EndedMeanwhile(Exception):
+    """While one call waited for room in the log, another ended the half message."""
+
+
+class Transactions:
+    """The transactions of one broker. Used by the event loop's thread alone.
+
+    Make it before the settlement is loaded, and call `take_over` once after that.
+
+    Args:
+        store: open.
+        appends: the way into it.
+        settlement: what is settled; the half messages' queue is added here.
+        clock: ages by the wall clock, waiting by the monotonic one.
+        rules: when to ask and when to give up.
+        pending_max: half messages that may wait at once; further ones are refused.
+        check_queue: whether a message may go to its queue now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        appends: Appends,
+        settlement: Settlement,
+        clock: Clock,
+        *,
+        rules: CheckRules,
+        pending_max: int,
+        check_queue: CheckQueue,
+    ) -> None:
+        self._store = store
+        self._appends = appends
+        self._settlement = settlement
+        self._clock = clock
+        self._pending_max = pending_max
+        self._check_queue = check_queue
+        self._host = encode_host(*store.settings.store_host)
+        self._book = CheckBook(rules)
+        self._outcomes = Outcomes()
+        self._ops = OpBook()
+        self._checkers = Checkers(
+            lambda group: self._book.producer_came(group, clock.monotonic_seconds())
+        )
+        self._checks_kept: dict[int, int] = {}
+        # Ends that no sync covers yet, by their half messages' positions.
+        self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
+        self.counts = TransactionCounts()
+        settlement.add_queue(*HALF_QUEUE)
+        settlement.add_note(_CHECKS_NOTE, self._write_checks, self._read_checks)
+        settlement.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
+        settlement.add_named(self._note_ended)
+
+    def __len__(self) -> int:
+        """How many half messages wait."""
+        return len(self._book)
+
+    # Starting.
+
+    def take_over(self, *, has_no_snapshot: bool) -> None:
+        """Let the half messages that an earlier process left wait for their end.
+
+        Reads each of them; may be called in another thread while nobody else uses the store.
+
+        Args:
+            has_no_snapshot: what is settled was worked out of the log alone. Then the op records
+                are heeded too: in a store that RocketMQ has left, they alone say what has ended.
+
+        Raises:
+            OSError: the disk.
+        """
+        queue = self._settlement.queue(*HALF_QUEUE)
+        if has_no_snapshot and len(queue):
+            ended = np.array(sorted(self._told_ended()), np.int64)
+            pending = queue.pending()
+            queue.settle(pending.positions[np.isin(pending.offsets, ended)])
+        now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
+        pending = queue.pending()
+        for offset, position in zip(
+            pending.offsets.tolist(), pending.positions.tolist(), strict=True
+        ):
+            try:
+                record, facts = self._read_half(position)
+            except (UnknownOffset, NotAHalfMessage) as failure:
+                log.error("the half message at offset %d cannot be read: %s", position, failure)  # noqa: TRY400
+                queue.settle([position])
+                self.counts.lost += 1
+                continue
+            self._wait_for(
+                position,
+                offset,
+                facts,
+                age_seconds=(now_ms - record.store_timestamp_ms) / 1000,
+                checks=self._checks_kept.get(position, 0),
+                now=now,
+            )
+        self._checks_kept = {}
+        if len(self._book):
+            log.info("%d half messages wait for their transactions' end", len(self._book))
+
+    def _told_ended(self) -> set[int]:
+        """Queue offsets of half messages that op records name."""
+        ended: set[int] = set()
+        offset = self._store.min_offset(OP_TOPIC, HALF_QUEUE_ID)
+        end = self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID)
+        while offset < end:
+            found = self._store.get(OP_TOPIC, HALF_QUEUE_ID, offset)
+            if found.frames:
+                for body in decode_columns(found.frames, found.lengths).bodies:
+                    ended.update(op_offsets(body))
+            offset = max(found.next_offset, offset + 1)
+        return ended
+
+    # Half messages.
+
+    async def place(
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        lengths: bytes,
+        check: Callable[[], None],
+    ) -> Placed:
+        """Put half messages of one queue into the log; see `Appends.place`.
+
+        Raises:
+            RockoonError: they are refused, or the store takes none; nothing was appended.
+        """
+        if len(self._book) >= self._pending_max:
+            raise Busy(reason=f"{len(self._book)} half messages wait for their end")
+        halves = self._halves(topic, queue_id, frames, lengths)
+        encoded = [self._encoded(half, index) for index, (half, _) in enumerate(halves)]
+        placed = await self._append(HALF_TOPIC, HALF_QUEUE_ID, encoded, check)
+        now = self._clock.monotonic_seconds()
+        position = placed.appended.first_physical_offset
+        for index, (_, facts) in enumerate(halves):
+            offset = placed.appended.first_queue_offset + index
+            self._wait_for(position, offset, facts, age_seconds=0, checks=0, now=now)
+            position += len(encoded[index])
+        return placed
+
+    def _halves(
+        self, topic: str, queue_id: int, frames: bytes, lengths: bytes
+    ) -> list[tuple[Record, HalfFacts]]:
+        try:
+            columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+        except (RecordError, ValueError) as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        if not len(columns):
+            raise MalformedBatch(index=0, reason="the batch has no records")
+        if len(columns.wrong_bodies):
+            index = int(columns.wrong_bodies[0])
+            raise MalformedBatch(index=index, reason="the body does not have its CRC")
+        halves = []
+        for index in range(len(columns)):
+            record = columns.record(index)
+            if (record.topic, record.queue_id) != (topic.encode(), queue_id):
+                raise MalformedBatch(index=index, reason="of another topic or queue")
+            if record.prepared_transaction_offset:
+                raise MalformedBatch(index=index, reason="it names another record")
+            try:
+                half = half_record(record)
+                halves.append((half, facts_of(half)))
+            except NotAHalfMessage as failure:
+                raise MalformedBatch(index=index, reason=str(failure)) from failure
+        return halves
+
+    def _encoded(self, record: Record, index: int) -> bytes:
+        try:
+            return encode_record(record)
+        except RecordError as failure:
+            limit = self._store.settings.properties_bytes_max
+            raise PropertiesTooLarge(index=index, limit=limit) from failure
+
+    def _wait_for(
+        self,
+        position: int,
+        offset: int,
+        facts: HalfFacts,
+        *,
+        age_seconds: float,
+        checks: int,
+        now: float,
+    ) -> None:
+        self._book.add(
+            position,
+            offset,
+            facts.group,
+            age_seconds=age_seconds,
+            immunity_seconds=facts.immunity_seconds,
+            checks=checks,
+            now=now,
+        )
+
+    # Ends.
+
+    async def end(self, position: int, queue_offset: int, group: str, ending: Ending) -> Outcome:
+        """End a half message, or find that it has ended so; returns when that is durable.
+
+        Cancelling it is safe: the half message has ended, or it has not.
+
+        Args:
+            position, queue_offset: physical offset and queue offset of the half message.
+            group: the producer group it was sent for.
+            ending: COMMITTED or ROLLED_BACK.
+
+        Raises:
+            TransactionNotFound: no half message of that group is or was there.
+            TransactionEnded: it has ended another way.
+            RockoonError: the topic does not take the message, or the store does not take the
+                record. The half message waits on.
+        """
+        while True:
+            half = self._book.find(position)
+            if half is None:
+                return await self._repeated(position, queue_offset, group, ending)
+            if (half.queue_offset, half.group) != (queue_offset, group):
+                raise _not_found(position, group)
+            try:
+                placed = await self._place_end(half, ending)
+            except _EndedMeanwhile:
+                continue
+            outcome = self._ended(half, ending, placed)
+            if ending is Ending.COMMITTED:
+                self.counts.committed += 1
+                self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
+            else:
+                self.counts.rolled_back += 1
+            await self._durable(position)
+            return outcome
+
+    def note_unknown(self, position: int, queue_offset: int, group: str) -> None:
+        """A producer was asked and does not know: it is asked again at the next check.
+
+        Raises:
+            TransactionNotFound: no half message of that group waits there.
+        """
+        half = self._book.find(position)
+        if half is None or (half.queue_offset, half.group) != (queue_offset, group):
+            raise _not_found(position, group)
+
+    async def _place_end(self, half: WaitingHalf, ending: Ending) -> Placed:
+        try:
+            record, facts = self._read_half(half.position)
+        except (UnknownOffset, NotAHalfMessage) as failure:
+            raise _not_found(half.position, half.group) from failure
+        if ending is Ending.COMMITTED:
+            made = committed_record(record, facts)
+        elif ending is Ending.ROLLED_BACK:
+            made = rollback_record(
+                half.queue_offset, half.position, self._host, self._clock.now_ms()
+            )
+        else:
+            made = given_up_record(record)
+
+        def check() -> None:
+            if self._book.find(half.position) is not half:
+                raise _EndedMeanwhile
+            if ending is Ending.COMMITTED:
+                self._check_queue(facts.topic, facts.queue_id)
+
+        return await self._append(made.topic.decode(), made.queue_id, [encode_record(made)], check)
+
+    def _ended(self, half: WaitingHalf, ending: Ending, placed: Placed) -> Outcome:
+        """Note an end that was appended just now."""
+        position = half.position
+        self._book.remove(position)
+        self._take_in()
+        self._settlement.queue(*HALF_QUEUE).settle([position])
+        appended = placed.appended
+        outcome = Outcome(
+            ending,
+            appended.first_queue_offset if ending is Ending.COMMITTED else -1,
+            appended.first_physical_offset,
+            appended.store_timestamp_ms,
+        )
+        self._outcomes.note(position, outcome)
+        durable = placed.durable
+        if durable is not None and not durable.done():
+            self._undurable[position] = durable
+            durable.add_done_callback(lambda _: self._undurable.pop(position, None))
+        return outcome
+
+    async def _repeated(
+        self, position: int, queue_offset: int, group: str, ending: Ending
+    ) -> Outcome:
+        """Answer for a half message that does not wait."""
+        try:
+            record, facts = self._read_half(position)
+        except (UnknownOffset, NotAHalfMessage) as failure:
+            raise _not_found(position, group) from failure
+        if (record.queue_offset, facts.group) != (queue_offset, group):
+            raise _not_found(position, group)
+        outcome = self._outcomes.find(position)
+        if outcome is None:
+            raise TransactionEnded(outcome="so long ago that nobody remembers how")
+        if outcome.ending is not ending:
+            raise TransactionEnded(outcome=_SAID[outcome.ending])
+        await self._durable(position)
+        return outcome
+
+    async def _durable(self, position: int) -> None:
+        durable = self._undurable.get(position)
+        if durable is not None:
+            # Others may wait for the same: one caller's end is not theirs.
+            refusal = await asyncio.shield(durable)
+            if refusal is not None:
+                raise refusal
+
+    # Checks.
+
+    async def checks(self, group: str, client_id: str) -> AsyncIterator[CheckWish | None]:
+        """What a producer is asked, until either side ends it; first None: it is on the list.
+
+        Raises:
+            Busy: too many producers are on it.
+        """
+        checker = self._checkers.enter(group, client_id)
+        try:
+            yield None
+            while (position := await checker.next()) is not None:
+                wish = self._wish(position)
+                if wish is not None:
+                    yield wish
+        finally:
+            self._gone(checker)
+
+    def _gone(self, checker: Checker) -> None:
+        """A producer's stream has ended: what it was to be asked is due again, and not counted."""
+        now = self._clock.monotonic_seconds()
+        for position in self._checkers.leave(checker):
+            half = self._book.find(position)
+            if half is not None:
+                self._book.not_asked(half, now)
+                self.counts.checks_sent -= 1
+
+    def _wish(self, position: int) -> CheckWish | None:
+        half = self._book.find(position)
+        if half is None:
+            return None
+        try:
+            record, facts = self._read_half(position)
+        except (UnknownOffset, NotAHalfMessage):
+            # Retention has just taken it; the next turn counts it.
+            return None
+        return CheckWish(half, encode_record(committed_record(record, facts)))
+
+    async def run(self) -> None:
+        """Ask, give up, tell RocketMQ's readers, for as long as the broker runs."""
+        while True:
+            try:
+                await self._turn()
+            except RockoonError as failure:
+                # The store is full, or has failed; then the broker ends with the reason.
+                log.info("transactions wait for the log: %s", failure)
+                await asyncio.sleep(PAUSE_SECONDS)
+            except (OSError, StoreError) as failure:
+                log.warning("transactions wait for the disk: %s", failure)
+                await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _turn(self) -> None:
+        now = self._clock.monotonic_seconds()
+        self._take_in()
+        self._count_lost()
+        for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
+            await self._give_up(half)
+        for half in self._book.take_due(now, CHECKS_PER_TURN_MAX):
+            if self._book.is_over(half, now):
+                # Should the log refuse, it is due again; else it is gone before that.
+                self._book.put_off(half, now + PAUSE_SECONDS)
+                await self._give_up(half)
+            else:
+                self._ask(half, now)
+        await self._write_ops(now)
+
+    def _ask(self, half: WaitingHalf, now: float) -> None:
+        if half.position >= self._store.visible_end:
+            # Not durable yet: its sender has not been answered either.
+            self._book.put_off(half, now + PAUSE_SECONDS)
+        elif not self._checkers.has(half.group):
+            self._book.park(half)
+        elif (checker := self._checkers.choose(half.group)) is None:
+            self._book.put_off(half, now + PAUSE_SECONDS)
+        else:
+            self._book.asked(half, now)
+            self.counts.checks_sent += 1
+            checker.ask(half.position)
+
+    async def _give_up(self, half: WaitingHalf) -> None:
+        try:
+            placed = await self._place_end(half, Ending.GIVEN_UP)
+        except (_EndedMeanwhile, TransactionNotFound):
+            return
+        self._ended(half, Ending.GIVEN_UP, placed)
+        self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
+        self.counts.given_up += 1
+        log.warning(
+            "nobody of producer group %s has said what becomes of the half message at offset %d, "
+            "asked %d times: it is moved to %s",
+            half.group,
+            half.position,
+            half.checks,
+            GIVEN_UP_TOPIC,
+        )
+
+    async def _write_ops(self, now: float, *, closing: bool = False) -> None:
+        while offsets := self._ops.due(now, closing=closing):
+            record = op_record(offsets, self._host, self._clock.now_ms())
+            await self._append(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record)], _nothing)
+            self._ops.written(len(offsets), now)
+
+    # Ending.
+
+    def end_checks(self) -> None:
+        """End the producers' streams: the broker is stopping."""
+        self._checkers.end_all()
+
+    async def close(self) -> None:
+        """Tell RocketMQ's readers what they have not been told, if the log takes it."""
+        try:
+            await self._write_ops(self._clock.monotonic_seconds(), closing=True)
+        except RockoonError as failure:
+            log.info("%d ends are not told to RocketMQ's readers: %s", len(self._ops), failure)
+
+    # For tools.
+
+    def listed(self, count_max: int) -> list[Listed]:
+        """The oldest half messages that wait."""
+        found: list[Listed] = []
+        for half in self._book:
+            if len(found) == count_max:
+                break
+            try:
+                record, facts = self._read_half(half.position)
+            except (UnknownOffset, NotAHalfMessage):
+                continue
+            found.append(Listed(half, facts, record.store_timestamp_ms))
+        return found
+
+    # Inside.
+
+    def _read_half(self, position: int) -> tuple[Record, HalfFacts]:
+        record = decode_record(self._store.read_at(position), check_crc=False)
+        return record, facts_of(record)
+
+    async def _append(
+        self, topic: str, queue_id: int, frames: list[bytes], check: Callable[[], None]
+    ) -> Placed:
+        lengths = np.array(list(map(len, frames)), "<u4").tobytes()
+        return await self._appends.place(
+            topic, queue_id, b"".join(frames), lengths, check, made_here=True
+        )
+
+    def _take_in(self) -> None:
+        """What is settled must have been taken in before, or it would wait for ever."""
+        queue = self._settlement.queue(*HALF_QUEUE)
+        while (found := self._settlement.new_entries(HALF_QUEUE)) is not None:
+            queue.take_in(*found)
+
+    def _count_lost(self) -> None:
+        gone = self._settlement.queue(*HALF_QUEUE).take_gone(self._store.log_min_offset)
+        for position in gone.positions.tolist():
+            if self._book.remove(position) is None:
+                continue
+            self.counts.lost += 1
+            log.error(
+                "the half message at offset %d was deleted before its transaction's end: the disk "
+                "is too full",
+                position,
+            )
+
+    # What the snapshot keeps beside the queue.
+
+    def _write_checks(self) -> bytes:
+        checked = [(half.position, half.checks) for half in self._book if half.checks]
+        return np.array(checked, _CHECKS_ROW).tobytes()
+
+    def _read_checks(self, raw: bytes) -> None:
+        rows = np.frombuffer(raw, _CHECKS_ROW)
+        self._checks_kept = dict(
+            zip(rows["position"].tolist(), rows["checks"].tolist(), strict=True)
+        )
+
+    def _write_outcomes(self) -> bytes:
+        return self._outcomes.to_bytes()
+
+    def _read_outcomes(self, raw: bytes) -> None:
+        self._outcomes = Outcomes.from_bytes(raw)
+
+    def _note_ended(
+        self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> None:
+        """A start reads how half messages have ended since the snapshot."""
+        columns = decode_columns(chunk.frames, chunk.lengths)
+        for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
+            record = columns.record(index)
+            topic = record.topic.decode(errors="replace")
+            if topic == OP_TOPIC:
+                ending, offset = Ending.ROLLED_BACK, -1
+            elif topic == GIVEN_UP_TOPIC and record.queue_id == GIVEN_UP_QUEUE_ID:
+                ending, offset = Ending.GIVEN_UP, -1
+            elif record.prepared_transaction_offset >= 0:
+                ending, offset = Ending.COMMITTED, record.queue_offset
+            else:
+                continue
+            self._outcomes.note(
+                source, Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
+            )
+
+
+def _not_found(position: int, group: str) -> TransactionNotFound:
+    return TransactionNotFound(group=group, position=f"offset {position}")
+
+
+def _nothing() -> None:
+    """The broker's own topics are always writable."""

@@ -1,0 +1,98 @@
+"""The transactions' side of the wire: translates, calls one method, translates back."""
+
+from collections.abc import AsyncIterator
+
+from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.transactions import Transactions
+from rockoon_format.names import group_fault
+from rockoon_proto.errors import InvalidArgument
+from rockoon_proto.v1 import broker_pb2 as pb
+
+LISTED_DEFAULT = 100
+LISTED_MAX = 1024
+
+_ENDINGS: dict[int, Ending] = {
+    pb.COMMIT: Ending.COMMITTED,
+    pb.ROLLBACK: Ending.ROLLED_BACK,
+}
+
+
+async def end_transaction(
+    transactions: Transactions, request: pb.EndTransactionRequest, store_host: bytes
+) -> pb.EndTransactionReply:
+    """See `Transactions.end`."""
+    check_group(request.producer_group)
+    place = (request.physical_offset, request.queue_offset, request.producer_group)
+    ending = _ENDINGS.get(request.resolution)
+    if ending is None:
+        if request.resolution != pb.UNKNOWN or not request.from_check:
+            raise InvalidArgument(reason="a transaction ends with COMMIT or ROLLBACK")
+        transactions.note_unknown(*place)
+        return pb.EndTransactionReply()
+    outcome = await transactions.end(*place, ending)
+    if ending is Ending.ROLLED_BACK:
+        return pb.EndTransactionReply()
+    return pb.EndTransactionReply(
+        committed=pb.Appended(
+            first_queue_offset=outcome.queue_offset,
+            first_physical_offset=outcome.position,
+            messages=1,
+            store_timestamp_ms=outcome.store_timestamp_ms,
+            store_host=store_host,
+        )
+    )
+
+
+async def check_transactions(
+    transactions: Transactions, request: pb.CheckTransactionsRequest
+) -> AsyncIterator[pb.TransactionCheck]:
+    """See `Transactions.checks`."""
+    check_group(request.producer_group)
+    async for wish in transactions.checks(request.producer_group, request.client_id):
+        if wish is None:
+            yield pb.TransactionCheck()
+            continue
+        yield pb.TransactionCheck(
+            queue_offset=wish.half.queue_offset,
+            physical_offset=wish.half.position,
+            frame=wish.frame,
+            checks=wish.half.checks - 1,
+        )
+
+
+def list_transactions(
+    transactions: Transactions, request: pb.ListTransactionsRequest, now_ms: int
+) -> pb.ListTransactionsReply:
+    """See `Transactions.listed`."""
+    if not 0 <= request.max_messages <= LISTED_MAX:
+        raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {LISTED_MAX}")
+    reply = pb.ListTransactionsReply(pending=len(transactions), as_of_ms=now_ms)
+    for listed in transactions.listed(request.max_messages or LISTED_DEFAULT):
+        reply.transactions.add(
+            transaction_id=listed.facts.transaction_id,
+            topic=listed.facts.topic,
+            queue_id=listed.facts.queue_id,
+            producer_group=listed.facts.group,
+            queue_offset=listed.half.queue_offset,
+            physical_offset=listed.half.position,
+            store_timestamp_ms=listed.store_timestamp_ms,
+            checks=listed.half.checks,
+        )
+    return reply
+
+
+def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerReply) -> None:
+    """Fill in what DescribeBroker says of them."""
+    counts = transactions.counts
+    reply.transactions_pending = len(transactions)
+    reply.transactions_committed = counts.committed
+    reply.transactions_rolled_back = counts.rolled_back
+    reply.transactions_given_up = counts.given_up
+    reply.transaction_checks_sent = counts.checks_sent
+    reply.transactions_lost = counts.lost
+
+
+def check_group(group: str) -> None:
+    """Raise if no producer group can have the name."""
+    if fault := group_fault(group):
+        raise InvalidArgument(reason=fault)
