@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from rockoon_spark.properties import Properties, cut, text
 
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
@@ -28,6 +27,7 @@ from rockoon_format.record import (
     SYS_FLAG_COMPRESSION,
     decode_host,
 )
+from rockoon_spark.properties import Properties, cut, text
 
 Bytes = NDArray[np.uint8]
 
@@ -234,6 +234,9 @@ COLUMNS: Mapping[str, Column] = {
     ),
 }
 """Every column there is, in the order in which they come when none are named."""
+
+OPTIONAL = frozenset({"keys", "tags", "unique_key"})
+"""Columns that not every record has a value of."""
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:

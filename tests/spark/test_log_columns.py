@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rockoon_format.batch import decode_columns
@@ -16,9 +16,21 @@ from rockoon_spark.properties import Properties
 from support import golden_store
 from support.log_bytes import log_bytes
 
-PIECES = [b"", b"\x01", b"\x02", b"KEYS", b"TAGS", b"KEYS\x01", b"v", b"\xff", b"\xed\xa0\x80", b"a"]
+PIECES = [
+    b"",
+    b"\x01",
+    b"\x02",
+    b"KEYS",
+    b"TAGS",
+    b"KEYS\x01",
+    b"v",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"a",
+]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join), max_size=6))
 @example([b"a\x01b", b"c\x01d\x02", b"\x02e\x01f", b""])
 @example([b"KEYS\x01v\x02KEYS\x01\x02", b"KEYS\x01v\x02KEYS\x01a"])

@@ -1,0 +1,120 @@
+"""Which records a reader wants, told from their bytes before they become columns."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rockoon_format.frames import IntArray
+from rockoon_format.properties import PROPERTY_TAGS
+from rockoon_spark.log_columns import LogRecords
+
+Mask = NDArray[np.bool_]
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+# Columns of numbers that a range can be asked of; times are in microseconds, as Spark has them.
+RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
+    "queue": lambda records: records.prefix("queue_id"),
+    "queue_offset": lambda records: records.prefix("queue_offset"),
+    "physical_offset": lambda records: records.prefix("physical_offset"),
+    "store_time": lambda records: records.store_timestamps_ms * 1000,
+    "born_time": lambda records: records.prefix("born_timestamp") * 1000,
+}
+NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
+    "topic": lambda records: records.topics(),
+    "tags": lambda records: records.properties.values(PROPERTY_TAGS).cast(pa.binary()),
+}
+"""Columns of text that can be asked to be one of some values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole numbers from `least` to `most`, both included."""
+
+    least: int = INT64_MIN
+    most: int = INT64_MAX
+
+    def within(self, other: "Range") -> "Range":
+        """What both hold."""
+        return Range(max(self.least, other.least), min(self.most, other.most))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions that a record has to meet, all of them."""
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    """By a column of RANGED."""
+    one_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By a column of NAMED."""
+    topic_pattern: str = "*"
+    """With `*`, `?` and `[…]`, as file names are matched."""
+    starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """First queue offset wanted, by topic and queue; other queues are wanted whole."""
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Queue offset behind the last one wanted."""
+
+    def ranged(self, column: str, wanted: Range) -> "Selection":
+        """This and a range of a column."""
+        narrowed = self.ranges.get(column, Range()).within(wanted)
+        return replace(self, ranges={**self.ranges, column: narrowed})
+
+    def among(self, column: str, values: frozenset[str]) -> "Selection":
+        """This, and a column has one of some values."""
+        narrowed = self.one_of.get(column, values) & values
+        return replace(self, one_of={**self.one_of, column: narrowed})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record can meet the conditions."""
+        return any(not values for values in self.one_of.values()) or any(
+            each.least > each.most for each in self.ranges.values()
+        )
+
+    def mask(self, records: LogRecords) -> Mask:
+        """Which of the records are wanted, bool[n]."""
+        wanted = np.ones(len(records), np.bool_)
+        for column, allowed in self.ranges.items():
+            values = RANGED[column](records)
+            wanted &= (values >= allowed.least) & (values <= allowed.most)
+        for column, names in self.one_of.items():
+            wanted &= _is_one_of(NAMED[column](records), lambda name, names=names: name in names)
+        if self.topic_pattern != "*":
+            wanted &= _is_one_of(
+                records.topics(), lambda name: fnmatchcase(name, self.topic_pattern)
+            )
+        if self.starts or self.ends:
+            wanted &= self._within_bounds(records)
+        return wanted
+
+    def _within_bounds(self, records: LogRecords) -> Mask:
+        encoded = records.topics().dictionary_encode()
+        topics = [topic.decode(errors="replace") for topic in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.to_numpy()
+        queues, offsets = records.prefix("queue_id"), records.prefix("queue_offset")
+        wanted = np.ones(len(records), np.bool_)
+        for topic, queue in {*self.starts, *self.ends}:
+            if topic not in topics:
+                continue
+            least = self.starts.get((topic, queue), INT64_MIN)
+            behind = self.ends.get((topic, queue), INT64_MAX)
+            own = (codes == topics.index(topic)) & (queues == queue)
+            wanted &= ~own | ((offsets >= least) & (offsets < behind))
+        return wanted
+
+
+EVERYTHING = Selection(MappingProxyType({}), MappingProxyType({}))
+
+
+def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
+    """Which values are wanted; each distinct one is looked at once, and none that is missing."""
+    encoded = values.dictionary_encode()
+    good = [is_wanted(raw.decode(errors="replace")) for raw in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.fill_null(len(good)).to_numpy()
+    found: Mask = np.append(np.array(good, np.bool_), False)[codes]
+    return found

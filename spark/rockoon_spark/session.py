@@ -1,0 +1,36 @@
+"""A Spark session fit for Rockoon's jobs: local unless told otherwise."""
+
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rockoon_spark.source import RockoonDataSource
+
+_SETTINGS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Every batch crosses into the JVM: few large ones cost less than many small ones.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+}
+
+
+def session(master: str = "local[*]", **settings: Any) -> SparkSession:
+    """Start a session, or take the one that runs, that knows `format("rockoon")`.
+
+    Args:
+        master: where Spark runs.
+        settings: of Spark, with `__` for the dots of their names.
+    """
+    if master.startswith("local"):
+        # Workers of this machine run where this process does, not where PATH leads.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName("rockoon")
+    chosen = {name.replace("__", "."): str(value) for name, value in settings.items()}
+    for name, value in {**_SETTINGS, **chosen}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(RockoonDataSource)
+    return spark

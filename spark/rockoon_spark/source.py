@@ -1,0 +1,350 @@
+"""`spark.read.format("rockoon")`: CommitLogs as a DataFrame.
+
+    spark.dataSource.register(RockoonDataSource)
+    spark.read.format("rockoon").option("path", "/var/lib/rockoon/store").load()
+
+Options:
+    path: a store directory, Rockoon's or RocketMQ's; a path of this machine, or a URI.
+    broker: what the column of that name says; by default the directory's name.
+    columns: names separated by commas; by default all. Spark does not tell a Python data source
+        which columns a query uses, so naming them saves what the others cost.
+    topics: names separated by commas; `topicPattern`: with * and ?.
+    startingOffsets, endingOffsets: {"topic": {"0": 17}} by queue; other queues are read whole.
+    startingTimestamp, endingTimestamp: store time as epoch milliseconds or ISO 8601.
+    onDamage: "fail" (default) or "skip" what belongs to no record.
+    splitBytes: bytes of log that one task reads.
+
+Conditions on topic, tags, queue, offsets and times are met before a record is decoded where Spark
+hands them over (`spark.sql.python.filterPushdown.enabled`).
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
+from rockoon_spark.log_columns import COLUMNS, OPTIONAL, LogRecords, arrow_schema, to_batch
+from rockoon_spark.log_ranges import Damage, Found, find_records
+from rockoon_spark.selection import NAMED, RANGED, Range, Selection
+
+log = logging.getLogger(__name__)
+
+SPLIT_BYTES = 64 << 20
+BATCH_RECORDS = 8192
+# What is read behind a split, so that its last record is whole; more when that is not enough.
+_BEYOND_BYTES = 1 << 20
+_RECORD_BYTES_MAX = 64 << 20
+
+
+class OptionError(ValueError):
+    """An option that cannot be used."""
+
+
+class DamagedLog(Exception):
+    """Bytes of a log belong to no record."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a reader was asked for."""
+
+    path: str
+    broker: str
+    columns: tuple[str, ...]
+    selection: Selection
+    skips_damage: bool
+    split_bytes: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
+        """Read options as Spark gives them, whose names know no case.
+
+        Raises:
+            OptionError: one is missing, unknown or wrong.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = given.keys() - {name.lower() for name in _OPTIONS}
+        if unknown:
+            raise OptionError(f"unknown options: {', '.join(sorted(unknown))}")
+        path = given.get("path", "")
+        if not path:
+            raise OptionError("option path: which store directory?")
+        on_damage = given.get("ondamage", "fail")
+        if on_damage not in ("fail", "skip"):
+            raise OptionError(f"option onDamage: {on_damage!r} is neither fail nor skip")
+        return cls(
+            path=path,
+            broker=given.get("broker") or PurePath(path).name,
+            columns=_columns(given.get("columns")),
+            selection=_selection(given),
+            skips_damage=on_damage == "skip",
+            split_bytes=_whole_number("splitBytes", given.get("splitbytes"), SPLIT_BYTES),
+        )
+
+
+_OPTIONS = (
+    "path",
+    "broker",
+    "columns",
+    "topics",
+    "topicPattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "onDamage",
+    "splitBytes",
+)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return tuple(COLUMNS)
+    names = tuple(name.strip() for name in text.split(","))
+    wrong = [name for name in names if name not in COLUMNS]
+    if wrong or len(set(names)) < len(names):
+        raise OptionError(
+            f"option columns: {', '.join(wrong) or text}: choose from {', '.join(COLUMNS)}"
+        )
+    return names
+
+
+def _selection(given: Mapping[str, str]) -> Selection:
+    chosen = Selection(
+        topic_pattern=given.get("topicpattern", "*"),
+        starts=_offsets("startingOffsets", given.get("startingoffsets")),
+        ends=_offsets("endingOffsets", given.get("endingoffsets")),
+    )
+    if "topics" in given:
+        names = frozenset(name.strip() for name in given["topics"].split(","))
+        chosen = chosen.among("topic", names)
+    if "startingtimestamp" in given:
+        least = _time_us("startingTimestamp", given["startingtimestamp"])
+        chosen = chosen.ranged("store_time", Range(least=least))
+    if "endingtimestamp" in given:
+        behind = _time_us("endingTimestamp", given["endingtimestamp"])
+        chosen = chosen.ranged("store_time", Range(most=behind - 1))
+    return chosen
+
+
+def _whole_number(name: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise OptionError(f"option {name}: {text!r} is no number of 1 or more")
+    return int(text)
+
+
+def _offsets(name: str, text: str | None) -> Mapping[tuple[str, int], int]:
+    if text is None or text in ("earliest", "latest"):
+        return {}
+    try:
+        return {
+            (topic, int(queue)): int(offset)
+            for topic, queues in json.loads(text).items()
+            for queue, offset in queues.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionError(
+            f'option {name}: {text!r} is not like {{"orders": {{"0": 17}}}}'
+        ) from error
+
+
+def _time_us(name: str, text: str) -> int:
+    """Epoch microseconds."""
+    if text.isascii() and text.lstrip("-").isdigit():
+        return int(text) * 1000
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise OptionError(
+            f"option {name}: {text!r} is neither epoch milliseconds nor ISO 8601"
+        ) from error
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+@dataclass
+class Split(InputPartition):
+    """A stretch of a CommitLog file: the records that start in it."""
+
+    file: LogFile
+    start: int
+    """Positions in the file, the end exclusive."""
+    stop: int
+
+    def __init__(self, file: LogFile, start: int, stop: int) -> None:
+        super().__init__((file.uri, start, stop))
+        self.file, self.start, self.stop = file, start, stop
+
+
+class RockoonDataSource(DataSource):
+    """Spark's way in; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rockoon"
+
+    def schema(self) -> StructType:
+        columns = ReadOptions.parse(self.options).columns
+        return from_arrow_schema(arrow_schema(columns))
+
+    def reader(self, schema: StructType) -> "LogReader":
+        del schema
+        return LogReader(ReadOptions.parse(self.options))
+
+
+class LogReader(DataSourceReader):
+    """Reads the CommitLog of one store directory."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._selection = options.selection
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over what can be told from a record's bytes; Spark checks the others."""
+        for each in filters:
+            narrowed = narrow(self._selection, each)
+            if narrowed is None:
+                yield each
+            else:
+                self._selection = narrowed
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._selection.is_empty:
+            return []
+        files = _with_times(list_log(self._options.path), self._selection)
+        return [
+            Split(file, start, min(start + self._options.split_bytes, file.bytes))
+            for file in files
+            for start in range(0, file.bytes, self._options.split_bytes)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        buffer, found = _found(partition)
+        self._report(partition.file, found.damages)
+        marks = dropped_marks(self._options.path)
+        base = partition.file.start + partition.start
+        for at in range(0, len(found.starts), BATCH_RECORDS):
+            chosen = slice(at, at + BATCH_RECORDS)
+            records = LogRecords.of(
+                buffer, base, found.starts[chosen], found.sizes[chosen], self._options.broker
+            )
+            records = records.chosen(_kept(records, marks) & self._selection.mask(records))
+            if len(records):
+                yield to_batch(records, self._options.columns)
+
+    def _report(self, file: LogFile, damages: Sequence[Damage]) -> None:
+        for damage in damages:
+            place = f"{file.uri}: physical offsets {damage.start} to {damage.end} hold no record"
+            if not self._options.skips_damage:
+                raise DamagedLog(f"{place}; option onDamage=skip reads on behind them")
+            log.warning("%s: skipped", place)
+
+
+def narrow(selection: Selection, condition: Filter) -> Selection | None:
+    """A selection that a condition is part of; None if it cannot be told from a record's bytes."""
+    column = ".".join(getattr(condition, "attribute", ()))
+    if isinstance(condition, IsNotNull) and column in COLUMNS and column not in OPTIONAL:
+        return selection
+    if column in NAMED:
+        match condition:
+            case EqualTo(value=str(value)):
+                return selection.among(column, frozenset({value}))
+            case In(value=values) if all(isinstance(value, str) for value in values):
+                return selection.among(column, frozenset(values))
+    if column in RANGED:
+        value = _as_number(getattr(condition, "value", None))
+        if value is None:
+            return None
+        match condition:
+            case EqualTo():
+                return selection.ranged(column, Range(value, value))
+            case GreaterThan():
+                return selection.ranged(column, Range(least=value + 1))
+            case GreaterThanOrEqual():
+                return selection.ranged(column, Range(least=value))
+            case LessThan():
+                return selection.ranged(column, Range(most=value - 1))
+            case LessThanOrEqual():
+                return selection.ranged(column, Range(most=value))
+    return None
+
+
+def _as_number(value: Any) -> int | None:
+    if isinstance(value, datetime):
+        when = value if value.tzinfo else value.astimezone()
+        return round(when.timestamp() * 1_000_000)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _found(split: Split) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Found]:
+    """The split's bytes, and the records that start in it."""
+    length = split.stop - split.start
+    beyond = _BEYOND_BYTES
+    while True:
+        buffer = read_range(split.file, split.start, split.stop, beyond)
+        base = split.file.start + split.start
+        found = find_records(buffer, base, 0, length, proven=split.start == 0)
+        is_cut = found.end < length and split.start + len(buffer) < split.file.bytes
+        if not (is_cut or found.damages) or beyond >= _RECORD_BYTES_MAX:
+            return buffer, found
+        beyond *= 8
+
+
+def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which records did not go with their topic."""
+    kept = np.ones(len(records), np.bool_)
+    for topic, mark in marks.items():
+        if records.base < mark:
+            of_topic = Selection().among("topic", frozenset({topic})).mask(records)
+            kept &= ~(of_topic & (records.prefix("physical_offset") < mark))
+    return kept
+
+
+def _with_times(files: list[LogFile], selection: Selection) -> list[LogFile]:
+    """The files that can hold records of the wanted store times; times ascend over the log."""
+    wanted = selection.ranges.get("store_time")
+    if wanted is None:
+        return files
+    firsts = [_first_time_us(file) for file in files]
+    kept = []
+    for number, file in enumerate(files):
+        first = firsts[number]
+        following = next((time for time in firsts[number + 1 :] if time is not None), None)
+        begins_late = first is not None and first > wanted.most
+        ends_early = following is not None and following < wanted.least
+        if not (begins_late or ends_early):
+            kept.append(file)
+    return kept
+
+
+def _first_time_us(file: LogFile) -> int | None:
+    buffer = read_range(file, 0, 1, _RECORD_BYTES_MAX if "://" not in file.uri else _BEYOND_BYTES)
+    found = find_records(buffer, file.start, 0, 1, proven=True)
+    if not len(found.starts):
+        return None
+    records = LogRecords.of(buffer, file.start, found.starts, found.sizes, "")
+    return int(records.store_timestamps_ms[0]) * 1000

@@ -1,0 +1,25 @@
+"""One Spark session for all tests of this directory: starting one takes seconds."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rockoon_spark.session import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    found = session(
+        "local[2]",
+        spark__ui__enabled="false",
+        spark__sql__shuffle__partitions=2,
+        spark__driver__bindAddress="127.0.0.1",
+        spark__driver__host="127.0.0.1",
+        spark__local__dir=scratch,
+        spark__sql__warehouse__dir=scratch / "warehouse",
+        spark__driver__memory="1g",
+    )
+    yield found
+    found.stop()

@@ -1,0 +1,140 @@
+"""Stores as DataFrames."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from rockoon_broker.store.settings import Flush
+from rockoon_format.batch import decode_columns
+from rockoon_spark.log_columns import COLUMNS
+from support import golden_store
+from support.store_directory import NOW_MS, Owner, settings, unpack_golden
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four files of 16 KiB; message n of topic T0, T1, T2 is stored at NOW_MS + n seconds."""
+    root = tmp_path_factory.mktemp("stores") / "broker-a"
+    owner = Owner(settings(root, commit_log_file_bytes=16_384, flush=Flush.ASYNC))
+    for n in range(60):
+        owner.clock.time_ms = NOW_MS + 1000 * n
+        tags = "TagA" if n % 2 else "TagB"
+        owner.append(f"T{n % 3}", n % 2, [b"%d" % n + bytes(700)], tags=tags)
+    owner.append("T9", 0, [b"gone"])
+    owner.store.drop_topic("T9")
+    owner.append("T9", 0, [b"anew"])
+    owner.store.close()
+    return root
+
+
+def read(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+    return spark.read.format("rockoon").options(path=str(path), **options).load()
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    rows = frame.where("topic != 'T9'").select(f.col("body").cast("string").alias("b")).collect()
+    return sorted(int(row.b.rstrip("\0")) for row in rows)
+
+
+def test_the_store_that_rocketmq_wrote_is_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
+    unpack_golden(tmp_path)
+    frame = read(spark, tmp_path)
+    assert frame.columns == list(COLUMNS)
+    rows = frame.orderBy("physical_offset").collect()
+    content = golden_store.files()[f"commitlog/{0:020d}"]
+    ends = sorted(row.physical_offset + row.size for row in rows if row.physical_offset < 4096)
+    expected = decode_columns(content[: ends[-1]])
+    firsts = rows[: len(expected)]
+    assert [row.body for row in firsts] == expected.bodies
+    assert [row.properties for row in firsts] == expected.properties
+    assert [row.tags for row in firsts] == expected.tags
+    assert len(rows) > len(expected), "the second file"
+
+
+def test_every_message_comes_once_however_the_log_is_split(
+    spark: SparkSession, store: Path
+) -> None:
+    for split_bytes in (999, 16_384, 1 << 20):
+        frame = read(spark, store, splitBytes=split_bytes, columns="topic,body")
+        assert frame.columns == ["topic", "body"]
+        assert numbers(frame) == list(range(60))
+    assert {row.broker for row in read(spark, store).collect()} == {"broker-a"}
+
+
+def test_messages_of_a_deleted_topic_are_not_read(spark: SparkSession, store: Path) -> None:
+    assert [row.body for row in read(spark, store, topics="T9").collect()] == [b"anew"]
+
+
+def test_conditions_are_met_before_records_are_decoded(spark: SparkSession, store: Path) -> None:
+    frame = read(spark, store)
+    assert numbers(frame.where("topic = 'T1'")) == list(range(1, 60, 3))
+    assert numbers(frame.where("topic in ('T1', 'T2') and queue = 1")) == [
+        n for n in range(60) if n % 3 and n % 2
+    ]
+    assert numbers(frame.where("tags = 'TagA' and queue_offset < 3")) == [
+        1,
+        3,
+        5,
+        7,
+        9,
+        11,
+        13,
+        15,
+        17,
+    ]
+    since = f.timestamp_millis(f.lit(NOW_MS + 50_000))
+    assert numbers(frame.where(f.col("store_time") >= since)) == list(range(50, 60))
+    plan = frame.where("topic = 'T1'")._jdf.queryExecution().executedPlan().toString()
+    assert "Filter" not in plan, "Spark has nothing left to check"
+
+
+def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path) -> None:
+    starts, ends = json.dumps({"T1": {"1": 8}}), json.dumps({"T1": {"0": 1}})
+    frame = read(spark, store, topics="T1", startingOffsets=starts, endingOffsets=ends)
+    assert numbers(frame) == [4, 49, 55]
+    frame = read(
+        spark, store, startingTimestamp=NOW_MS + 3000, endingTimestamp="2023-11-14T22:13:26Z"
+    )
+    assert numbers(frame) == [3, 4, 5]
+    assert numbers(read(spark, store, topicPattern="T[12]")) == [n for n in range(60) if n % 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columns": "topic,nonsense"}, "nonsense: choose from topic"),
+        ({"onDamage": "ignore"}, "neither fail nor skip"),
+        ({"startingOffsets": "17"}, "is not like"),
+        ({"endingTimestamp": "yesterday"}, "neither epoch milliseconds nor ISO 8601"),
+        ({"splitBytes": "0"}, "no number of 1 or more"),
+        ({"topic": "T1"}, "unknown options: topic"),
+        ({"path": "/nowhere/store"}, "is this a store directory"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused_with_a_sentence(
+    spark: SparkSession, store: Path, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException, match=sentence):
+        read(spark, **{"path": store, **options}).collect()
+
+
+def test_damage_fails_the_read_with_its_place_or_is_skipped(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "damaged"
+    (copy / "commitlog").mkdir(parents=True)
+    for file in (store / "commitlog").iterdir():
+        (copy / "commitlog" / file.name).write_bytes(file.read_bytes())
+    place = read(spark, store).where("topic = 'T1'").orderBy("physical_offset").collect()[3]
+    at = place.physical_offset
+    with (copy / "commitlog" / f"{at - at % 16_384:020d}").open("r+b") as log:
+        log.seek(at % 16_384 + 4)
+        log.write(b"oops")
+    with pytest.raises(PySparkException, match=f"physical offsets {at} to {at + place.size} hold"):
+        read(spark, copy).collect()
+    left = numbers(read(spark, copy, onDamage="skip"))
+    assert left == [n for n in range(60) if n != 10]
