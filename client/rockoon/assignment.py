@@ -37,13 +37,13 @@ from rockoon.errors import (
 )
 from rockoon.membership import Membership
 from rockoon.message import MessageQueue
-from rockoon.offset_store import OffsetStore, Persisted
+from rockoon.offset_store import OffsetStore, Persisted, to_ref
 from rockoon.process_queue import FlowLimits, ProcessQueue
 from rockoon.pulling import PullLimits
 from rockoon.reading import Reading
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
-from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode
+from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,17 @@ class Assignment:
         # Queues that other members have been asked for.
         self._awaited: set[MessageQueue] = set()
         self._lapses_seen = 0
+        membership.positions = self._positions
+
+    def _positions(self) -> Iterable[PulledPosition]:
+        for queue, reading in self.readings.items():
+            # A store of the user's own knows no epochs, and nobody but the user its progress.
+            if reading.start.epoch and not reading.process_queue.dropped:
+                yield PulledPosition(
+                    queue=to_ref(queue),
+                    next_offset=reading.process_queue.next_offset,
+                    epoch=reading.start.epoch,
+                )
 
     async def keep_balanced(self) -> None:
         """Keep the readings as they should be, for ever.

@@ -17,6 +17,7 @@ from types import TracebackType
 LOADED = (
     "rockoon.cli.app",
     "rockoon.cli.consume",
+    "rockoon.cli.lag",
     "rockoon.cli.produce",
     "rockoon.cli.status",
     "rockoon.admin",

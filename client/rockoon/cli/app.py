@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rockoon.admin import ClusterStatus
     from rockoon.cli.produce import Tally
     from rockoon.connection import Cluster
+    from rockoon_proto.v1.offset_pb2 import LagReply
 
 app = typer.Typer(
     name="rockoon",
@@ -124,6 +125,46 @@ def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVE
     else:
         show_status(found)
     raise typer.Exit(0 if found.healthy else FAILED)
+
+
+@app.command()
+def lag(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
+    ] = "",
+    fail_if_loss_within: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Exit status 1 when retention can delete an unread message so soon, as 2h, or "
+            "when that cannot be told.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Show how far behind a group is, and when retention overtakes it; the most endangered first.
+
+    The newest CommitLog file of a broker is never deleted: for its messages the time is counted as
+    if another one began now.
+    """
+    from rockoon.cli.arguments import parse_duration
+    from rockoon.cli.lag import in_danger, lag_json, show_dangers, with_dangers_first
+    from rockoon.cli.output import print_json
+
+    bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
+
+    async def work(cluster: "Cluster") -> "LagReply":
+        return await cluster.admin.lag(group, topic)
+
+    reply = with_dangers_first(with_cluster(nameservers, work))
+    if as_json:
+        print_json({"group": group} | lag_json(reply))
+    else:
+        show_dangers(reply)
+    if bound_ms is not None and (reason := in_danger(reply, bound_ms)):
+        raise typer.Exit(complain(reason))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rockoon.admin import GroupDescription, GroupSummary
     from rockoon.connection import Cluster
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, StartPolicy
-    from rockoon_proto.v1.offset_pb2 import LagReply, Member, QueueLag
+    from rockoon_proto.v1.offset_pb2 import Member
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consumer groups.")
 
@@ -240,55 +241,3 @@ def config_json(group: "Group") -> dict[str, Any]:
         "consume_disabled": config.consume_disabled,
         "attributes": dict(config.attributes),
     }
-
-
-def lag_json(reply: "LagReply") -> dict[str, Any]:
-    return {
-        "total_lag": reply.total_lag,
-        "complete": reply.complete,
-        "as_of_ms": reply.as_of_ms,
-        "queues": [queue_lag_json(each) for each in reply.queues],
-    }
-
-
-def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "topic": lag.queue.topic,
-        "broker": lag.queue.broker,
-        "queue_id": lag.queue.queue_id,
-    }
-    if not lag.known:
-        return said | {"unknown_because": lag.unknown_because}
-    return said | {
-        "min_offset": lag.min_offset,
-        "max_offset": lag.max_offset,
-        "committed_offset": lag.committed_offset if lag.HasField("committed_offset") else None,
-        "lag": lag.lag if lag.HasField("lag") else None,
-        "lag_ms": lag.lag_ms if lag.HasField("lag_ms") else None,
-        "owner": lag.owner,
-    }
-
-
-def show_lag(reply: "LagReply") -> None:
-    def row(lag: "QueueLag") -> tuple[Any, ...]:
-        queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
-        if not lag.known:
-            return (*queue, None, None, None, None, lag.unknown_because)
-        return (
-            *queue,
-            lag.committed_offset if lag.HasField("committed_offset") else None,
-            lag.max_offset,
-            lag.lag if lag.HasField("lag") else None,
-            duration(lag.lag_ms) if lag.HasField("lag_ms") else None,
-            lag.owner or None,
-        )
-
-    print_table(
-        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND BY", "LAST OWNER"),
-        map(row, reply.queues),
-        numbers=("QUEUE", "COMMITTED", "END", "LAG"),
-        empty="It reads no queues yet.",
-    )
-    if reply.queues:
-        whole = "" if reply.complete else " (some queues are unknown)"
-        print(f"total lag: {reply.total_lag} messages{whole}")

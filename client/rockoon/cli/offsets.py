@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.failures import CommandError
-from rockoon.cli.groups import lag_json, show_lag
+from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
 from rockoon.cli.reset_target import read_target
 from rockoon.cli.session import (

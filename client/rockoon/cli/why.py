@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rockoon.cli.groups import queue_lag_json
+from rockoon.cli.lag import queue_lag_json
 from rockoon.cli.output import duration, local_time, print_wrapped
 
 if TYPE_CHECKING:

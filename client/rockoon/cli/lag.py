@@ -1,0 +1,197 @@
+"""Lag of a group, for people and programs: as tables by queue or by danger, and as JSON."""
+
+from typing import TYPE_CHECKING, Any
+
+from rockoon.cli.output import duration, print_table
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
+
+EMPTY = "It reads no queues yet."
+
+
+def lag_json(reply: "LagReply") -> dict[str, Any]:
+    return {
+        "total_lag": reply.total_lag,
+        "complete": reply.complete,
+        "as_of_ms": reply.as_of_ms,
+        "queues": [queue_lag_json(each) for each in reply.queues],
+    }
+
+
+def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "topic": lag.queue.topic,
+        "broker": lag.queue.broker,
+        "queue_id": lag.queue.queue_id,
+        "member": lag.member or None,
+    }
+    if not lag.known:
+        return said | {"unknown_because": lag.unknown_because}
+    return said | {
+        "min_offset": lag.min_offset,
+        "max_offset": lag.max_offset,
+        "committed_offset": given(lag, "committed_offset"),
+        "in_flight": given(lag, "in_flight"),
+        "in_flight_as_of_ms": lag.in_flight_as_of_ms or None,
+        "ready": given(lag, "ready"),
+        "lag": given(lag, "lag"),
+        "lag_ms": given(lag, "lag_ms"),
+        "lost": lag.lost,
+        "loss_ms": given(lag, "loss_ms"),
+        "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
+        "filter": lag.filter or None,
+        "owner": lag.owner,
+        "absent": lag.absent,
+        "as_of_ms": lag.as_of_ms,
+    }
+
+
+def given(lag: "QueueLag", field: Any) -> Any:
+    return getattr(lag, field) if lag.HasField(field) else None
+
+
+def cause_name(lag: "QueueLag") -> str:
+    from rockoon_proto.v1.broker_pb2 import LossCause
+
+    return LossCause.Name(lag.loss_cause)
+
+
+def show_lag(reply: "LagReply") -> None:
+    """A table in the order of the reply."""
+
+    def row(lag: "QueueLag") -> tuple[Any, ...]:
+        queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
+        if not lag.known:
+            return (*queue, None, None, None, None, lag.unknown_because)
+        return (
+            *queue,
+            given(lag, "committed_offset"),
+            lag.max_offset,
+            given(lag, "lag"),
+            duration(given(lag, "lag_ms")),
+            reader_text(lag),
+        )
+
+    print_table(
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND BY", "LAST OWNER"),
+        map(row, reply.queues),
+        numbers=("QUEUE", "COMMITTED", "END", "LAG"),
+        empty=EMPTY,
+    )
+    show_sum(reply)
+
+
+def show_dangers(reply: "LagReply") -> None:
+    """A table with what is unread, who has it, and when it can be lost."""
+
+    def row(lag: "QueueLag") -> tuple[Any, ...]:
+        queue = f"{lag.queue.topic}@{lag.queue.broker}:{lag.queue.queue_id}"
+        if not lag.known:
+            return (queue, None, None, None, None, "unknown", lag.unknown_because)
+        return (
+            queue,
+            given(lag, "lag"),
+            given(lag, "in_flight"),
+            given(lag, "ready"),
+            duration(given(lag, "lag_ms")),
+            loss_text(lag),
+            reader_text(lag),
+        )
+
+    print_table(
+        ("QUEUE", "LAG", "IN FLIGHT", "READY", "BEHIND BY", "LOSS IN", "READER"),
+        map(row, reply.queues),
+        numbers=("LAG", "IN FLIGHT", "READY"),
+        empty=EMPTY,
+    )
+    show_sum(reply)
+    for topic, expression in sorted({(q.queue.topic, q.filter) for q in reply.queues if q.filter}):
+        print(f"lag of {topic} counts all messages; its readers take only: {expression}")
+
+
+def show_sum(reply: "LagReply") -> None:
+    if reply.queues:
+        whole = "" if reply.complete else " (some queues are unknown)"
+        print(f"total lag: {reply.total_lag} messages{whole}")
+
+
+def reader_text(lag: "QueueLag") -> str | None:
+    if lag.member:
+        return f"{lag.member} (absent)" if lag.absent else lag.member
+    return lag.owner or None
+
+
+def loss_text(lag: "QueueLag") -> str | None:
+    """When unread messages go, and how many have gone."""
+    from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL
+
+    if not lag.lag and not lag.lost:
+        return None
+    if not lag.HasField("loss_ms"):
+        next_text = "unknown" if lag.max_offset > lag.min_offset else ""
+    elif lag.loss_cause == LOSS_DISK_FULL:
+        next_text = "any moment: disk full"
+    elif lag.loss_ms == 0:
+        next_text = "any moment: expired"
+    else:
+        next_text = str(duration(lag.loss_ms))
+    lost_text = f"{lag.lost} LOST" if lag.lost else ""
+    return ", ".join(text for text in (lost_text, next_text) if text)
+
+
+def with_dangers_first(reply: "LagReply") -> "LagReply":
+    """The same with its queues in the order in which somebody should look at them: what is lost,
+    what is not known, what can be lost, soonest first."""
+    from rockoon_proto.v1.offset_pb2 import LagReply
+
+    ordered = LagReply()
+    ordered.CopyFrom(reply)
+    del ordered.queues[:]
+    ordered.queues.extend(sorted(reply.queues, key=danger_order))
+    return ordered
+
+
+def danger_order(lag: "QueueLag") -> tuple[int, int]:
+    if lag.lost:
+        return (0, -lag.lost)
+    if is_untold(lag):
+        return (1, 0)
+    return (2, lag.loss_ms) if lag.HasField("loss_ms") else (3, 0)
+
+
+def is_untold(lag: "QueueLag") -> bool:
+    """Whether there may be unread messages whose loss cannot be told."""
+    if not lag.known:
+        return True
+    unread = bool(lag.lag) and lag.max_offset > lag.min_offset
+    return unread and not lag.HasField("loss_ms")
+
+
+def in_danger(reply: "LagReply", bound_ms: int) -> str:
+    """Why somebody has to act, in one sentence; empty when nobody has.
+
+    Args:
+        reply: queues in the order of danger.
+        bound_ms: losses that are further away are no danger.
+    """
+    endangered = [
+        lag
+        for lag in reply.queues
+        if lag.lost or is_untold(lag) or (lag.HasField("loss_ms") and lag.loss_ms <= bound_ms)
+    ]
+    if not endangered:
+        return ""
+    first = endangered[0]
+    queue = f"{first.queue.topic}@{first.queue.broker}:{first.queue.queue_id}"
+    if first.lost:
+        what = f"{first.lost} unread messages of {queue} are lost"
+    elif is_untold(first):
+        what = f"nobody can tell when {queue} loses unread messages: {first.unknown_because}"
+        what = what.removesuffix(": ")
+    elif first.loss_ms == 0:
+        what = f"{queue} can lose unread messages at any moment"
+    else:
+        what = f"{queue} can lose unread messages in {duration(first.loss_ms)}"
+    more = len(endangered) - 1
+    return f"{what}, and {more} more queues are in danger" if more else what

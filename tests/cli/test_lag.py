@@ -1,0 +1,91 @@
+"""`rockoon lag`: how far behind, who has what, and how long until retention overtakes it."""
+
+from typing import Any
+
+import pytest
+
+from rockoon.cli.lag import in_danger, loss_text, with_dangers_first
+from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL, LOSS_EXPIRED, LOSS_EXPIRED_AT_HOUR
+from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag, QueueRef
+
+HOUR_MS = 3_600_000
+
+
+def unread(number: int, **more: Any) -> QueueLag:
+    """A queue of 100 messages of which 10 are unread."""
+    ref = QueueRef(topic="orders", broker="broker-a", queue_id=number)
+    figures = {"known": True, "max_offset": 100, "committed_offset": 90, "lag": 10, **more}
+    return QueueLag(queue=ref, **figures)
+
+
+SAFE = unread(0, committed_offset=100, lag=0)
+LATER = unread(1, loss_ms=9 * HOUR_MS, loss_cause=LOSS_EXPIRED_AT_HOUR)
+SOON = unread(2, loss_ms=HOUR_MS, loss_cause=LOSS_EXPIRED_AT_HOUR)
+NOW = unread(3, loss_ms=0, loss_cause=LOSS_DISK_FULL)
+UNTOLD = unread(4)
+AWAY = QueueLag(queue=SAFE.queue, unknown_because="broker 'broker-a' does not answer")
+LOST = unread(5, min_offset=93, lost=3, loss_ms=0, loss_cause=LOSS_EXPIRED)
+UNREAD_BY_NOBODY = QueueLag(queue=SAFE.queue, known=True, max_offset=100)
+
+
+@pytest.mark.parametrize(
+    ("queue", "text"),
+    [
+        (SAFE, None),
+        (LATER, "9 h"),
+        (NOW, "any moment: disk full"),
+        (UNTOLD, "unknown"),
+        (LOST, "3 LOST, any moment: expired"),
+    ],
+)
+def test_a_loss_in_words(queue: QueueLag, text: str | None) -> None:
+    assert loss_text(queue) == text
+
+
+def test_whatever_is_in_the_greatest_danger_comes_first() -> None:
+    mixed = LagReply(queues=[SAFE, LATER, NOW, AWAY, LOST, UNTOLD, SOON])
+    ordered = with_dangers_first(mixed)
+    assert list(ordered.queues) == [LOST, AWAY, UNTOLD, NOW, SOON, LATER, SAFE]
+
+
+@pytest.mark.parametrize(
+    ("queues", "within_ms", "reason"),
+    [
+        ([SAFE, LATER, UNREAD_BY_NOBODY], 2 * HOUR_MS, ""),
+        ([SOON], HOUR_MS - 1, ""),
+        ([SOON, SAFE], HOUR_MS, "orders@broker-a:2 can lose unread messages in 1 h"),
+        ([NOW], 0, "orders@broker-a:3 can lose unread messages at any moment"),
+        ([LOST], 0, "3 unread messages of orders@broker-a:5 are lost"),
+        ([UNTOLD], 0, "nobody can tell when orders@broker-a:4 loses unread messages"),
+        (
+            [AWAY, SOON],
+            HOUR_MS,
+            "nobody can tell when orders@broker-a:0 loses unread messages: broker 'broker-a' does "
+            "not answer, and 1 more queues are in danger",
+        ),
+    ],
+)
+def test_a_script_is_told_why_it_has_to_act(
+    queues: list[QueueLag], within_ms: int, reason: str
+) -> None:
+    assert in_danger(LagReply(queues=queues), within_ms) == reason
+
+
+def test_a_group_that_has_read_a_part(rockoon: Any, topic: str) -> None:
+    group = f"{topic}-group"
+    rockoon("produce", topic, stdin="\n".join(str(number) for number in range(20)))
+    rockoon("consume", topic, "--group", group, "--from", "first", "--max-messages", "4")
+    said = rockoon("lag", group, "--json").json
+    assert said["complete"]
+    behind = [queue for queue in said["queues"] if queue["lag"]]
+    assert sum(queue["lag"] for queue in behind) == said["total_lag"] > 0
+    for queue in behind:
+        assert (queue["in_flight"], queue["ready"], queue["lost"]) == (0, queue["lag"], 0)
+        # 72 hours, then the hour that files are deleted in, which begins within a day.
+        assert 71 * HOUR_MS < queue["loss_ms"] < 97 * HOUR_MS
+        assert queue["loss_cause"].startswith("LOSS_EXPIRED")
+    assert "LOSS IN" in rockoon("lag", group, topic).out
+    rockoon("lag", group, "--fail-if-loss-within", "2h")
+    sentence = rockoon.fails("lag", group, "--fail-if-loss-within", "30d")
+    assert "can lose unread messages in " in sentence
+    assert "is no duration" in rockoon.misused("lag", group, "--fail-if-loss-within", "soon")
