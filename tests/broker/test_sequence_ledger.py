@@ -1,0 +1,231 @@
+"""What is remembered of idempotent producers: case by case, and against a naive model."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from rockoon_broker.sequences.ledger import (
+    REPEAT_MARGIN_MS,
+    RUNS_MAX,
+    MemoryLimits,
+    Run,
+    SequencedBatch,
+    SequenceKey,
+    SequenceLedger,
+)
+from rockoon_broker.sequences.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
+from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
+from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+KEY = SequenceKey(7, "T", 0)
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+LIMITS = MemoryLimits(sequences_max=100, memory_ms=24 * HOUR_MS)
+
+
+def run(first: int, messages: int, *, offset: int = 0, at_ms: int = NOW_MS) -> Run:
+    return Run(first, messages, offset, offset * 100, at_ms, HOST)
+
+
+def batch(first: int, *, ago_ms: int = 0, key: SequenceKey = KEY) -> SequencedBatch:
+    return SequencedBatch(key, first, ago_ms)
+
+
+def ledger_with(*runs: Run, limits: MemoryLimits = LIMITS) -> SequenceLedger:
+    ledger = SequenceLedger(limits)
+    for each in runs:
+        ledger.note(KEY, each)
+    return ledger
+
+
+def test_a_new_producer_begins_with_0() -> None:
+    ledger = SequenceLedger(LIMITS)
+    assert ledger.stored(batch(0), 10, NOW_MS) == ()
+    with pytest.raises(SequenceUnknown, match="does not remember this producer's messages"):
+        ledger.stored(batch(10), 10, NOW_MS)
+
+
+def test_the_next_batch_is_new_and_one_beyond_it_a_gap() -> None:
+    ledger = ledger_with(run(0, 10))
+    assert ledger.stored(batch(10), 5, NOW_MS) == ()
+    with pytest.raises(SequenceGap, match="sequence 11 and waits for 10"):
+        ledger.stored(batch(11), 5, NOW_MS)
+
+
+def test_a_repeat_is_told_where_each_of_its_batches_went() -> None:
+    runs = [run(0, 3), run(3, 4, offset=3), run(7, 2, offset=9)]
+    ledger = ledger_with(*runs)
+    assert [ledger.stored(batch(each.first_sequence), each.messages, NOW_MS) for each in runs] == [
+        (each,) for each in runs
+    ]
+
+
+def test_of_a_batch_that_a_crash_has_cut_the_rest_is_missing() -> None:
+    ledger = ledger_with(run(0, 3), run(3, 2, offset=3))
+    assert ledger.stored(batch(3), 6, NOW_MS) == (run(3, 2, offset=3),)
+    ledger.note(KEY, run(5, 4, offset=50))
+    both = (run(3, 2, offset=3), run(5, 4, offset=50))
+    assert ledger.stored(batch(3), 6, NOW_MS) == both
+    assert ledger.stored(batch(9), 1, NOW_MS) == ()
+
+
+def test_a_repeat_with_fewer_messages_is_told_of_these() -> None:
+    ledger = ledger_with(run(0, 10))
+    assert ledger.stored(batch(0), 4, NOW_MS) == (run(0, 4),)
+
+
+def test_a_repeat_that_begins_within_a_batch_is_refused() -> None:
+    ledger = ledger_with(run(0, 10))
+    with pytest.raises(InvalidArgument, match="sequence 0 is sent again from 4"):
+        ledger.stored(batch(4), 6, NOW_MS)
+
+
+def test_a_repeat_from_before_what_is_remembered_is_refused() -> None:
+    ledger = ledger_with(*(run(first, 1, offset=first) for first in range(RUNS_MAX + 1)))
+    assert ledger.stored(batch(1), 1, NOW_MS) == (run(1, 1, offset=1),)
+    with pytest.raises(SequenceUnknown, match="before sequence 1"):
+        ledger.stored(batch(0), 1, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("first", "messages"), [(-1, 1), (SEQUENCE_MAX, 1), (0, BATCH_MESSAGES_MAX + 1)]
+)
+def test_numbers_out_of_bounds_are_refused(first: int, messages: int) -> None:
+    with pytest.raises(InvalidArgument):
+        SequenceLedger(LIMITS).stored(batch(first), messages, NOW_MS)
+
+
+def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
+    ledger = ledger_with(run(0, 10))
+    ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS + 1))
+    ledger.forget(NOW_MS + LIMITS.memory_ms)
+    assert len(ledger) == 1
+    assert ledger.forgotten_until_ms == NOW_MS
+    ledger.forget(NOW_MS + LIMITS.memory_ms + 1)
+    assert len(ledger) == 0
+    with pytest.raises(SequenceUnknown):
+        ledger.stored(batch(10), 1, NOW_MS)
+
+
+def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
+    ledger = SequenceLedger(replace(LIMITS, sequences_max=2))
+    keys = [KEY._replace(producer_id=number) for number in (1, 2, 3)]
+    ledger.note(keys[0], run(0, 1, at_ms=NOW_MS))
+    ledger.note(keys[1], run(0, 1, at_ms=NOW_MS + 1))
+    ledger.note(keys[0], run(1, 1, at_ms=NOW_MS + 2))
+    ledger.note(keys[2], run(0, 1, at_ms=NOW_MS + 3))
+    assert list(ledger.copy()) == [keys[0], keys[2]]
+    assert ledger.forgotten_until_ms == NOW_MS + 1
+
+
+def test_a_repeat_of_a_first_batch_is_refused_where_it_may_have_been_forgotten() -> None:
+    """The rule: it was sent first, by its own word, when everything since is remembered."""
+    ledger = SequenceLedger(LIMITS, forgotten_until_ms=NOW_MS)
+    later_ms = NOW_MS + REPEAT_MARGIN_MS + 1000
+    assert ledger.stored(batch(0), 1, NOW_MS) == ()
+    assert ledger.stored(batch(0, ago_ms=999), 1, later_ms) == ()
+    with pytest.raises(SequenceUnknown, match="producers of that time"):
+        ledger.stored(batch(0, ago_ms=1000), 1, later_ms)
+
+
+def test_a_deleted_topic_takes_its_sequences_along() -> None:
+    ledger = ledger_with(run(0, 10))
+    other = KEY._replace(topic="U")
+    ledger.note(other, run(0, 1))
+    ledger.drop_topic("T")
+    assert list(ledger.copy()) == [other]
+    assert ledger.stored(batch(0), 10, NOW_MS) == ()
+
+
+def test_what_the_log_tells_twice_counts_once_and_a_hole_in_it_begins_anew() -> None:
+    ledger = ledger_with(run(0, 5), run(5, 5, offset=5))
+    ledger.note(KEY, run(5, 5, offset=5))
+    ledger.note(KEY, run(2, 3, offset=90))
+    assert ledger.copy() == {KEY: (run(0, 5), run(5, 5, offset=5))}
+    ledger.note(KEY, run(20, 1, offset=20))
+    assert ledger.copy() == {KEY: (run(20, 1, offset=20),)}
+
+
+class Model:
+    """Every message of every sequence, by its number; nothing is ever forgotten."""
+
+    def __init__(self) -> None:
+        self.stored: dict[SequenceKey, list[int]] = {}
+
+    def append(self, key: SequenceKey, offsets: list[int]) -> None:
+        self.stored.setdefault(key, []).extend(offsets)
+
+
+@pytest.mark.parametrize("rounds", [2000])
+def test_random_sends_repeats_and_cuts_store_every_number_once(rounds: int) -> None:
+    """Senders with a few batches in flight, answers lost, and a log that is cut now and then.
+
+    After a cut the ledger is made anew from what is left, once from a snapshot and once from all.
+    """
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    limits = replace(LIMITS, sequences_max=1000)
+    ledger, model = SequenceLedger(limits), Model()
+    log: list[tuple[SequenceKey, Run]] = []
+    snapshot, covered = SequenceSnapshot(0, 0, {}), 0
+    sent: dict[SequenceKey, list[tuple[int, int]]] = {}
+    offset = 0
+    for _ in range(rounds):
+        key = SequenceKey(chance.randrange(1, 4), chance.choice("TU"), chance.randrange(2))
+        batches = sent.setdefault(key, [])
+        end = batches[-1][0] + batches[-1][1] if batches else 0
+        expected = len(model.stored.get(key, []))
+        if end == expected and chance.random() < 0.6:
+            batches.append((end, chance.randrange(1, 6)))
+        if not batches:
+            continue
+        first, count = chance.choice(batches[-3:])
+        known = model.stored.get(key, [])
+        if first > len(known):
+            with pytest.raises(SequenceGap):
+                ledger.stored(batch(first, key=key), count, NOW_MS)
+            continue
+        runs = ledger.stored(batch(first, key=key), count, NOW_MS)
+        found = [each.first_queue_offset + n for each in runs for n in range(each.messages)]
+        assert found == known[first : first + count]
+        rest = count - len(found)
+        if rest:
+            new = run(first + len(found), rest, offset=offset)
+            ledger.note(key, new)
+            log.append((key, new))
+            model.append(key, list(range(offset, offset + rest)))
+            offset += rest
+        if chance.random() < 0.02:
+            snapshot, covered = SequenceSnapshot(0, 0, ledger.copy()), len(log)
+        if chance.random() < 0.02 and len(log) > covered:
+            # The last batch is cut, or gone.
+            last_key, last = log.pop()
+            kept = chance.randrange(last.messages)
+            model.stored[last_key] = model.stored[last_key][: last.first_sequence + kept]
+            if kept:
+                log.append((last_key, last._replace(messages=kept)))
+            whole, behind = SequenceLedger(limits), decode_snapshot(snapshot.encode())
+            ledger = SequenceLedger(limits, behind.sequences, behind.forgotten_until_ms)
+            for each in log:
+                whole.note(*each)
+            for each in log[covered:]:
+                ledger.note(*each)
+            assert ledger.copy() == whole.copy()
+
+
+def test_a_snapshot_comes_back_as_it_was_and_a_damaged_one_not_at_all() -> None:
+    ledger = ledger_with(run(0, 3), run(3, 4, offset=3))
+    ledger.note(SequenceKey((1 << 64) - 1, "Größe%x", 9), run(SEQUENCE_MAX - 5, 5))
+    snapshot = SequenceSnapshot(12_345, NOW_MS, ledger.copy())
+    content = snapshot.encode()
+    again = decode_snapshot(content)
+    assert again == snapshot
+    assert list(again.sequences) == list(snapshot.sequences)
+    damaged = bytearray(content)
+    damaged[40] ^= 1
+    for wrong in (b"", content[:-1], bytes(damaged), b"ROCKSEQ2" + content[8:]):
+        with pytest.raises(SnapshotError):
+            decode_snapshot(wrong)
