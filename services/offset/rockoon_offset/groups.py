@@ -9,7 +9,7 @@ from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.handover import Handovers
 from rockoon_offset.membership import Membership, Position
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member
+from rockoon_offset.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
 from rockoon_offset.store import Store
 from rockoon_proto.errors import QueueHeld
@@ -65,10 +65,23 @@ class Groups:
 
     def heartbeat(
         self, group: str, member: Member, positions: Mapping[Queue, Position] | None = None
-    ) -> None:
-        """A member joins, or stays. Raises GroupNotFound, MemberIdTaken, Busy."""
-        if self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
-            self._members_changed(group)
+    ) -> bool:
+        """A member joins, changes or stays.
+
+        Returns whether there is something new to be remembered; then it must be durable before
+        the member hears of it. Otherwise a crash would forget that it is alive, and its queues go
+        to whoever asks first.
+
+        Raises:
+            GroupNotFound, MemberIdTaken, Busy: as Membership says.
+        """
+        if not self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
+            return False
+        joined = self.membership.find(group, member.member_id)
+        assert joined is not None, "it has just been heard"
+        self._store.write(self._store.ledger.members_changed(MemberJoined(group, joined)))
+        self._members_changed(group)
+        return True
 
     def leave(self, group: str, member_id: str, instance: str) -> None:
         if self.membership.leave(group, member_id, instance):
@@ -157,10 +170,17 @@ class Groups:
         if change.removed_topics:
             self._store.write(ledger.forget_topics(change.removed_topics))
         replaced = {name for name in change.groups if self._is_another(name)}
-        deleted_meanwhile = self._restored - self._table.groups.keys()
+        # Not one that was created so recently that these routes do not know it yet.
+        deleted_meanwhile = {
+            name
+            for name in self._restored - self._table.groups.keys()
+            if not ledger.is_later(name, revision)
+        }
         self._restored.clear()
-        for group in change.removed_groups | replaced | deleted_meanwhile:
-            self._store.write(ledger.forget_group(group, revision))
+        for group in sorted(change.removed_groups | replaced | deleted_meanwhile):
+            known = self._table.groups.get(group)
+            incarnation = None if known is None else known.incarnation
+            self._store.write(ledger.forget_group(group, revision, incarnation))
             self.membership.end_group(group, self._now_ns())
             self._watch.group_deleted(group)
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
@@ -181,7 +201,7 @@ class Groups:
         self._watch.members_changed(group)
 
     def _remember(self) -> None:
-        """Nobody waits for it: a crash may forget the members of the last moment."""
+        """Nobody waits for it: a crash may bring those back who left in the last moment."""
         for group in sorted(self._to_remember):
             members = self.membership.to_remember(group)
             self._store.write(self._store.ledger.members_changed(members))

@@ -20,6 +20,7 @@ from rockoon_offset.records import (
     Committed,
     Counters,
     GroupGone,
+    MemberJoined,
     MembersChanged,
     Progress,
     Put,
@@ -125,7 +126,7 @@ class Ledger:
     def service_started(self) -> list[Record]:
         return self._apply_all([self.counters._replace(starts=self.counters.starts + 1)])
 
-    def members_changed(self, change: MembersChanged) -> list[Record]:
+    def members_changed(self, change: MembersChanged | MemberJoined) -> list[Record]:
         return self._apply_all([change])
 
     def start(
@@ -333,20 +334,37 @@ class Ledger:
             [self._moved(group, group_incarnation, queue, incarnation, epoch, decision, now_ms)]
         )
 
-    def forget_group(self, group: str, revision: int) -> list[Record]:
+    def forget_group(
+        self, group: str, revision: int, incarnation: int | None = None
+    ) -> list[Record]:
         """Delete all that a group had when it was deleted, at `revision` or before.
 
-        Progress of a later group of the same name stays: its owner may have been quicker than the
-        routes.
+        Progress of a later group of the same name stays: its readers may have been quicker than
+        the routes.
+
+        Args:
+            group: its name.
+            revision: of the routes that tell of the deletion.
+            incarnation: of the group that has the name in those routes; None for none.
         """
-        if any(
-            progress.group_incarnation > revision for progress in self.progress_of(group).values()
-        ):
+        progress = self.progress_of(group).values()
+        kept = [
+            Put(each)
+            for each in progress
+            if each.group_incarnation > revision or each.group_incarnation == incarnation
+        ]
+        if kept and len(kept) == len(progress):
             return []
         known = group in self._groups or group in self._members
         known = known or any(reset.group == group for reset in self._resets.values())
         known = known or any(name == group for name, _ in self._gone)
-        return self._apply_all([GroupGone(group)]) if known else []
+        return self._apply_all([GroupGone(group), *kept]) if known else []
+
+    def is_later(self, group: str, revision: int) -> bool:
+        """Whether a group has read something that shows that it was created after a revision."""
+        return any(
+            progress.group_incarnation > revision for progress in self.progress_of(group).values()
+        )
 
     def forget_topics(self, topics: Iterable[str]) -> list[Record]:
         """Delete progress on topics. What stays is that there was some, by queue.
@@ -378,12 +396,12 @@ class Ledger:
         if revision < self.counters.route_revision:
             return []
         records: list[Record] = []
-        for group in {*self._groups, *self._members, *(name for name, _ in self._gone)}:
+        for group in sorted({*self._groups, *self._members, *(name for name, _ in self._gone)}):
             if group not in groups or any(
                 progress.group_incarnation != groups[group]
                 for progress in self.progress_of(group).values()
             ):
-                records += self.forget_group(group, revision)
+                records += self.forget_group(group, revision, groups.get(group))
         missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
         records += self.forget_topics(missing)
         return records + self.routes_seen(revision)
@@ -533,6 +551,10 @@ class Ledger:
                     self._members[group] = record
                 else:
                     self._members.pop(group, None)
+            case MemberJoined(group, member):
+                known = self._members.get(group, MembersChanged(group, ())).members
+                others = tuple(each for each in known if each.member_id != member.member_id)
+                self._members[group] = MembersChanged(group, (*others, member))
             case Counters():
                 self.counters = record
 

@@ -146,6 +146,10 @@ class Membership:
         if leases:
             self._changed(group)
 
+    def find(self, group: str, member_id: str) -> Member | None:
+        lease = self._groups.get(group, {}).get(member_id)
+        return None if lease is None else lease.member
+
     def version(self, group: str) -> int:
         """For a group without members, one that no later change will have."""
         return self._versions.get(group, self._last_version)

@@ -126,6 +126,13 @@ class MembersChanged(NamedTuple):
     members: tuple[Member, ...]
 
 
+class MemberJoined(NamedTuple):
+    """A group has this member, beside the others; one of the same id is replaced."""
+
+    group: str
+    member: Member
+
+
 class Counters(NamedTuple):
     """Numbers that only grow."""
 
@@ -140,7 +147,15 @@ class Counters(NamedTuple):
 
 
 Record = (
-    Put | Committed | Removed | QueueGone | GroupGone | ResetApplied | MembersChanged | Counters
+    Put
+    | Committed
+    | Removed
+    | QueueGone
+    | GroupGone
+    | ResetApplied
+    | MembersChanged
+    | MemberJoined
+    | Counters
 )
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -163,6 +178,8 @@ def encode(record: Record) -> bytes:
             fields = ["reset", *record]
         case MembersChanged():
             fields = ["members", *record]
+        case MemberJoined(group, member):
+            fields = ["member", group, member]
         case Counters():
             fields = ["counters", *record]
     return _to_json(fields).encode()
@@ -193,7 +210,9 @@ def decode(data: bytes) -> Record:
             return reset_applied(*rest)
         case "members":
             group, members = rest
-            return MembersChanged(group, tuple(member(*fields) for fields in members))
+            return MembersChanged(group, tuple(member_of(*fields) for fields in members))
+        case "member":
+            return MemberJoined(rest[0], member_of(*rest[1]))
         case "counters":
             return Counters(*rest)
     raise ValueError(f"unknown kind of record {kind!r}")
@@ -205,6 +224,6 @@ def reset_applied(*fields: Any) -> ResetApplied:
     return reset._replace(steps=tuple(ResetStep(Queue(*queue), *rest) for queue, *rest in steps))
 
 
-def member(member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any) -> Member:
+def member_of(member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any) -> Member:
     pairs = tuple((topic, expression) for topic, expression in subscriptions)
     return Member(member_id, instance, mode, pairs, *rest)

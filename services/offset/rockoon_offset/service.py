@@ -82,11 +82,13 @@ class OffsetService(OffsetServiceServicer):
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
         check_heartbeat(request)
-        self._groups.heartbeat(
+        joined = self._groups.heartbeat(
             request.group,
             member_from_wire(request, context.peer()),
             positions_from_wire(request.positions),
         )
+        if joined:
+            await self._store.durable()
         return pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
             members=self._members(request.group),

@@ -1,0 +1,224 @@
+"""The offset service of the simulation: its real parts on a disk and a clock that chance drives.
+
+Real: the ledger, the journal's bytes and their recovery, membership, hand-over, resolver, commits,
+reset plans, and what routes mean for them. Not real: the journal's thread (a sync happens when the
+simulation says so), gRPC, and the calls to brokers and nameservers.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from offset.simulated.world import (
+    ETCD_CLUSTER_ID,
+    Pause,
+    SimulatedBrokers,
+    SimulatedEnds,
+    SimulatedNameservers,
+    SimulatedRoutes,
+    View,
+    World,
+)
+
+from rockoon_offset import frames
+from rockoon_offset.commits import Commits
+from rockoon_offset.disk import Disk
+from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.groups import Groups
+from rockoon_offset.handover import Handovers
+from rockoon_offset.journal import journal_path, read_contents, snapshot_path, write_snapshot
+from rockoon_offset.ledger import Ledger
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Record, decode, encode
+from rockoon_offset.reset_plans import ResetPlans
+from rockoon_offset.resolver import Resolver
+from rockoon_offset.start_position import NewQueueRule, QueueState
+from rockoon_offset.store import Store
+from rockoon_offset.subscriptions import Subscriptions
+
+LEASE_SECONDS = 10.0
+HEARTBEAT_SECONDS = 3.0
+HANDOVER_SECONDS = 10.0
+ROUTE_WAIT_SECONDS = 2.0
+PLAN_SECONDS = 60.0
+
+
+class QuietDisk(Disk):
+    """Without syncs: the simulation's crashes are cut out of bytes, not out of power."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+class SimulatedStore(Store):
+    """The ledger with a journal in memory, synced when the simulation says so.
+
+    Args:
+        directory: recovered; empty at first.
+        on_written: told of every change as it is made.
+        on_durable: told of the same changes as they become durable.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        on_written: Callable[[list[Record]], None],
+        on_durable: Callable[[list[Record]], None],
+    ) -> None:
+        self._directory = directory
+        self._on_written = on_written
+        self._on_durable = on_durable
+        self.ledger = Ledger()
+        contents = read_contents(directory)
+        for data in contents.records:
+            self.ledger.apply(decode(data))
+        self.torn_bytes = contents.torn_bytes
+        self._sequence = contents.next_sequence
+        self._begin_generation(contents.generation + 1)
+        self._unsynced: deque[list[Record]] = deque()
+        self._appended = self._synced_batches = 0
+
+    def _begin_generation(self, generation: int) -> None:
+        for old in self._directory.iterdir():
+            old.unlink()
+        header = frames.FileHeader(generation, self._sequence)
+        self._path = journal_path(self._directory, generation)
+        self._path.write_bytes(frames.file_header(frames.JOURNAL_MAGIC, header))
+        self._journal = bytearray()
+        write_snapshot(
+            QuietDisk(),
+            snapshot_path(self._directory, generation),
+            generation,
+            self._sequence,
+            map(encode, self.ledger.snapshot()),
+        )
+
+    def admit(self) -> None:
+        pass
+
+    def write(self, records: list[Record]) -> None:
+        if records:
+            self._on_written(records)
+            self._unsynced.append(records)
+            self._appended += 1
+
+    @property
+    def changes(self) -> int:
+        return self._appended
+
+    async def durable(self) -> None:
+        wanted = self._appended
+        while self._synced_batches < wanted:
+            await Pause()
+
+    def sync(self) -> None:
+        """Make all that was written durable, in one frame, as the journal's thread does."""
+        if self._unsynced:
+            self._journal += self._frame(len(self._unsynced))
+            while self._unsynced:
+                self._on_durable(self._unsynced.popleft())
+            self._synced_batches = self._appended
+
+    def _frame(self, batches: int) -> bytes:
+        records = [encode(record) for batch in list(self._unsynced)[:batches] for record in batch]
+        data = frames.frame(self._sequence, records)
+        self._sequence += len(records)
+        return data
+
+    def crash(self, chance: random.Random) -> None:
+        """End as by kill -9 or power cut: of the write under way any part may be on disk."""
+        batches = chance.randint(0, len(self._unsynced))
+        if batches:
+            frame = self._frame(batches)
+            fate = chance.random()
+            if fate < 0.3:
+                # Whole, and nobody was told.
+                self._journal += frame
+                for _ in range(batches):
+                    self._on_durable(self._unsynced.popleft())
+            elif fate < 0.8:
+                self._journal += frame[: chance.randrange(len(frame))]
+            else:
+                damaged = bytearray(frame)
+                damaged[chance.randrange(len(frame))] ^= 1 << chance.randrange(8)
+                self._journal += damaged
+        with self._path.open("ab") as file:
+            file.write(self._journal)
+
+
+class Service:
+    """One life of the offset service, from a start to a crash.
+
+    Args:
+        world: what it talks to.
+        directory: of its journal.
+        view: of the routes that it reads first; may be an old one.
+        on_written: see SimulatedStore.
+        on_durable: see SimulatedStore.
+        on_told: see SimulatedBrokers.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        directory: Path,
+        view: View,
+        on_written: Callable[[list[Record]], None],
+        on_durable: Callable[[list[Record]], None],
+        on_told: Callable[[Queue, QueueState], None],
+    ) -> None:
+        def now_ns() -> int:
+            return world.now_ns
+
+        def now_ms() -> int:
+            return world.wall_ms
+
+        self.store = SimulatedStore(directory, on_written, on_durable)
+        self.routes = SimulatedRoutes(world)
+        brokers = SimulatedBrokers(world, on_told)
+        table, routes = self.routes.table, cast(Any, self.routes)
+        ends: Any = SimulatedEnds(brokers)
+        watch = GroupWatch(0)
+        self.groups = Groups(
+            self.store,
+            table,
+            ends,
+            watch,
+            Handovers(round(HANDOVER_SECONDS * 1e9)),
+            LEASE_SECONDS,
+            now_ns,
+            now_ms,
+        )
+        self.resolver = Resolver(
+            self.store,
+            routes,
+            Subscriptions(table, cast(Any, SimulatedNameservers(world))),
+            self.groups,
+            cast(Any, brokers),
+            NewQueueRule.EXACT,
+            ROUTE_WAIT_SECONDS,
+            now_ms,
+        )
+        self.commits = Commits(self.store, table, ends, self.groups.release, now_ms)
+        self.plans = ResetPlans(
+            self.store,
+            table,
+            cast(Any, brokers),
+            watch,
+            PLAN_SECONDS,
+            now_ms,
+            lambda: world.now_ns / 1e9,
+        )
+        self.store.write(self.store.ledger.etcd_told(ETCD_CLUSTER_ID))
+        self.follow(view, from_nothing=True)
+        # It registers and serves only after that, long enough for a disk.
+        self.store.sync()
+
+    def follow(self, view: View, *, from_nothing: bool = False) -> None:
+        """Hear of the routes of a later view."""
+        self.groups.routes_changed(self.routes.follow(view, from_nothing=from_nothing))

@@ -1,0 +1,447 @@
+"""What must hold, whatever happens; checked at every record the service writes and every answer.
+
+The witness keeps its own account of progress, made of nothing but the records, and knows why each
+was written (`Call`) and what was really so (`World`, `Member`). It never asks the ledger.
+
+- Progress goes back only by a reset, an undo or a forced commit, or when the queue itself no longer
+  has what was read: another incarnation, a log without its tail.
+- A commit changes progress only under the current epoch, and one that was refused changes nothing.
+- Every epoch is higher than all before it.
+- A queue is taken from a member whose lease runs only if somebody has asked for it for the whole
+  hand-over time; nobody else ever believes to own a queue beside its owner.
+- A queue born after the subscription is read from its oldest message (rule EXACT).
+- What was answered is durable, and a restart finds exactly what was durable.
+- Nothing is forgotten unless a topic or a group was deleted.
+"""
+
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from offset.simulated.service import HANDOVER_SECONDS, LEASE_SECONDS
+from offset.simulated.world import SECOND_NS, View, World
+
+from rockoon_offset.ledger import Commit, Ledger
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import (
+    Committed,
+    Counters,
+    GroupGone,
+    MemberJoined,
+    MembersChanged,
+    Progress,
+    Put,
+    QueueGone,
+    Record,
+    Removed,
+    ResetApplied,
+)
+from rockoon_offset.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
+
+LEASE_NS = round(LEASE_SECONDS * SECOND_NS)
+HANDOVER_NS = round(HANDOVER_SECONDS * SECOND_NS)
+
+
+class Entry(NamedTuple):
+    """Progress, as far as it must not change by itself."""
+
+    offset: int
+    epoch: int
+    incarnation: int
+    group_incarnation: int
+    owner: str
+
+
+def entry_of(progress: Progress) -> Entry:
+    return Entry(
+        progress.offset,
+        progress.epoch,
+        progress.incarnation,
+        progress.group_incarnation,
+        progress.owner,
+    )
+
+
+@dataclass(slots=True)
+class Holding:
+    """A queue that a member believes to own."""
+
+    epoch: int
+    # Next offset to read.
+    offset: int
+    # As the member's routes say, and as the service's did.
+    birth: int
+    incarnation: int
+    group_incarnation: int
+    # Taken away rightly, and the member has not heard yet.
+    is_overtaken: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member of a group, as its own process sees it."""
+
+    group: str
+    member_id: str
+    instance: str
+    topics: tuple[str, ...]
+    # Of its group when it joined: the members of a deleted group are out.
+    group_incarnation: int
+    running: bool = True
+    # Runs, and does not let go of what is another one's.
+    stuck: bool = False
+    # When the last heartbeat that got through was sent; 0 for none.
+    heard_ns: int = 0
+    topics_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # Of the routes it knows.
+    revision: int = 0
+    owns: dict[Queue, Holding] = field(default_factory=dict)
+    asking: set[Queue] = field(default_factory=set)
+    # Let go of, and the service has not answered yet: not to be asked for again before.
+    leaving: set[Queue] = field(default_factory=set)
+
+    def in_lease(self, now_ns: int) -> bool:
+        return self.running and self.heard_ns > 0 and now_ns < self.heard_ns + LEASE_NS
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request under way: why records are written."""
+
+    kind: str
+    group: str
+    member_id: str = ""
+    coroutine: Coroutine[Any, Any, Any] | None = None
+    on_done: Any = None
+    commits: dict[Queue, Commit] = field(default_factory=dict)
+    releases: frozenset[Queue] = frozenset()
+    # What brokers said in its course.
+    told: dict[Queue, list[QueueState]] = field(default_factory=dict)
+    # Queues whose offset it has moved.
+    moved: set[Queue] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Account:
+    """Progress as some records have made it."""
+
+    progress: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
+    # Reset id → (group, undone).
+    resets: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+
+    def copy(self) -> "Account":
+        return Account(self.progress.copy(), self.resets.copy(), self.members.copy(), self.counters)
+
+    def apply(self, records: Iterable[Record]) -> None:
+        for record in records:
+            match record:
+                case Committed(group, queue, offset):
+                    key = (group, queue)
+                    self.progress[key] = self.progress[key]._replace(offset=offset)
+                case Put(progress):
+                    self.progress[progress.group, progress.queue] = entry_of(progress)
+                    if progress.epoch > self.counters.epoch:
+                        self.counters = self.counters._replace(epoch=progress.epoch)
+                case Removed(group, queue) | QueueGone(group, queue, _):
+                    self.progress.pop((group, queue), None)
+                case GroupGone(group):
+                    for key in [key for key in self.progress if key[0] == group]:
+                        del self.progress[key]
+                    for name in [name for name, of in self.resets.items() if of[0] == group]:
+                        del self.resets[name]
+                    self.members.pop(group, None)
+                case ResetApplied():
+                    self.resets[record.reset_id] = (record.group, record.undone)
+                case MembersChanged(group, members):
+                    self.members[group] = tuple(member.member_id for member in members)
+                    if not members:
+                        del self.members[group]
+                case MemberJoined(group, member):
+                    known = (who for who in self.members.get(group, ()) if who != member.member_id)
+                    self.members[group] = (*known, member.member_id)
+                case Counters():
+                    self.counters = record
+
+
+class Witness:
+    """Sees every record and every answer.
+
+    Args:
+        world: what is really so.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.members: dict[tuple[str, str], Member] = {}
+        self.written = Account()
+        self.durable = Account()
+        # Why records are written now.
+        self.cause: Call | None = None
+        # The routes that the service was told last.
+        self.told_view: View = world.view
+        # (group, queue, who asks) → the owner asked, and since when.
+        self._asked: dict[tuple[str, Queue, str], tuple[str, int]] = {}
+        # Queues whose holder forced a commit back under its epoch.
+        self._forced: dict[tuple[str, Queue], int] = {}
+
+    # Records.
+
+    def on_written(self, records: list[Record]) -> None:
+        # What a group that was created anew has read already stays when the old one's place goes.
+        kept: dict[str, dict[Queue, Entry]] = {}
+        for index, record in enumerate(records):
+            if isinstance(record, GroupGone):
+                entries = self._progress_of(record.group)
+                self._check_group_gone(record.group, entries, records[index + 1 :])
+                kept[record.group] = entries
+            elif isinstance(record, Put) and record.progress.group in kept:
+                entry = kept[record.progress.group][record.progress.queue]
+                assert entry_of(record.progress) == entry, f"{entry} was not kept: {record}"
+            else:
+                self._check(record)
+            self.written.apply([record])
+
+    def _progress_of(self, group: str) -> dict[Queue, Entry]:
+        progress = self.written.progress
+        return {queue: progress[name, queue] for name, queue in progress if name == group}
+
+    def on_durable(self, records: list[Record]) -> None:
+        self.durable.apply(records)
+
+    def _check(self, record: Record) -> None:
+        cause = self.cause
+        match record:
+            case Committed():
+                assert cause is not None, f"a commit that nobody made: {record}"
+                self._check_committed(cause, record)
+            case Put(progress):
+                assert cause is not None, f"progress that nobody asked for: {record}"
+                self._check_put(cause, progress)
+            case Removed():
+                assert cause is not None, record
+                assert cause.kind == "undo", record
+            case QueueGone(group, queue, incarnation):
+                birth = self.told_view.birth(queue)
+                assert birth != incarnation, f"{group} forgets {queue}, which exists"
+            case Counters():
+                before = self.written.counters
+                assert record.epoch >= before.epoch, record
+                assert record.starts >= before.starts, record
+                assert record.route_revision >= before.route_revision, record
+            case _:
+                pass
+
+    def _check_group_gone(
+        self, group: str, entries: dict[Queue, Entry], behind: list[Record]
+    ) -> None:
+        known = self.told_view.groups.get(group)
+        kept = {
+            record.progress.queue
+            for record in behind
+            if isinstance(record, Put) and record.progress.group == group
+        }
+        for queue, entry in entries.items():
+            is_later = entry.group_incarnation > self.told_view.revision
+            exists = known is not None and known.incarnation == entry.group_incarnation
+            if exists or is_later:
+                assert queue in kept, f"group {group} exists, and its place on {queue} is dropped"
+
+    def _check_committed(self, call: Call, record: Committed) -> None:
+        key = (record.group, record.queue)
+        before = self.written.progress[key]
+        commit = call.commits[record.queue]
+        call.moved.add(record.queue)
+        assert commit.offset == record.offset, f"{commit} stored as {record}"
+        assert commit.epoch == before.epoch, f"{commit} under epoch {before.epoch}"
+        if commit.force:
+            self._forced[key] = before.epoch
+        else:
+            assert record.offset >= before.offset, f"progress went back: {before} to {record}"
+        log = self._world.logs.get((record.queue, before.incarnation))
+        away = self._world.away.get(record.queue.broker, False)
+        if log is not None and not away and record.queue in call.told:
+            assert record.offset <= max(log.highest, before.offset), f"beyond the end: {record}"
+
+    def _check_put(self, call: Call, after: Progress) -> None:
+        key = (after.group, after.queue)
+        before = self.written.progress.get(key)
+        if before is None or after.epoch != before.epoch:
+            known = self.written.counters.epoch
+            assert after.epoch > known, f"epoch {after.epoch} given out before {known}: {after}"
+        match call.kind:
+            case "commit":
+                assert before is not None, after
+                assert after.queue in call.releases, f"released, and nobody wanted it: {after}"
+                assert before.owner == call.member_id, f"released by another: {before}, {call}"
+                assert entry_of(after) == before._replace(owner=""), f"{before} to {after}"
+                self._settled(after.group, after.queue)
+            case "reset" | "undo":
+                assert before is None or after.epoch > before.epoch, f"no new epoch: {after}"
+                assert before is None or after.owner == before.owner, f"{before} to {after}"
+            case "resolve":
+                self._check_started(call, before, after)
+            case _:
+                raise AssertionError(f"{call.kind} moves progress: {after}")
+
+    def _check_started(self, call: Call, before: Entry | None, after: Progress) -> None:
+        key = (after.group, after.queue)
+        if call.member_id:
+            assert after.owner == call.member_id, f"{after.owner} owns what {call} asked for"
+        if before is None:
+            self._check_first_start(call, after)
+        else:
+            is_other = after.incarnation != before.incarnation
+            if is_other:
+                newer = after.incarnation > before.incarnation
+                assert newer, f"back to a deleted queue: {before} to {after}"
+            elif after.offset != before.offset:
+                out_of_range = any(
+                    not state.min_offset <= before.offset <= state.max_offset
+                    for state in call.told[after.queue]
+                )
+                assert out_of_range, f"moved without need: {before} to {after}, {call.told}"
+            if before.owner not in ("", after.owner) and not is_other:
+                self._check_taken(before, after)
+        self._forced.pop(key, None)
+        if before is not None and before.owner != after.owner:
+            self._settled(*key)
+
+    def _check_taken(self, before: Entry, after: Progress) -> None:
+        owner = self.members.get((after.group, before.owner))
+        if owner is None or before.group_incarnation != after.group_incarnation:
+            return
+        held = owner.owns.get(after.queue)
+        if held is None:
+            return
+        if self._is_member(owner) and after.queue.topic in owner.topics:
+            never = ("nobody", self._world.now_ns)
+            asked, since_ns = self._asked.get((after.group, after.queue, after.owner), never)
+            waited_ns = self._world.now_ns - since_ns
+            assert asked == before.owner, f"{after.owner} never asked {before.owner}: {after}"
+            assert waited_ns >= HANDOVER_NS, (
+                f"{after.queue} of {after.group} was taken from {before.owner}, whose lease runs, "
+                f"by {after.owner} after {waited_ns / SECOND_NS} s"
+            )
+        held.is_overtaken = True
+
+    def _check_first_start(self, call: Call, after: Progress) -> None:
+        view = self._world.view
+        group = view.groups.get(after.group)
+        subscribed = view.subscriptions.get((after.group, after.queue.topic))
+        log = self._world.logs.get((after.queue, after.incarnation))
+        told = call.told[after.queue]
+        if (
+            group is None
+            or subscribed is None
+            or log is None
+            or group.incarnation != after.group_incarnation
+            or after.start_reason is StartReason.OTHER_INCARNATION
+        ):
+            return
+        if NewQueueRule(group.config.new_queue_rule) is NewQueueRule.CLASSIC:
+            return
+        policy = group.config.start_policy
+        first = {state.min_offset for state in told}
+        if after.queue.is_retry:
+            expected, why = first, "is a retry topic's"
+        elif after.incarnation > subscribed:
+            expected, why = first, "is new to the group"
+            assert after.start_reason is StartReason.NEW_QUEUE, after
+        elif policy.consume_from == ConsumeFrom.FIRST:
+            expected, why = first, "is read from the first"
+        elif policy.consume_from == ConsumeFrom.TIMESTAMP:
+            found = log.offset_at(policy.timestamp_ms)
+            expected = {min(max(found, state.min_offset), state.max_offset) for state in told}
+            # What the search saw may be a moment older than the log is now.
+            expected |= {state.max_offset for state in told if found >= state.max_offset} | first
+            why = "is read from a time"
+        else:
+            expected, why = {state.max_offset for state in told}, "is read from the last"
+        assert after.offset in expected, f"{after.queue} {why}: {expected}, not {after.offset}"
+
+    # Who waits for whom.
+
+    def _is_member(self, member: Member) -> bool:
+        group = self._world.view.groups.get(member.group)
+        return (
+            member.in_lease(self._world.now_ns)
+            and group is not None
+            and group.incarnation == member.group_incarnation
+        )
+
+    def asks(self, group: str, queue: Queue, member_id: str) -> None:
+        """A member asks for a queue; its waiting begins now at the earliest."""
+        entry = self.written.progress.get((group, queue))
+        owner = "" if entry is None else entry.owner
+        if owner in ("", member_id):
+            return
+        known = self._asked.get((group, queue, member_id))
+        if known is None or known[0] != owner:
+            self._asked[group, queue, member_id] = (owner, self._world.now_ns)
+
+    def _settled(self, group: str, queue: Queue) -> None:
+        for key in [key for key in self._asked if key[:2] == (group, queue)]:
+            del self._asked[key]
+
+    # Answers.
+
+    def started(self, group: str, queue: Queue, epoch: int) -> None:
+        """A member was told where to start: that is durable."""
+        if (group, queue) in self.written.progress:
+            kept = self.durable.progress.get((group, queue))
+            assert kept is not None, f"{group} was told of a start on {queue} that may be lost"
+            assert kept.epoch >= epoch, f"{group} on {queue}: epoch {epoch} may be lost: {kept}"
+
+    def owns(self, member: Member, queue: Queue, holding: Holding) -> None:
+        """A member believes from now on that a queue is its own."""
+        for other in self.members.values():
+            held = other.owns.get(queue) if other.group == member.group else None
+            if (
+                held is not None
+                and other is not member
+                and not held.is_overtaken
+                and self._is_member(other)
+                and (held.incarnation, held.group_incarnation)
+                == (holding.incarnation, holding.group_incarnation)
+            ):
+                raise AssertionError(
+                    f"{queue} of {member.group} is read by {other.member_id} ({held}) and "
+                    f"{member.member_id} ({holding})"
+                )
+
+    def committed(self, call: Call, queue: Queue, offset: int) -> None:
+        """A member was told that its commit is stored."""
+        key = (call.group, queue)
+        commit = call.commits[queue]
+        if key in self.written.progress:
+            kept = self.durable.progress.get(key)
+            assert kept is not None, f"an acknowledged commit may be lost: {commit}"
+            is_forced = self._forced.get(key) == commit.epoch
+            assert kept.epoch > commit.epoch or is_forced or kept.offset >= offset, (
+                f"an acknowledged commit may be lost: {commit}, on disk {kept}"
+            )
+
+    def refused(self, call: Call, queue: Queue) -> None:
+        assert queue not in call.moved, f"refused, and progress moved: {call.commits[queue]}"
+
+    # Restarts.
+
+    def crashed(self) -> None:
+        self.written = self.durable.copy()
+        self._asked.clear()
+        self._forced.clear()
+
+    def recovered(self, ledger: Ledger) -> None:
+        """The service has read its journal: that is exactly what was durable."""
+        found = {(entry.group, entry.queue): entry_of(entry) for entry in ledger.list_progress()}
+        assert found == self.durable.progress, "a restart changed progress"
+        assert ledger.counters == self.durable.counters, "a restart changed the counters"
+        for reset_id, (_, undone) in self.durable.resets.items():
+            assert ledger.reset(reset_id).undone == undone, f"a restart changed reset {reset_id}"
+        members = {
+            group: tuple(member.member_id for member in members)
+            for group, members in ledger.members()
+        }
+        assert members == self.durable.members, "a restart changed the members it remembers"

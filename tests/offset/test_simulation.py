@@ -1,0 +1,48 @@
+"""The offset service under a simulated life: any order of anything, checked at every step.
+
+    ROCKOON_TEST_SEEDS=1234 .venv/bin/python -m pytest tests/offset/test_simulation.py
+
+repeats the life of a seed that failed.
+"""
+
+import logging
+import os
+import random
+from pathlib import Path
+
+import pytest
+from offset.simulated.simulation import Simulation
+
+SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
+SHORT_OPERATIONS = 20_000
+SOAK_OPERATIONS = 1_000_000
+
+
+def live(seed: int, operations: int, directory: Path) -> None:
+    print(f"seed {seed}")
+    # What it warns of is what is being done to it.
+    logging.disable(logging.ERROR)
+    try:
+        simulation = Simulation(seed, directory)
+        try:
+            simulation.run(operations)
+        except BaseException as failure:
+            failure.add_note(f"seed {seed}, operation {simulation.operations}")
+            raise
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32) for _ in range(2)])
+def test_whatever_happens_no_place_is_lost_and_no_queue_has_two_owners(
+    tmp_path: Path, seed: int
+) -> None:
+    live(seed, SHORT_OPERATIONS, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32)])
+def test_a_million_operations_lose_no_place_and_make_no_second_owner(
+    tmp_path: Path, seed: int
+) -> None:
+    live(seed, SOAK_OPERATIONS, tmp_path)
