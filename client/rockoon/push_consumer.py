@@ -38,7 +38,7 @@ from rockoon.message import MessageQueue
 from rockoon.offset_store import OffsetStore, Persisted
 from rockoon.process_queue import FlowLimits
 from rockoon.pulling import PullLimits
-from rockoon.reading import PullStatistics, Reading
+from rockoon.reading import PULL_EXPIRED_SECONDS, PullRules, PullStatistics, Reading
 from rockoon.redelivery import Redelivery
 from rockoon.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.start import ConsumeFrom, Start
@@ -101,8 +101,12 @@ class PushConsumer:
         drain_seconds: how long closing waits for handler calls that run; giving a queue up as well,
             but no longer than the offset service lets it.
         create_group: make the group when it does not exist.
-        check_crcs: bodies are compared with the CRCs they were stored with. A damaged message ends
-            the consumer with StoreCorrupt once all before it are handled: a reset leads past it.
+        check_crcs: bodies are compared with the CRCs they were stored with.
+        on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
+            are handled, and a reset leads past it; "skip": it is logged with its place, counted,
+            and reading goes on behind it, unless there are a thousand in a row.
+        pull_expired_seconds: a queue whose broker has answered no pull for so long is resolved
+            again.
     """
 
     def __init__(
@@ -131,6 +135,8 @@ class PushConsumer:
         drain_seconds: float = 10.0,
         create_group: bool = True,
         check_crcs: bool = True,
+        on_damaged: str = "stop",
+        pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
     ) -> None:
         if not subscriptions:
             raise InvalidArgument(reason="a consumer needs at least one subscription")
@@ -138,6 +144,8 @@ class PushConsumer:
             raise InvalidArgument(
                 reason="concurrency, batch_max and attempts_max must be 1 or more"
             )
+        if on_damaged not in ("stop", "skip"):
+            raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
         if not consume_timeout_seconds > 0:
             raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
         self._orderly = orderly
@@ -186,11 +194,15 @@ class PushConsumer:
                 mode=self._mode,
                 consume_from=ConsumeFrom.of(consume_from),
                 allocation=allocation,
-                pull_limits=pull_limits or PullLimits(),
+                pull_rules=PullRules(
+                    limits=pull_limits or PullLimits(),
+                    check_crcs=check_crcs,
+                    skip_damaged=on_damaged == "skip",
+                    expired_seconds=pull_expired_seconds,
+                ),
                 flow_limits=flow_limits or FlowLimits(),
                 rebalance_seconds=rebalance_seconds,
                 drain_seconds=drain_seconds,
-                check_crcs=check_crcs,
             ),
             membership=self._membership,
             changes=self._changes,
@@ -358,8 +370,9 @@ class PushConsumer:
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
-        return sorted(self._assignment.readings)
+        """The queues of its subscriptions that are this member's now; `queues` has those of the
+        group's retry topic, too."""
+        return sorted(q for q in self._assignment.readings if q.topic != self._retry_topic)
 
     @property
     def starts(self) -> dict[MessageQueue, Start]:
