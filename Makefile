@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client
+PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client spark
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
 .PHONY: help setup check test demo bench soak protos format clean
