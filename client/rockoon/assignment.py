@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,8 +40,7 @@ from rockoon.membership import Membership
 from rockoon.message import MessageQueue
 from rockoon.offset_store import OffsetStore, Persisted, to_ref
 from rockoon.process_queue import FlowLimits, ProcessQueue
-from rockoon.pulling import PullLimits
-from rockoon.reading import Reading
+from rockoon.reading import PullRules, Reading
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
@@ -77,11 +77,10 @@ class ReadingSettings:
     mode: ConsumeMode
     consume_from: ConsumeFrom
     allocation: AllocationStrategy
-    pull_limits: PullLimits
+    pull_rules: PullRules
     flow_limits: FlowLimits
     rebalance_seconds: float
     drain_seconds: float
-    check_crcs: bool
 
 
 class Assignment:
@@ -296,20 +295,23 @@ class Assignment:
     async def _pull(self, reading: Reading) -> None:
         lost_place = await reading.pull_into(
             self._cluster,
-            self._settings.pull_limits,
+            self._settings.pull_rules,
             self._statistics.pulls,
             on_messages=self._delivery.offer,
             on_gone=lambda _: self._changes.note(),
-            check_crcs=self._settings.check_crcs,
         )
         # What was pulled before is still handed out and committed; the offset service then decides
         # where to go on.
-        log.warning("%s", lost_place)
-        reading.failure = lost_place.to_error()
-        self._statistics.out_of_range += 1
-        seen = reading.finished.count
-        while reading.process_queue.unfinished:
-            seen = await reading.finished.wait(seen)
+        if lost_place is not None:
+            log.warning("%s", lost_place)
+            reading.failure = lost_place.to_error()
+            self._statistics.out_of_range += 1
+            await _wait_finished(reading)
+        else:
+            log.warning("%s is resolved again: no pull was answered for too long", reading.queue)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.drain_seconds):
+                    await _wait_finished(reading)
         await self._departures.store_last([reading], release=False)
         self.resolve_again([reading])
 
@@ -365,6 +367,12 @@ class Assignment:
         for reading in self.readings.values():
             reading.process_queue.drop()
         self.readings.clear()
+
+
+async def _wait_finished(reading: Reading) -> None:
+    seen = reading.finished.count
+    while reading.process_queue.unfinished:
+        seen = await reading.finished.wait(seen)
 
 
 def _names(queues: Iterable[MessageQueue]) -> str:

@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 _LEAVE_SECONDS_MAX = 2.0
 # In one heartbeat; those of further queues are not known to who looks at the group's lag.
 POSITIONS_MAX = 4096
-# In one heartbeat; those of further queues are not known to who looks at the group's lag.
-POSITIONS_MAX = 4096
 # An orderly member calls so often in the time for which its queues are its own, and is sure of
 # them for this share of it. The rest is for what the last answer may not have told yet (one pause),
 # for clocks that differ in pace, and for a call to begin.
@@ -77,8 +75,6 @@ class Membership:
         self.lapses = 0
         """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
-        self.positions: Callable[[], Iterable[PulledPosition]] = tuple
-        """How far each queue of the member is pulled; told with every heartbeat."""
         self.positions: Callable[[], Iterable[PulledPosition]] = tuple
         """How far each queue of the member is pulled; told with every heartbeat."""
         self.handover_seconds_max = 0.0

@@ -212,6 +212,8 @@ class FakeBroker(BrokerServicer):
         self.queues: dict[tuple[str, int], FakeQueue] = {}
         self.appended = Changes()
         self.pulls: list[tuple[str, int, int]] = []
+        self.damaged: set[tuple[str, int, int]] = set()
+        """Topic, queue id, offset of messages that the disk does not give."""
         self.sent_back: list[tuple[broker_wire.SendBackRequest, broker_wire.SendBackReply]] = []
         self.refuse_send_backs: errors.RockoonError | None = None
         """Raised by SendBack while it is set."""
@@ -251,12 +253,17 @@ class FakeBroker(BrokerServicer):
         stop = min(start + (request.max_messages or 1024), len(queue.frames))
         wanted = set(request.tag_hashes)
         selects = sql92.compile(request.sql_expression or "TRUE").matches_encoded
-        found = [
-            queue.frames[index]
-            for index in range(start, stop)
-            if not wanted or queue.codes[index] in wanted
-            if selects(decode_record(queue.frames[index], check_crc=False).properties) is True
-        ]
+        found: list[bytes] = []
+        for index in range(start, stop):
+            if wanted and queue.codes[index] not in wanted:
+                continue
+            if (request.topic, request.queue_id, queue.min_offset + index) in self.damaged:
+                if not found:
+                    raise errors.StoreCorrupt(path="commitlog/0", reason="no record")
+                stop = index
+                break
+            if selects(decode_record(queue.frames[index], check_crc=False).properties) is True:
+                found.append(queue.frames[index])
         reply.status = broker_wire.FOUND if found else broker_wire.NO_MATCHED_MESSAGE
         reply.next_offset = queue.min_offset + stop
         reply.frames = b"".join(found)
