@@ -69,6 +69,8 @@ class MemoryLimits:
     """Sequences, one for each producer and queue."""
     memory_ms: int
     """How long one is remembered that is not used."""
+    snapshot_log_bytes: int = 64 << 20
+    """A snapshot is due, not waiting for its time, when there is so much log behind the last."""
 
 
 class SequenceLedger:

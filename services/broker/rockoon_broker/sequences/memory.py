@@ -30,7 +30,6 @@ from rockoon_broker.store.store import Store
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 10.0
-SNAPSHOT_LOG_BYTES = 64 << 20
 LOOK_SECONDS = 1.0
 CHUNK_BYTES = 8 << 20
 
@@ -45,9 +44,16 @@ class SequenceMemory:
     """
 
     def __init__(
-        self, store: Store, path: Path, disk: Disk, clock: Clock, ledger: SequenceLedger
+        self,
+        store: Store,
+        path: Path,
+        disk: Disk,
+        clock: Clock,
+        limits: MemoryLimits,
+        ledger: SequenceLedger,
     ) -> None:
         self.ledger = ledger
+        self._log_bytes = limits.snapshot_log_bytes
         self._store = store
         self._path = path
         self._disk = disk
@@ -86,17 +92,21 @@ class SequenceMemory:
             start = snapshot.log_end
         _replay(store, start, ledger, whole=start == 0 or snapshot is not None)
         ledger.forget(now_ms)
-        return cls(store, path, disk, clock, ledger)
+        return cls(store, path, disk, clock, limits, ledger)
 
     async def run(self) -> None:
         """Forget what is too old and write snapshots, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.ledger.forget(self._clock.now_ms())
-            if self._waiting is None and self._is_due():
-                self._waiting = self.snapshot(), self.ledger.changes
-            if self._waiting and self._store.durable_end >= self._waiting[0].log_end:
-                await self._write_waiting(*self._waiting)
+            await self.look()
+
+    async def look(self) -> None:
+        """Do what is due now."""
+        self.ledger.forget(self._clock.now_ms())
+        if self._waiting is None and self._is_due():
+            self._waiting = self.snapshot(), self.ledger.changes
+        if self._waiting and self._store.durable_end >= self._waiting[0].log_end:
+            await self._write_waiting(*self._waiting)
 
     def snapshot(self) -> SequenceSnapshot:
         """What is remembered now, which may be written once the log is durable up to its end."""
@@ -127,11 +137,11 @@ class SequenceMemory:
         Also while there are no idempotent producers: a start has to know that there were none.
         """
         log_bytes = self._store.appended_end - self._written_end
-        if self.ledger.changes == self._written_changes and log_bytes < SNAPSHOT_LOG_BYTES:
+        if self.ledger.changes == self._written_changes and log_bytes < self._log_bytes:
             return False
         age_seconds = self._clock.monotonic_seconds() - self._written_at
         return age_seconds >= SNAPSHOT_SECONDS or (
-            self.ledger.changes != self._written_changes and log_bytes >= SNAPSHOT_LOG_BYTES
+            self.ledger.changes != self._written_changes and log_bytes >= self._log_bytes
         )
 
     async def _write_waiting(self, snapshot: SequenceSnapshot, changes: int) -> None:

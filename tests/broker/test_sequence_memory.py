@@ -1,0 +1,176 @@
+"""What a start recalls of idempotent producers, and when that is written: over a real store."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.sequences.ledger import MemoryLimits, Run, SequenceKey
+from rockoon_broker.sequences.memory import (
+    SNAPSHOT_SECONDS,
+    SequenceMemory,
+)
+from rockoon_broker.sequences.snapshot import FILE, decode_snapshot
+from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.store import Appended
+from rockoon_format.batch import encode_batch
+from rockoon_format.record import encode_host
+from rockoon_format.sequences import encode_sequences
+from support.holding_disk import HoldingDisk
+from support.store_directory import BORN_HOST, NOW_MS, FailingDisk, Owner, settings
+
+FILE_BYTES = 65_536
+HOUR_MS = 3_600_000
+LIMITS = MemoryLimits(sequences_max=100, memory_ms=HOUR_MS, snapshot_log_bytes=32_000)
+
+
+class SetClock:
+    """The broker's times, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.time_ms = NOW_MS
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_seconds(self) -> float:
+        return self.seconds
+
+    def local_hour(self, at_ms: int) -> int:
+        return at_ms // HOUR_MS % 24
+
+
+class Bench:
+    """A store, its memory of producers, and the clock of both."""
+
+    def __init__(
+        self, root: Path, flush: Flush = Flush.ASYNC, disk: FailingDisk | None = None
+    ) -> None:
+        self.clock = SetClock()
+        self.config = root / "config"
+        self.disk = disk or FailingDisk()
+        configured = settings(root, commit_log_file_bytes=FILE_BYTES, flush=flush)
+        self.owner = Owner(configured, disk=self.disk)
+        self.memory = self.recall()
+
+    @property
+    def path(self) -> Path:
+        return self.config / FILE
+
+    def recall(self, limits: MemoryLimits = LIMITS) -> SequenceMemory:
+        return SequenceMemory.recall(self.owner.store, self.config, self.disk, self.clock, limits)
+
+    def append(self, producer: int, first: int, *bodies: bytes, topic: str = "T") -> Appended:
+        """Store a batch and take note of it, as the broker does; producer 0 numbers nothing."""
+        sections: list[bytes] = [b""] * len(bodies)
+        if producer:
+            sections = encode_sequences(producer, first, len(bodies)).tolist()
+        frames, lengths = encode_batch(topic.encode(), 0, list(bodies), sections, 0, BORN_HOST)
+        appended = self.owner.store.append(topic, 0, frames, lengths, self.clock.time_ms)
+        if producer:
+            run = Run(
+                first,
+                len(bodies),
+                appended.first_queue_offset,
+                appended.first_physical_offset,
+                appended.store_timestamp_ms,
+                encode_host(*self.owner.store.settings.store_host),
+            )
+            self.memory.ledger.note(SequenceKey(producer, topic, 0), run)
+        return appended
+
+    def known(self, memory: SequenceMemory) -> dict[int, int]:
+        """The next number of each producer."""
+        return {key.producer_id: runs[-1].end for key, runs in memory.ledger.copy().items()}
+
+
+def test_a_log_without_a_snapshot_tells_everything_the_ledger_knew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in range(60):
+        bench.append(number % 3 + 1, number // 3 * 2, bytes(1500), bytes(1500))
+        bench.append(0, 0, bytes(700))
+    assert bench.owner.store.visible_end > 3 * FILE_BYTES
+    recalled = bench.recall()
+    assert recalled.ledger.forgotten_until_ms == 0
+    assert recalled.ledger.copy() == bench.memory.ledger.copy()
+    bench.owner.store.close()
+
+
+def test_files_older_than_what_is_remembered_are_not_read(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.append(1, 0, b"long ago")
+    for _ in range(3):
+        bench.append(0, 0, bytes(FILE_BYTES // 2))
+    bench.clock.time_ms += 2 * HOUR_MS
+    bench.append(2, 0, b"of late")
+    assert bench.known(bench.recall()) == {2: 1}
+    assert bench.recall().ledger.forgotten_until_ms == NOW_MS
+    assert bench.known(bench.recall(replace(LIMITS, memory_ms=3 * HOUR_MS))) == {1: 1, 2: 1}
+    bench.owner.store.close()
+
+
+async def test_a_snapshot_waits_until_the_log_is_durable(tmp_path: Path) -> None:
+    disk = HoldingDisk()
+    bench = Bench(tmp_path, Flush.SYNC, disk)
+    disk.hold()
+    appended = bench.append(1, 0, b"a")
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    await bench.memory.look()
+    await bench.memory.look()
+    assert not bench.path.exists()
+    disk.release()
+    bench.owner.confirm(appended.end_offset)
+    await bench.memory.look()
+    assert decode_snapshot(bench.path.read_bytes()).log_end == appended.end_offset
+    bench.owner.store.close()
+
+
+async def test_a_snapshot_is_due_after_10_seconds_with_changes_or_after_enough_log(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, Flush.SYNC)
+
+    async def written() -> bool:
+        """Whether a look writes the file."""
+        bench.path.unlink(missing_ok=True)
+        await bench.memory.look()
+        return bench.path.exists()
+
+    async def append(producer: int, first: int, size: int = 1) -> None:
+        bench.owner.confirm(bench.append(producer, first, bytes(size)).end_offset)
+
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    assert await written()
+    await append(0, 0)
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    assert not await written()
+    await append(1, 0)
+    assert await written()
+    await append(1, 1)
+    assert not await written()
+    await append(0, 0, 32_000)
+    assert await written()
+    await append(0, 0, 32_000)
+    assert not await written()
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    assert await written()
+    bench.owner.store.close()
+
+
+async def test_a_snapshot_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path, Flush.SYNC)
+    bench.owner.confirm(bench.append(1, 0, b"a").end_offset)
+    bench.disk.fail_sync = lambda path: 5 if path.name.startswith(FILE) else 0
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    await bench.memory.look()
+    assert "was not written, it is tried again" in caplog.text
+    bench.disk.fail_sync = lambda _: 0
+    await bench.memory.look()
+    assert not bench.path.exists()
+    bench.clock.seconds += SNAPSHOT_SECONDS
+    await bench.memory.look()
+    assert decode_snapshot(bench.path.read_bytes()).sequences
+    bench.owner.store.close()
