@@ -376,8 +376,9 @@ class PushConsumer:
 
     @property
     def starts(self) -> dict[MessageQueue, Start]:
-        """Where reading of each queue of this member began, and why."""
-        return self._assignment.starts
+        """Where reading of each queue of its subscriptions began, and why."""
+        starts = self._assignment.starts
+        return {queue: start for queue, start in starts.items() if queue.topic != self._retry_topic}
 
     def queues(self) -> dict[MessageQueue, QueueView]:
         """Return how each queue of this member stands."""
