@@ -25,6 +25,7 @@ from rockoon.errors import (
 )
 from rockoon.message import MessageQueue
 from rockoon.routes import TopicRoute
+from rockoon.stored_messages import StoredMessages
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
     DescribeBrokerReply,
@@ -76,6 +77,7 @@ from rockoon_proto.v1.offset_pb2 import (
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
+    from rockoon.dead_letters import DeadLetters
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 WAIT_OFFSET_SERVICE_SECONDS = 5.0
@@ -185,6 +187,15 @@ class Admin:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
+        self.messages = StoredMessages(cluster)
+        """Messages by key or id."""
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        """What consumer groups gave up on."""
+        from rockoon.dead_letters import DeadLetters
+
+        return DeadLetters(self._cluster)
 
     # Topics
 

@@ -111,6 +111,11 @@ class Screen:
 
 def encode(message: "Message") -> bytes:
     """A message with everything known of it, as one line of JSON."""
+    return json.dumps(fields_of(message), ensure_ascii=False).encode()
+
+
+def fields_of(message: "Message") -> dict[str, Any]:
+    """Everything known of a message, for JSON."""
     said: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.queue.broker,
@@ -129,7 +134,7 @@ def encode(message: "Message") -> bytes:
         said["body"] = message.body.decode()
     except UnicodeDecodeError:
         said["body_hex"] = message.body.hex()
-    return json.dumps(said, ensure_ascii=False).encode()
+    return said
 
 
 async def consume_alone(
