@@ -1,4 +1,4 @@
-"""A cluster's life, drawn by chance: members, operators, brokers, crashes, around one offset service.
+"""A cluster's life, drawn by chance: members, operators, brokers, crashes around an offset service.
 
 One seed gives one life, operation by operation. The service's coroutines are driven by hand: one
 that would wait gives way, and chance decides what happens before it goes on. So an answer of a
@@ -8,6 +8,7 @@ broker can be old when it arrives, a commit overtake a reset, a crash cut anythi
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ CALLS_MAX = 40
 KEPT_MAX = 50
 HISTORY_MAX = 400
 CALM_EVERY = 4000
-RESTART_EVERY = 3000
 
 GROUPS = {
     "first": ns.GroupConfig(
@@ -62,7 +62,9 @@ GROUPS = {
         name="failing", below_min=ns.OUT_OF_RANGE_FAIL, above_max=ns.OUT_OF_RANGE_FAIL
     ),
 }
-STRATEGY_OF = dict(zip(GROUPS, ("AVG", "AVG_BY_CIRCLE", "STICKY", "CONSISTENT_HASH", "AVG")))
+STRATEGY_OF = dict(
+    zip(GROUPS, ("AVG", "AVG_BY_CIRCLE", "STICKY", "CONSISTENT_HASH", "AVG"), strict=True)
+)
 
 
 class Simulation:
@@ -91,15 +93,13 @@ class Simulation:
         for config in GROUPS.values():
             self.world.set_group(config)
         self.service = self._start_service(lag=0)
-        self._doings = tuple(DOINGS.items())
-        self._weights = tuple(DOINGS.values())
 
     # One life.
 
     def run(self, operations: int) -> None:
         """Do so many operations; what does not hold raises AssertionError."""
-        doings = self.chance.choices(tuple(DOINGS), tuple(DOINGS.values()), k=operations)
-        for name in doings:
+        for _ in range(operations):
+            (name,) = self.chance.choices(NAMES, cum_weights=WEIGHTS)
             self.operations += 1
             self.counts[name] = self.counts.get(name, 0) + 1
             getattr(self, "_do_" + name)()
@@ -126,10 +126,10 @@ class Simulation:
             call.coroutine.send(None)
         except StopIteration as end:
             self._calls.remove(call)
-            call.on_done(end.value, None)
-        except RockoonError as error:
+            call.on_done(end.value)
+        except RockoonError:
             self._calls.remove(call)
-            call.on_done(None, error)
+            call.on_done(None)
         finally:
             self.witness.cause = None
 
@@ -177,7 +177,7 @@ class Simulation:
             call.coroutine.close()
         calls, self._calls = self._calls, []
         for call in calls:
-            call.on_done(None, RockoonError("the service is gone"))
+            call.on_done(None)
         self.witness.crashed()
         # The nameserver that it asks first may lag behind what it knew before.
         lag = 0 if self.chance.random() < 0.5 else self.chance.randrange(6)
@@ -286,7 +286,7 @@ class Simulation:
             return
         # It closes: lets go of everything, then leaves.
         self._let_go(member, list(member.owns))
-        member.running = False
+        member.running, member.left = False, True
         if self.chance.random() < 0.9:
             self.service.groups.leave(member.group, member.member_id, member.instance)
 
@@ -298,7 +298,7 @@ class Simulation:
     def _do_wake(self) -> None:
         key = self.chance.choice(tuple(self.witness.members) or ("",))
         member = self.witness.members.get(key)  # type: ignore[arg-type]
-        if member is not None and not member.running:
+        if member is not None and not member.left:
             member.running = True
 
     def _do_stick(self) -> None:
@@ -322,7 +322,7 @@ class Simulation:
             return
         except GroupNotFound:
             # Its group was deleted; it starts anew as another process.
-            member.running = False
+            member.running, member.left = False, True
             member.owns.clear()
             return
         if lapsed:
@@ -403,7 +403,6 @@ class Simulation:
         member: Member,
         births: dict[Queue, int | None],
         answers: dict[Queue, Start | RockoonError] | None,
-        error: RockoonError | None,
     ) -> None:
         member.asking.difference_update(births)
         if answers is None or not member.running or self.chance.random() < 0.02:
@@ -429,8 +428,11 @@ class Simulation:
             member.owns[queue] = holding
 
     def _do_commit(self) -> None:
-        member = self._some_member()
-        if member is None or not member.owns:
+        if (member := self._some_member()) is not None:
+            self._commit_all(member)
+
+    def _commit_all(self, member: Member) -> None:
+        if not member.owns:
             return
         commits: dict[Queue, Commit] = {}
         for queue, held in member.owns.items():
@@ -483,7 +485,6 @@ class Simulation:
         call: Call,
         member: Member | None,
         outcomes: list[Outcome] | None,
-        error: RockoonError | None,
     ) -> None:
         if member is not None:
             member.leaving -= call.releases
@@ -505,7 +506,7 @@ class Simulation:
         if queue is not None:
             group = self.chance.choice(tuple(GROUPS))
             coroutine = self.service.resolver.resolve(group, "", [queue], StartPolicy(), 0)
-            self._call(Call("resolve", group), coroutine, lambda *_: None)
+            self._call(Call("resolve", group), coroutine, lambda _: None)
 
     # Operators.
 
@@ -517,7 +518,7 @@ class Simulation:
         target = Target(kind, -value if kind is TargetKind.SHIFT else value)
         coroutine = self.service.plans.plan(group, topic, [], target)
 
-        def planned(plan: Any, error: RockoonError | None) -> None:
+        def planned(plan: Any) -> None:
             if plan is not None:
                 self._resets.append((plan.reset_id, group))
                 del self._resets[:-KEPT_MAX]
@@ -538,7 +539,7 @@ class Simulation:
             coroutine = self.service.plans.undo(reset_id, "operator")
             self._call(Call("undo", group), coroutine, partial(self._reset, group))
 
-    def _reset(self, group: str, applied: Any, error: RockoonError | None) -> None:
+    def _reset(self, group: str, applied: Any) -> None:
         """Members hear of it, or find out at their next commit."""
         if applied is None or self.chance.random() < 0.3:
             return
@@ -575,6 +576,7 @@ class Simulation:
             for member in self.witness.members.values():
                 if member.running and member.heard_ns:
                     member.revision = world.view.revision
+                    self._commit_all(member)
                     self._rebalance(member)
             self._finish_calls()
         self._check_owners()
@@ -611,7 +613,7 @@ class Simulation:
         """Whether the group's policy is to fail on this queue."""
         answer: list[Any] = []
         coroutine = self.service.resolver.resolve(group, "", [queue], StartPolicy(), 0)
-        self._call(Call("resolve", group), coroutine, lambda found, _: answer.append(found))
+        self._call(Call("resolve", group), coroutine, lambda found: answer.append(found))
         self._finish_calls()
         return isinstance(answer[0][queue], InvalidOffset | OffsetBeyondEnd)
 
@@ -645,3 +647,5 @@ DOINGS = {
     "delete_group": 0.4,
     "crash": 0.5,
 }
+NAMES = tuple(DOINGS)
+WEIGHTS = tuple(accumulate(DOINGS.values()))

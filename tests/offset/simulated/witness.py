@@ -88,6 +88,8 @@ class Member:
     # Of its group when it joined: the members of a deleted group are out.
     group_incarnation: int
     running: bool = True
+    # Has said goodbye, and never wakes.
+    left: bool = False
     # Runs, and does not let go of what is another one's.
     stuck: bool = False
     # When the last heartbeat that got through was sent; 0 for none.

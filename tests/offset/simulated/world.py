@@ -48,7 +48,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that etcd held at one revision. Never changed, so views share what they have in common."""
+    """All that etcd held at one revision. Never changed: views share what they have in common."""
 
     revision: int
     # topic → queue → birth revision.
@@ -162,7 +162,7 @@ def without(items: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def update_between(old: View | None, new: View) -> ns.RouteUpdate:
-    """What a nameserver tells of the way from one view to another; a snapshot without an old one."""
+    """What a nameserver tells of the way from an old view; a snapshot when there is none."""
     topics, groups = new.topics, new.groups
     update = ns.RouteUpdate(
         revision=new.revision,
