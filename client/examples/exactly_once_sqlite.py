@@ -32,6 +32,7 @@ from rockoon.errors import StoreLocked
 from rockoon.kept_offset_store import Kept, KeptOffsetStore
 from rockoon.message import Message, MessageQueue
 from rockoon.own_start import Place
+from rockoon.redelivery import LocalRedelivery
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
@@ -166,6 +167,8 @@ async def consume(
             consume_from="first",
             batch_max=64,
             commit_seconds=commit_seconds,
+            # Until it succeeds: a message that was given up would be missing from the totals.
+            redelivery=LocalRedelivery(),
         ) as consumer,
     ):
         await consumer.wait()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli import groups, messages, offsets, topics
+from rockoon.cli import dead_letters, groups, messages, offsets, topics
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(offsets.app, name="offsets")
+app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
 
 

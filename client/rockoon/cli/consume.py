@@ -223,6 +223,7 @@ async def consume_in_group(
     Without `follow` it ends when this member's queues are read to where they ended when it began.
     """
     from rockoon.push_consumer import ConsumeResult
+    from rockoon.redelivery import LocalRedelivery
     from rockoon.start import ConsumeFrom
 
     await find_topic(cluster, topic)
@@ -254,6 +255,8 @@ async def consume_in_group(
             # One at a time when they are counted: none beyond the last may be taken.
             batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
             commit_seconds=COMMIT_SECONDS,
+            # LATER means here that it was not printed: the next reader gets it, and at once.
+            redelivery=LocalRedelivery(),
             pull_limits=limits_of(follow=follow),
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]

@@ -1,4 +1,4 @@
-"""`rockoon group`: create, list, describe, delete."""
+"""`rockoon group`: create, update, list, describe, delete."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,27 +26,49 @@ app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consume
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
 
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="first|last|TIME|DURATION",
+        help="Where it starts on queues older than its subscription; wins over the reader's.",
+    ),
+]
+NewQueueRule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="exact|classic",
+        help="When a queue counts as new to the group: exact, or as in RocketMQ.",
+    ),
+]
+RetryAttempts = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How often what failed comes again before it is a dead letter (default: 16).",
+    ),
+]
+RetryQueues = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Retry queues on each broker (default: 1); 0: what fails is a dead letter at once.",
+    ),
+]
+
+RETRY_ATTEMPTS_DEFAULT = 16
 RULES = {"exact": "EXACT", "classic": "CLASSIC"}
 
 
 @app.command()
 def create(
     name: Name,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="first|last|TIME|DURATION",
-            help="Where it starts on queues older than its subscription; wins over the reader's.",
-        ),
-    ] = None,
-    new_queue_rule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="exact|classic",
-            help="When a queue counts as new to the group: exact, or as in RocketMQ.",
-        ),
-    ] = None,
+    start: Start = None,
+    new_queue_rule: NewQueueRule = None,
+    retry_attempts_max: RetryAttempts = None,
+    retry_queues: RetryQueues = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
     ] = False,
@@ -54,7 +76,7 @@ def create(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Create a consumer group. One that does not exist is also created by its first consumer."""
-    config = group_config(name, start, new_queue_rule)
+    config = group_config(name, start, new_queue_rule, retry_attempts_max, retry_queues)
 
     async def work(cluster: "Cluster") -> "Group":
         return await cluster.admin.create_group(config, if_absent=if_absent)
@@ -64,6 +86,42 @@ def create(
         print_json(config_json(group))
     else:
         print(f"group {name} starts from {policy_text(group.config)}")
+
+
+@app.command()
+def update(
+    name: Name,
+    start: Start = None,
+    new_queue_rule: NewQueueRule = None,
+    retry_attempts_max: RetryAttempts = None,
+    retry_queues: RetryQueues = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Change what is said of a group; the rest stays as it is."""
+    changes = group_config(name, start, new_queue_rule, retry_attempts_max, retry_queues)
+    if len(changes.ListFields()) == 1:
+        raise typer.BadParameter("say what to change")
+
+    async def work(cluster: "Cluster") -> "Group":
+        from rockoon.errors import GroupNotFound
+
+        for each in await cluster.admin.list_groups():
+            if each.group.config.name == name:
+                # A policy is replaced as a whole: half of an old one makes no sense.
+                if changes.HasField("start_policy"):
+                    each.group.config.ClearField("start_policy")
+                each.group.config.MergeFrom(changes)
+                return await cluster.admin.update_group(each.group.config)
+        raise GroupNotFound(group=name)
+
+    group = with_cluster(nameservers, work)
+    if as_json:
+        print_json(config_json(group))
+    else:
+        print(
+            f"group {name}: {retries_text(group.config)}, starts from {policy_text(group.config)}"
+        )
 
 
 @app.command("list")
@@ -124,6 +182,7 @@ def describe(
         return
     config = said.group.config
     print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
+    print(retries_text(config))
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
     print_table(
         ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
@@ -145,8 +204,8 @@ def describe(
 
 @app.command()
 def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Delete a group with its subscriptions and progress."""
-    confirm(f"Delete group {name} and all its progress?", yes=yes)
+    """Delete a group with its subscriptions, progress, retries and dead letters."""
+    confirm(f"Delete group {name}, all its progress and its dead letters?", yes=yes)
 
     async def work(cluster: "Cluster") -> None:
         await cluster.admin.delete_group(name)
@@ -155,7 +214,13 @@ def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAME
     print(f"group {name} is deleted")
 
 
-def group_config(name: str, start: str | None, new_queue_rule: str | None) -> "GroupConfig":
+def group_config(
+    name: str,
+    start: str | None,
+    new_queue_rule: str | None,
+    retry_attempts_max: int | None = None,
+    retry_queues: int | None = None,
+) -> "GroupConfig":
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
     if new_queue_rule is not None and new_queue_rule not in RULES:
@@ -166,6 +231,8 @@ def group_config(name: str, start: str | None, new_queue_rule: str | None) -> "G
         name=name,
         start_policy=start_policy(start) if start is not None else None,
         new_queue_rule=RULES[new_queue_rule] if new_queue_rule is not None else None,
+        retry_attempts_max=retry_attempts_max,
+        retry_queues=retry_queues,
     )
 
 
@@ -212,6 +279,23 @@ def mode_text(member: "Member") -> str:
     return "broadcasting" if member.mode == BROADCASTING else "clustering"
 
 
+def retries_text(config: "GroupConfig") -> str:
+    attempts = attempts_of(config)
+    if config.HasField("retry_queues") and config.retry_queues == 0:
+        attempts = 0
+    if attempts == 0:
+        return "what fails is a dead letter at once"
+    return f"what fails comes again {attempts} times"
+
+
+def attempts_of(config: "GroupConfig") -> int:
+    return (
+        config.retry_attempts_max
+        if config.HasField("retry_attempts_max")
+        else RETRY_ATTEMPTS_DEFAULT
+    )
+
+
 def rule_text(config: "GroupConfig") -> str:
     names = {rule: name for name, rule in RULES.items()}
     return names.get(rule_name(config), "the cluster's")
@@ -239,5 +323,7 @@ def config_json(group: "Group") -> dict[str, Any]:
         },
         "new_queue_rule": rule_name(config),
         "consume_disabled": config.consume_disabled,
+        "retry_attempts_max": attempts_of(config),
+        "retry_queues": config.retry_queues if config.HasField("retry_queues") else 1,
         "attributes": dict(config.attributes),
     }

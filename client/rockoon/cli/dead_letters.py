@@ -1,0 +1,295 @@
+"""`rockoon dlq`: what consumer groups gave up on: list, show, replay."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.failures import FAILED, CommandError, complain
+from rockoon.cli.output import local_time, print_json, print_json_line, print_table
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
+
+if TYPE_CHECKING:
+    from rockoon.connection import Cluster
+    from rockoon.dead_letters import DeadLetter, DeadLetterTopic, ReplayReport
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look at dead letters, what groups gave up on, and replay them."
+)
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME|DURATION", help="Only those given up since (2h: ago)."),
+]
+
+BODY_CHARACTERS_SHOWN = 400
+PREVIEW_CHARACTERS = 40
+
+
+@app.command("list")
+def list_topics(
+    group: Annotated[
+        str, typer.Argument(metavar="[GROUP]", show_default=False, help="Only this group.")
+    ] = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Show how many dead letters each group has."""
+
+    async def work(cluster: "Cluster") -> "list[DeadLetterTopic]":
+        return await cluster.admin.dead_letters.overview(group)
+
+    found = with_cluster(nameservers, work)
+    if as_json:
+        print_json(
+            [
+                {
+                    "group": each.group,
+                    "messages": each.messages,
+                    "replayed": each.replayed,
+                    "last_ms": each.last_ms,
+                    "unknown": [str(queue) for queue in each.unknown],
+                }
+                for each in found
+            ]
+        )
+    else:
+        print_table(
+            ("GROUP", "DEAD LETTERS", "REPLAYED", "LAST"),
+            (
+                (each.group, each.messages, each.replayed, local_time(each.last_ms))
+                for each in found
+            ),
+            numbers=("DEAD LETTERS", "REPLAYED"),
+            empty="There are no dead letters.",
+        )
+    unknown = sorted(str(queue) for each in found for queue in each.unknown)
+    if unknown:
+        raise typer.Exit(complain(f"the figures are without {', '.join(unknown)}: no answer"))
+
+
+@app.command()
+def show(
+    group: Name,
+    message_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="One message, by any of its ids; instead of a list."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="BROKER:QUEUE", help="Only of this queue.")
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="OFFSET", help="With --queue: the one message at this offset."),
+    ] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many to list.")] = 50,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """List a group's dead letters, or show one in full."""
+    if offset is not None and queue is None:
+        raise typer.BadParameter("an offset needs a --queue", param_hint="--offset")
+    is_one = message_id is not None or offset is not None
+    since_ms = 0 if since is None else moment_ms(since)
+
+    async def work(cluster: "Cluster") -> "list[DeadLetter]":
+        from rockoon.message import MessageQueue
+        from rockoon_format.names import dlq_topic
+
+        letters = cluster.admin.dead_letters
+        if message_id is not None:
+            return [await letters.find(group, message_id)]
+        chosen = None if queue is None else MessageQueue.parse(f"{dlq_topic(group)}@{queue}")
+        found: list[DeadLetter] = []
+        async for letter in letters.letters(
+            group, since_ms=since_ms, queue=chosen, offset=offset or 0
+        ):
+            found.append(letter)
+            if len(found) >= (1 if is_one else limit):
+                break
+        if offset is not None and [each.message.queue_offset for each in found] != [offset]:
+            raise CommandError(f"no dead letter is at offset {offset} of {queue}")
+        return found
+
+    found = with_cluster(nameservers, work)
+    if as_json:
+        for letter in found:
+            print_json_line(letter_json(letter))
+    elif is_one:
+        show_letter(found[0])
+    else:
+        show_table(found)
+
+
+@app.command()
+def replay(
+    group: Name,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="ID", help="This message, by any of its ids; repeatable."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that were not replayed before.")
+    ] = False,
+    since: Since = None,
+    to: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Instead of each message's original topic.")
+    ] = "",
+    to_group: Annotated[
+        bool,
+        typer.Option("--to-group", help="To this group alone; others of the topic get nothing."),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also those that were replayed before.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be replayed.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Send dead letters again, to their original topic; none twice unless --again says so."""
+    if not (ids or everything or since):
+        raise typer.BadParameter("say which: --id, --since or --all")
+    if to and to_group:
+        raise typer.BadParameter("say either --to or --to-group")
+    since_ms = 0 if since is None else moment_ms(since)
+    if not (ids or dry_run):
+        where = to or (f"group {group}" if to_group else "their original topics")
+        confirm(f"Replay the dead letters of {group} to {where}?", yes=yes)
+
+    async def work(cluster: "Cluster") -> "ReplayReport":
+        return await cluster.admin.dead_letters.replay(
+            group,
+            ids=ids or (),
+            since_ms=since_ms,
+            to=to,
+            only_group=to_group,
+            again=again,
+            dry_run=dry_run,
+            on_letter=chosen.append,
+        )
+
+    chosen: list[DeadLetter] = []
+    report = with_cluster(nameservers, work)
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "replayed": [each.dead_letter_id for each in chosen],
+                "left_out": report.left_out,
+                "not_found": report.not_found,
+            }
+        )
+    else:
+        if dry_run:
+            show_table(chosen)
+        what = "would be replayed" if dry_run else "replayed"
+        before = f", {report.left_out} were before" if report.left_out else ""
+        print(f"{report.replayed} {what}{before}")
+    if report.not_found:
+        raise typer.Exit(complain(f"no dead letter is called {', '.join(report.not_found)}"))
+    raise typer.Exit(0 if report.replayed or everything or since or report.left_out else FAILED)
+
+
+def moment_ms(text: str) -> int:
+    """Epoch milliseconds of a time, or of a duration before now."""
+    from rockoon.clock import wall_clock_ms
+
+    try:
+        return wall_clock_ms() - parse_duration(text)
+    except typer.BadParameter:
+        return parse_time(text)
+
+
+def show_table(letters: "list[DeadLetter]") -> None:
+    print_table(
+        ("QUEUE", "OFFSET", "GIVEN UP", "TOPIC", "FAILED", "REPLAYED", "BODY", "FAILURE"),
+        (
+            (
+                f"{each.message.queue.broker}:{each.message.queue.queue_id}",
+                each.message.queue_offset,
+                local_time(each.message.store_timestamp_ms),
+                each.message.topic,
+                each.message.reconsume_times,
+                each.replayed,
+                preview(each, PREVIEW_CHARACTERS),
+                (each.message.failure or "")[:PREVIEW_CHARACTERS] or None,
+            )
+            for each in letters
+        ),
+        numbers=("OFFSET", "FAILED"),
+        empty="There are none.",
+    )
+
+
+def show_letter(letter: "DeadLetter") -> None:
+    message = letter.message
+    rows = {
+        "dead letter": f"{letter.dead_letter_id}, offset {message.queue_offset} of {message.queue}",
+        "message id": message.message_id,
+        "first stored as": message.origin_message_id or "-",
+        "topic": message.topic,
+        "sent": local_time(message.born_timestamp_ms) or "-",
+        "given up": local_time(message.store_timestamp_ms) or "-",
+        "failed": f"{message.reconsume_times} times, last: {message.failure or 'nobody said why'}",
+        "replayed": "yes" if letter.replayed else "no",
+    }
+    for heading, text in rows.items():
+        print(f"{heading:<16}{text}")
+    for name, value in sorted(message.properties.items()):
+        print(f"{'property':<16}{name} = {value}")
+    print(f"{'body':<16}{len(body_of(letter))} bytes")
+    print(preview(letter, BODY_CHARACTERS_SHOWN))
+
+
+def body_of(letter: "DeadLetter") -> bytes:
+    """The body, as stored where it cannot be decompressed."""
+    from rockoon.errors import InvalidArgument
+
+    try:
+        return letter.message.body
+    except InvalidArgument:
+        return letter.message.record
+
+
+def preview(letter: "DeadLetter", characters_max: int) -> str:
+    text = body_of(letter)[: 4 * characters_max].decode(errors="replace")
+    shown = "".join(each if each.isprintable() else "·" for each in text[:characters_max])
+    return shown + ("…" if len(text) > characters_max else "")
+
+
+def letter_json(letter: "DeadLetter") -> dict[str, Any]:
+    message = letter.message
+    said: dict[str, Any] = {
+        "dead_letter_id": letter.dead_letter_id,
+        "message_id": message.message_id,
+        "origin_message_id": message.origin_message_id,
+        "topic": message.topic,
+        "broker": message.queue.broker,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "born_ms": message.born_timestamp_ms,
+        "given_up_ms": message.store_timestamp_ms,
+        "failed": message.reconsume_times,
+        "failure": message.failure,
+        "replayed": letter.replayed,
+        "properties": message.properties,
+    }
+    body = body_of(letter)
+    try:
+        return said | {"body": body.decode()}
+    except UnicodeDecodeError:
+        return said | {"body_hex": body.hex()}
