@@ -1,19 +1,21 @@
 """What the broker keeps aside until something happens, over one store and one snapshot.
 
-Half messages wait for their transaction's end. What they have in common is in `settling`: the log
+Delayed messages wait for their time, half messages for their transaction's end. What they have in
+common is in `settling`: the log
 says what is settled, and a snapshot, written here now and then, spares a start the reading of it.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.appends import Appends
 from rockoon_broker.clock import Clock
+from rockoon_broker.delays.delay_offsets import DelayOffsetFile
+from rockoon_broker.delays.delays import Delays
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.settling.settlement import Captured, Settlement
-from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.store import Store
@@ -36,9 +38,11 @@ class MessagesAside:
         config: the store's config directory.
         clock, disk: the broker's.
         check_queue: raises when a client's message may not go to a queue now.
+        knows: whether the broker has a queue, whoever may write to it.
 
     Attributes:
         settlement: what is settled.
+        delays: the delayed messages.
         transactions: the half messages.
     """
 
@@ -51,9 +55,22 @@ class MessagesAside:
         clock: Clock,
         disk: Disk,
         check_queue: CheckQueue,
+        knows: Callable[[str, int], bool],
     ) -> None:
         self._clock = clock
         self.settlement = Settlement(store, config, disk)
+        self._delay_offsets = DelayOffsetFile(config, clock.now_ms)
+        self.delays = Delays(
+            store,
+            appends,
+            self.settlement,
+            clock,
+            rules=settings.for_delays(),
+            pending_max=settings.delayed_messages_max,
+            reserved_ms=int(settings.reserved_hours * 3_600_000),
+            knows=knows,
+        )
+        self.settlement.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))
         self.transactions = Transactions(
             store,
             appends,
@@ -64,21 +81,21 @@ class MessagesAside:
             check_queue=check_queue,
         )
 
-    def load(self, settled_below: Mapping[QueueKey, int]) -> None:
+    def load(self) -> None:
         """Find out what waits; may read the whole log, so call it in a thread at the start.
 
-        Args:
-            settled_below: queue offsets below which another broker settled everything.
-
         Raises:
+            StoreLayoutError: a file that says what RocketMQ has delivered cannot be read.
             OSError: the disk.
         """
-        loaded = self.settlement.load(settled_below)
+        loaded = self.settlement.load(self._delay_offsets.read())
+        self.delays.resume()
         self.transactions.take_over(has_no_snapshot=bool(loaded.rebuilt_because))
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.delays.run(), name="delays")
             tasks.create_task(self.transactions.run(), name="transactions")
             tasks.create_task(self._write_snapshots(), name="settled-snapshots")
 

@@ -39,7 +39,7 @@ from rockoon_proto.errors import (
     TopicNotReadable,
     TopicNotWritable,
 )
-from rockoon_proto.v1.broker_pb2 import HALF, ORDINARY, Handling
+from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class Broker:
             clock,
             disk,
             self.check_writable,
+            self.knows,
         )
         self.key_index: IndexFollower | None = None
         if settings.index == "on":
@@ -187,7 +188,7 @@ class Broker:
             broker = cls(
                 settings, store, sequences, topic_file, nameservers, clock, disk, recovery_seconds
             )
-            await asyncio.to_thread(broker.aside.load, {})
+            await asyncio.to_thread(broker.aside.load)
         except BaseException:
             store.close()
             raise
@@ -229,6 +230,8 @@ class Broker:
             if handling == HALF:
                 transactions = self.aside.transactions
                 return await transactions.place(topic, queue_id, frames, lengths, check)
+            if handling == DELAYED:
+                return await self.aside.delays.place(topic, queue_id, frames, lengths, check)
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
         return await self.appends.place(topic, queue_id, frames, lengths, check, sequenced)
 

@@ -14,6 +14,7 @@ from rockoon_broker.append_stream import AppendStream, reply_to
 from rockoon_broker.appends import Placed
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
+from rockoon_broker.delays.wire import cancel_delayed, delayed_counts, list_delayed
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.key_queries import query_messages
 from rockoon_broker.pulls import BYTES_MAX, PullWish
@@ -261,6 +262,16 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             )
         return reply
 
+    async def CancelDelayed(
+        self, request: broker_pb2.CancelDelayedRequest, context: object
+    ) -> broker_pb2.CancelDelayedReply:
+        return await cancel_delayed(self._open().aside.delays, request)
+
+    async def ListDelayed(
+        self, request: broker_pb2.ListDelayedRequest, context: object
+    ) -> broker_pb2.ListDelayedReply:
+        return list_delayed(self._open().aside.delays, request, self._clock.now_ms())
+
     async def EndTransaction(
         self, request: broker_pb2.EndTransactionRequest, context: object
     ) -> broker_pb2.EndTransactionReply:
@@ -290,6 +301,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         assert self._send_backs is not None
         described.messages_sent_back = self._send_backs.messages_returned
         described.messages_dead = self._send_backs.messages_dead
+        described.delayed.CopyFrom(delayed_counts(self._open().aside.delays))
         describe_transactions(self._open().aside.transactions, described)
         return described
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.delays.rewriting import DelayRules
 from rockoon_broker.sequences.ledger import MemoryLimits
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
+from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
 from rockoon_runtime.settings import SettingsError, setting
 
@@ -111,6 +113,17 @@ class BrokerSettings:
         maximum=1_000_000,
     )
 
+    delay_levels: str = setting(
+        DELAY_LEVELS, "delays of levels 1, 2, ... of delayed messages: numbers with s, m, h or d"
+    )
+    delay_seconds_max: int = setting(
+        259_200, "how far ahead the time of a delayed message may lie, seconds", minimum=1
+    )
+    delayed_messages_max: int = setting(
+        5_000_000,
+        "delayed messages that may wait at once, some 40 bytes each; further ones are refused",
+        minimum=1,
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a half message's producers are first asked, milliseconds", minimum=0
     )
@@ -140,6 +153,18 @@ class BrokerSettings:
         """What is remembered of idempotent producers."""
         memory_ms = int(self.producer_memory_hours * 3_600_000)
         return MemoryLimits(self.producer_sequences_max, memory_ms)
+
+    def for_delays(self) -> DelayRules:
+        """What delayed messages may ask for.
+
+        Raises:
+            SettingsError: the levels cannot be read.
+        """
+        try:
+            levels_ms = parse_delay_levels(self.delay_levels)
+        except ValueError as failure:
+            raise SettingsError(f"delay_levels: {failure}") from failure
+        return DelayRules(levels_ms, self.delay_seconds_max, self.properties_bytes_max)
 
     def for_checks(self) -> CheckRules:
         """When producers are asked about half messages."""
@@ -181,6 +206,7 @@ class BrokerSettings:
                 body_bytes_max=self.body_bytes_max,
                 properties_bytes_max=self.properties_bytes_max,
                 unsynced_bytes_max=self.unsynced_bytes_max,
+                delay_levels_ms=self.for_delays().levels_ms,
                 memory_bytes=self.memory_bytes,
             )
         except ValueError as failure:

@@ -20,12 +20,22 @@ from rockoon_format.config_json import (
     read_topics,
     write_topics,
 )
-from rockoon_format.names import topic_fault
+from rockoon_format.names import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+    topic_fault,
+)
 
 FILE = "topics.json"
 INCARNATION = "incarnation"
 REVISION = "routeRevision"
 HISTORY = "routeHistory"
+
+TOPICS_ASIDE = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC}
+)
 
 # RocketMQ keeps the numbers of queues in a Java int.
 QUEUES_MAX = 2**31 - 1
@@ -55,7 +65,7 @@ class TopicFile:
             return TopicTable()
         try:
             self._content = read_topics(self._path.read_bytes())
-            entries = [entry for entry in self._content.topics.values() if not of_a_host(entry)]
+            entries = [entry for entry in self._content.topics.values() if not not_served(entry)]
             return TopicTable(
                 revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
                 history=max((extra_number(entry, HISTORY) for entry in entries), default=0),
@@ -71,7 +81,7 @@ class TopicFile:
             OSError: the old file is still there.
         """
         version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
-        topics = {name: entry for name, entry in self._content.topics.items() if of_a_host(entry)}
+        topics = {name: entry for name, entry in self._content.topics.items() if not_served(entry)}
         topics |= {topic.name: self._entry(topic, table) for topic in table.served}
         content = TopicConfigs(topics, version)
         for changed in self._disk.make_directory(self._path.parent):
@@ -94,6 +104,15 @@ class TopicFile:
             attributes=dict(topic.attributes),
             extra={**before.extra, **ours},
         )
+
+
+def not_served(entry: TopicConfig) -> bool:
+    """Whether an entry of RocketMQ's is kept for it alone.
+
+    In the topics where messages wait aside every record means something to the broker, so clients
+    neither read nor write them.
+    """
+    return entry.topic in TOPICS_ASIDE or of_a_host(entry)
 
 
 def of_a_host(entry: TopicConfig) -> bool:

@@ -163,10 +163,10 @@ class SettledQueue:
         """The entries that wait, or the oldest of them."""
         return self._select(np.flatnonzero(~self._settled[: self._count])[:count_max])
 
-    def pending_before(self, position: int, count_max: int) -> Pending:
-        """The oldest entries that wait and whose records begin before a physical offset."""
+    def pending_before(self, position: int) -> Pending:
+        """The entries that wait and whose records begin before a physical offset."""
         end = int(np.searchsorted(self._positions[: self._count], position))
-        return self._select(np.flatnonzero(~self._settled[:end])[:count_max])
+        return self._select(np.flatnonzero(~self._settled[:end]))
 
     def pending_until(self, code: int, deadline_ms: int) -> Pending:
         """The entries that wait with a code or a deadline not above these, in the log's order.

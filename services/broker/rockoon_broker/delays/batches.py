@@ -1,0 +1,73 @@
+"""Batches of delayed messages taken apart, and put together by where they go. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rockoon_broker.delays.rewriting import Aside
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_format.columns import decode_columns
+from rockoon_format.record import Record, RecordError, encode_record
+from rockoon_proto.errors import MalformedBatch
+
+PART_BYTES = 1 << 20
+"""Length of the records that are appended at once; a single record may be longer."""
+
+
+def records_of(topic: str, queue_id: int, frames: bytes, lengths: bytes) -> list[Record]:
+    """The records of a batch, each of which must be whole and of the queue.
+
+    Raises:
+        MalformedBatch: one is not.
+    """
+    try:
+        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    except (RecordError, ValueError) as failure:
+        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    if len(columns) == 0:
+        raise MalformedBatch(index=0, reason="the batch has no records")
+    if len(columns.wrong_bodies):
+        index = int(columns.wrong_bodies[0])
+        raise MalformedBatch(index=index, reason="the body does not have its CRC")
+    name = topic.encode()
+    records = []
+    for index in range(len(columns)):
+        record = columns.record(index)
+        if (record.topic, record.queue_id) != (name, queue_id):
+            raise MalformedBatch(index=index, reason="of another topic or queue")
+        if record.prepared_transaction_offset:
+            raise MalformedBatch(index=index, reason="it names another record as its source")
+        records.append(record)
+    return records
+
+
+def parts_aside(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]]:
+    """Runs of records of one queue, of a bounded size."""
+    key: QueueKey | None = None
+    part: list[bytes] = []
+    size = 0
+    for one in aside:
+        frame = encode_record(one.record)
+        if part and (key != (one.topic, one.queue_id) or size + len(frame) > PART_BYTES):
+            assert key is not None
+            yield key, part
+            part, size = [], 0
+        key = one.topic, one.queue_id
+        part.append(frame)
+        size += len(frame)
+    if part:
+        assert key is not None
+        yield key, part
+
+
+def parts_bounded(group: Sequence[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Parts of a bounded size of records with their sources, one record at least."""
+    part: list[tuple[int, bytes]] = []
+    size = 0
+    for one in group:
+        if part and size + len(one[1]) > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one[1])
+    yield part

@@ -1,0 +1,61 @@
+"""`config/delayOffset.json`, RocketMQ's note of how far each delay level has got.
+
+It holds one offset for each level, below which everything is delivered. It is kept true for
+RocketMQ, and read at every start: RocketMQ may have run on the store since.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_format.config_json import (
+    ConfigError,
+    DataVersion,
+    DelayOffsets,
+    read_delay_offsets,
+    write_delay_offsets,
+)
+from rockoon_format.names import SCHEDULE_TOPIC
+
+FILE = "delayOffset.json"
+
+
+class DelayOffsetFile:
+    """The file, and the version that was last read or written.
+
+    Args:
+        config: the store's config directory.
+        now_ms: epoch milliseconds, asked when the file is written.
+    """
+
+    def __init__(self, config: Path, now_ms: Callable[[], int]) -> None:
+        self._path = config / FILE
+        self._now_ms = now_ms
+        self._counter = 0
+
+    def read(self) -> dict[QueueKey, int]:
+        """Queue offsets below which a level's messages were delivered; none without the file.
+
+        Raises:
+            StoreLayoutError: it cannot be read. Going on could deliver twice what RocketMQ did.
+        """
+        if not self._path.exists():
+            return {}
+        try:
+            found = read_delay_offsets(self._path.read_bytes())
+        except ConfigError as failure:
+            raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
+        self._counter = found.data_version.counter
+        return {(SCHEDULE_TOPIC, level - 1): offset for level, offset in found.offsets.items()}
+
+    def content(self, low_waters: Mapping[QueueKey, int]) -> tuple[Path, bytes]:
+        """The file and what it is to hold, from the low waters of all queues."""
+        self._counter += 1
+        offsets = {
+            queue_id + 1: offset
+            for (topic, queue_id), offset in low_waters.items()
+            if topic == SCHEDULE_TOPIC and offset
+        }
+        version = DataVersion(self._counter, 0, self._now_ms())
+        return self._path, write_delay_offsets(DelayOffsets(offsets, version))

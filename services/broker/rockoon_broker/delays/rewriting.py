@@ -1,0 +1,235 @@
+"""What becomes of a delayed message's record: set aside, delivered, stored once more, closed.
+
+A record is set aside under another topic, with its own topic and queue in its properties, as
+RocketMQ does it (HookUtils#handleScheduleMessage, #transformTimerMessage):
+
+    DELAY = level                              SCHEDULE_TOPIC_XXXX, queue level - 1
+    TIMER_DELAY_SEC, TIMER_DELAY_MS or         rmq_sys_wheel_timer, queue 0, with TIMER_OUT_MS
+    TIMER_DELIVER_MS                           = when it is due
+
+The delivered record has its topic and queue again, keeps the properties as they stand (DELAY and
+REAL_TOPIC among them, as RocketMQ's do) and names the record that it was made out of. A message
+that will never be delivered is closed: a record in rmq_sys_wheel_timer, queue 1, names it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rockoon_broker.settling.sources import named_source
+from rockoon_format.delay_levels import parse_java_int
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.properties import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_UNIQ_KEY,
+    decode,
+    encode,
+    find_value,
+)
+from rockoon_format.record import (
+    NO_HOST,
+    SYS_FLAG_STORE_HOST_V6,
+    SYS_FLAG_TRANSACTION,
+    Record,
+    encode_host,
+)
+from rockoon_proto.errors import DelayTooLong, InvalidDelay, PropertiesTooLarge
+
+TIMED_QUEUE = 0
+CLOSING_QUEUE = 1
+CANCELLED = "cancelled"
+UNDELIVERABLE = "undeliverable"
+
+_MILLISECONDS = {
+    PROPERTY_TIMER_DELAY_SEC: 1000,
+    PROPERTY_TIMER_DELAY_MS: 1,
+    PROPERTY_TIMER_DELIVER_MS: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRules:
+    """What a broker allows."""
+
+    levels_ms: tuple[int, ...]
+    """Delays of levels 1, 2, ...; higher levels count as the last."""
+    delay_seconds_max: int
+    """How far ahead a time may lie."""
+    properties_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A record as it is set aside, and where."""
+
+    topic: str
+    queue_id: int
+    record: Record
+
+
+class Undeliverable(Exception):
+    """A record that is set aside does not say where it goes."""
+
+
+def set_aside(record: Record, now_ms: int, rules: DelayRules, index: int = 0) -> Aside:
+    """Put a record under the topic where it waits.
+
+    Args:
+        record: of its own topic and queue, with the delay in its properties.
+        now_ms: epoch milliseconds.
+        rules: what is allowed.
+        index: of the message in its batch, for the errors.
+
+    Raises:
+        InvalidDelay: it names no delay, or one that is none.
+        DelayTooLong: its time lies too far ahead.
+        PropertiesTooLarge: with what is added to them.
+    """
+    properties = decode(record.properties)
+    try:
+        level = parse_java_int(properties.get(PROPERTY_DELAY_TIME_LEVEL, "0"))
+    except ValueError as failure:
+        raise InvalidDelay(index=index, reason=f"as level {failure}") from failure
+    if level > 0:
+        level = min(level, len(rules.levels_ms))
+        properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
+    else:
+        properties.pop(PROPERTY_DELAY_TIME_LEVEL, None)
+        deliver_ms = _deliver_ms(properties, now_ms, index)
+        ahead_ms = deliver_ms - now_ms
+        if ahead_ms > rules.delay_seconds_max * 1000:
+            raise DelayTooLong(
+                index=index, seconds=-(-ahead_ms // 1000), seconds_max=rules.delay_seconds_max
+            )
+        properties[PROPERTY_TIMER_OUT_MS] = str(max(deliver_ms, now_ms))
+        topic, queue_id = TIMER_TOPIC, TIMED_QUEUE
+    properties[PROPERTY_REAL_TOPIC] = record.topic.decode()
+    properties[PROPERTY_REAL_QUEUE_ID] = str(record.queue_id)
+    kept = replace(
+        record,
+        topic=topic.encode(),
+        queue_id=queue_id,
+        properties=_encoded(properties, rules.properties_bytes_max, index),
+        store_host=NO_HOST,
+    )
+    return Aside(topic, queue_id, kept)
+
+
+def delivered(record: Record) -> Record:
+    """The message itself, made out of the record that was set aside.
+
+    Raises:
+        Undeliverable: it does not say where it goes.
+    """
+    topic, queue_id = destination(record)
+    flags = record.sys_flag & ~(SYS_FLAG_STORE_HOST_V6 | SYS_FLAG_TRANSACTION)
+    return replace(
+        record,
+        topic=topic.encode(),
+        queue_id=queue_id,
+        sys_flag=flags,
+        store_host=NO_HOST,
+        prepared_transaction_offset=named_source(record.physical_offset),
+    )
+
+
+def destination(record: Record) -> tuple[str, int]:
+    """Topic and queue of the message that a record was set aside for.
+
+    Raises:
+        Undeliverable: the record does not say.
+    """
+    topic = find_value(record.properties, PROPERTY_REAL_TOPIC)
+    queue_id = find_value(record.properties, PROPERTY_REAL_QUEUE_ID)
+    try:
+        if topic is None or queue_id is None:
+            raise Undeliverable("it does not say where it goes")
+        return topic, parse_java_int(queue_id)
+    except ValueError as failure:
+        raise Undeliverable(f"it does not say to which queue it goes: {failure}") from failure
+
+
+def stored_once_more(record: Record, due_ms: int) -> Aside:
+    """The same message, set aside anew, before retention deletes the record that it was in.
+
+    It waits among those with a time of their own: a level would count from now on.
+    """
+    properties = decode(record.properties)
+    rolls = properties.get(PROPERTY_TIMER_ROLL_TIMES, "0")
+    properties[PROPERTY_TIMER_ROLL_TIMES] = str(int(rolls) + 1 if rolls.isdecimal() else 1)
+    properties[PROPERTY_TIMER_OUT_MS] = str(due_ms)
+    kept = replace(
+        record,
+        topic=TIMER_TOPIC.encode(),
+        queue_id=TIMED_QUEUE,
+        properties=encode(properties),
+        sys_flag=record.sys_flag & ~(SYS_FLAG_STORE_HOST_V6 | SYS_FLAG_TRANSACTION),
+        store_host=NO_HOST,
+        prepared_transaction_offset=named_source(record.physical_offset),
+    )
+    return Aside(TIMER_TOPIC, TIMED_QUEUE, kept)
+
+
+def closing(source: int, why: str, unique_id: str, now_ms: int, host: tuple[str, int]) -> Aside:
+    """A record that says of another one that it will never be delivered.
+
+    Args:
+        source: physical offset of that record.
+        why: CANCELLED or UNDELIVERABLE.
+        unique_id: UNIQ_KEY of the message, if it has one.
+        now_ms: epoch milliseconds.
+        host: this broker's, which is who makes it.
+    """
+    properties = {PROPERTY_TAGS: why}
+    if unique_id:
+        properties[PROPERTY_TIMER_DEL_UNIQKEY] = unique_id
+    record = Record(
+        topic=TIMER_TOPIC.encode(),
+        queue_id=CLOSING_QUEUE,
+        properties=encode(properties),
+        born_timestamp_ms=now_ms,
+        born_host=encode_host(*host),
+        prepared_transaction_offset=named_source(source),
+    )
+    return Aside(TIMER_TOPIC, CLOSING_QUEUE, record)
+
+
+def unique_id_of(record: Record) -> str:
+    """A message's UNIQ_KEY, empty if it has none."""
+    return find_value(record.properties, PROPERTY_UNIQ_KEY) or ""
+
+
+def level_of(record: Record) -> int:
+    """The level that a record waits for, 0 if it has a time of its own."""
+    return record.queue_id + 1 if record.topic == SCHEDULE_TOPIC.encode() else 0
+
+
+def _deliver_ms(properties: Mapping[str, str], now_ms: int, index: int) -> int:
+    for name, unit_ms in _MILLISECONDS.items():
+        text = properties.get(name)
+        if text is None:
+            continue
+        if not text.isascii() or not text.isdigit() or len(text) > 15:
+            raise InvalidDelay(index=index, reason=f"{name} is {text!r}, not a number")
+        given_ms = int(text) * unit_ms
+        return given_ms if name == PROPERTY_TIMER_DELIVER_MS else now_ms + given_ms
+    raise InvalidDelay(index=index, reason="it names neither a level nor a time")
+
+
+def _encoded(properties: Mapping[str, str], bytes_max: int, index: int) -> bytes:
+    try:
+        raw = encode(properties)
+    except ValueError as failure:
+        raise PropertiesTooLarge(index=index, limit=bytes_max) from failure
+    if len(raw) > bytes_max:
+        raise PropertiesTooLarge(index=index, limit=bytes_max)
+    return raw

@@ -1,0 +1,120 @@
+"""Which entries of a settled queue are due. Pure: both clocks' times are given.
+
+An entry is due when the wall clock says so, or when as much time has passed, by a clock that never
+jumps, as lay ahead when the broker took it in. So a wall clock that is set forward brings early
+only what it says is due, and one that is set back keeps nothing longer than its delay.
+
+Only what is due within the next seconds is kept in order; the rest is looked through again when
+those seconds are over. That costs about two milliseconds per million entries every ten seconds, and
+no memory for each entry beyond the queue's.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.settling.settled_queue import Pending, SettledQueue
+from rockoon_format.consume_queue import EntryArray
+from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
+
+NEAR_MS = 10_000
+
+
+class Timetable:
+    """The due times of one queue; its only writer besides whoever settles entries.
+
+    Args:
+        queue: what waits; its codes are deliver times in epoch milliseconds.
+        delay_ms_max: no entry waits longer than this, whatever time it bears: the clock may have
+            been set back since that time was worked out.
+    """
+
+    def __init__(self, queue: SettledQueue, delay_ms_max: int) -> None:
+        self._queue = queue
+        self._delay_ms_max = delay_ms_max
+        self._near = queue.pending(0)
+        # Entries due until then are in `_near`, by either clock.
+        self._near_until_ms = -1
+        self._near_until_monotonic_ms = -1
+
+    def resume(self, now_ms: int, monotonic_ms: int) -> None:
+        """Begin with what the queue holds already, after a start."""
+        pending = self._queue.pending()
+        codes, deadlines_ms = self._times(pending.codes, now_ms, monotonic_ms)
+        self._queue.revise(codes, deadlines_ms)
+        self._near_until_ms = self._near_until_monotonic_ms = -1
+
+    def take_in(
+        self, first_offset: int, entries: EntryArray, now_ms: int, monotonic_ms: int
+    ) -> None:
+        """Take new entries into the queue; see `SettledQueue.take_in`."""
+        codes, deadlines_ms = self._times(
+            entries["tags_code"].astype(np.int64), now_ms, monotonic_ms
+        )
+        before = self._queue.next_offset
+        self._queue.take_in(first_offset, entries, codes=codes, deadlines_ms=deadlines_ms)
+        soon = (codes <= self._near_until_ms) | (deadlines_ms <= self._near_until_monotonic_ms)
+        soon &= np.arange(first_offset, first_offset + len(entries)) >= before
+        if soon.any():
+            positions = entries["offset"].astype(np.int64)[soon]
+            self._near = _in_order(
+                np.concatenate((self._near.positions, positions)),
+                np.concatenate((self._near.codes, codes[soon])),
+                np.concatenate((self._near.deadlines_ms, deadlines_ms[soon])),
+            )
+
+    def due(self, now_ms: int, monotonic_ms: int, count_max: int) -> Pending:
+        """Entries that are due and not settled, the most overdue first.
+
+        Args:
+            now_ms: epoch milliseconds.
+            monotonic_ms: milliseconds of a clock that never jumps.
+            count_max: how many, at most; the others come when these are settled.
+
+        Returns:
+            Their queue offsets are not given (0).
+        """
+        if len(self._queue) == 0:
+            return self._near_part(np.zeros(0, np.int64))
+        if now_ms >= self._near_until_ms or monotonic_ms >= self._near_until_monotonic_ms:
+            self._look_ahead(now_ms, monotonic_ms)
+        due = (self._near.codes <= now_ms) | (self._near.deadlines_ms <= monotonic_ms)
+        if not due.any():
+            return self._near_part(np.zeros(0, np.int64))
+        waiting = self._queue.are_pending(self._near.positions)
+        if not waiting.all():
+            self._near = self._near_part(np.flatnonzero(waiting))
+            due = due[waiting]
+        return self._near_part(np.flatnonzero(due)[:count_max])
+
+    def _times(
+        self, codes: NDArray[np.int64], now_ms: int, monotonic_ms: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Due times by the wall clock, not beyond the longest delay, and by the other clock."""
+        # What bears no time, but the hash of its tags, is due at once.
+        due_ms = np.where(codes < DELIVER_TIME_MS_MIN, now_ms, codes)
+        due_ms = np.minimum(due_ms, now_ms + self._delay_ms_max)
+        return due_ms, due_ms - now_ms + monotonic_ms
+
+    def _look_ahead(self, now_ms: int, monotonic_ms: int) -> None:
+        self._near_until_ms = now_ms + NEAR_MS
+        self._near_until_monotonic_ms = monotonic_ms + NEAR_MS
+        near = self._queue.pending_until(self._near_until_ms, self._near_until_monotonic_ms)
+        self._near = _in_order(near.positions, near.codes, near.deadlines_ms)
+
+    def _near_part(self, indices: NDArray[np.int64]) -> Pending:
+        near = self._near
+        return Pending(
+            near.offsets[indices],
+            near.positions[indices],
+            near.codes[indices],
+            near.deadlines_ms[indices],
+        )
+
+
+def _in_order(
+    positions: NDArray[np.int64], codes: NDArray[np.int64], deadlines_ms: NDArray[np.int64]
+) -> Pending:
+    """By time; what is due together in the order in which it was stored."""
+    order = np.argsort(codes, kind="stable")
+    nowhere = np.zeros(len(order), np.int64)
+    return Pending(nowhere, positions[order], codes[order], deadlines_ms[order])

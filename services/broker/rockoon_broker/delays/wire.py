@@ -1,0 +1,55 @@
+"""The delayed messages' side of the wire: translates, calls one method, translates back."""
+
+from rockoon_broker.delays.delays import Delays
+from rockoon_proto.errors import InvalidArgument
+from rockoon_proto.v1 import broker_pb2 as pb
+
+LISTED_DEFAULT = 100
+LISTED_MAX = 1024
+
+
+async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb.CancelDelayedReply:
+    """See `Delays.cancel`."""
+    await delays.cancel(request.message_id)
+    return pb.CancelDelayedReply()
+
+
+def list_delayed(
+    delays: Delays, request: pb.ListDelayedRequest, now_ms: int
+) -> pb.ListDelayedReply:
+    """See `Delays.next_due`."""
+    if not 0 <= request.max_messages <= LISTED_MAX:
+        raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {LISTED_MAX}")
+    waiting = delays.next_due(request.max_messages or LISTED_DEFAULT)
+    return pb.ListDelayedReply(
+        messages=[
+            pb.PendingDelayed(
+                message_id=one.message_id,
+                topic=one.topic,
+                queue_id=one.queue_id,
+                unique_id=one.unique_id,
+                deliver_at_ms=one.deliver_at_ms,
+                level=one.level,
+                store_timestamp_ms=one.store_timestamp_ms,
+            )
+            for one in waiting
+        ],
+        counts=delayed_counts(delays),
+        as_of_ms=now_ms,
+    )
+
+
+def delayed_counts(delays: Delays) -> pb.DelayedCounts:
+    """Delayed messages in numbers."""
+    pending = delays.pending_by_level()
+    counts = delays.counts
+    return pb.DelayedCounts(
+        pending_timed=pending.pop(0, 0),
+        pending_by_level={level: count for level, count in pending.items() if count},
+        delivered=counts.delivered,
+        cancelled=counts.cancelled,
+        undeliverable=counts.undeliverable,
+        lost=counts.lost,
+        lag_ms=counts.lag_ms,
+        rolled=counts.rolled,
+    )

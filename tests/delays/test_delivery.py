@@ -1,0 +1,496 @@
+"""Delayed messages over a real store: what comes, when, where, and once."""
+
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.settling.sources import named_source
+from rockoon_broker.store.verify import verify_store
+from rockoon_format.config_json import DelayOffsets, read_delay_offsets, write_delay_offsets
+from rockoon_format.message_id import decode_offset_id
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.properties import decode
+from rockoon_format.record import Record, encode_record
+from rockoon_proto.errors import (
+    Busy,
+    DelayedSettled,
+    DelayTooLong,
+    InvalidArgument,
+    InvalidDelay,
+    MalformedBatch,
+    MessageNotFound,
+    PropertiesTooLarge,
+    TopicNotFound,
+)
+from support.aside_desk import NOW_MS, AsideDesk
+from support.store_directory import FailingDisk, crashed_copy
+
+SEED = random.randrange(2**32)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[AsideDesk]:
+    desk = AsideDesk(tmp_path / "store")
+    yield desk
+    desk.store.close()
+
+
+async def test_a_level_comes_after_its_delay_with_everything_it_was_sent_with(
+    desk: AsideDesk,
+) -> None:
+    (message_id,) = await desk.send({"TAGS": "red", "DELAY": 3, "KEYS": "k1 k2"}, queue_id=1)
+    desk.clock.pass_ms(9_999)
+    await desk.turns()
+    assert desk.bodies("T", 1) == []
+    assert desk.delays.pending_by_level()[3] == 1
+    desk.clock.pass_ms(1)
+    await desk.turns()
+    (record,) = desk.read("T", 1)
+    source = decode_offset_id(message_id).physical_offset
+    assert record.prepared_transaction_offset == named_source(source)
+    assert (record.body, record.flag, record.born_timestamp_ms) == (b"0", 77, NOW_MS - 1)
+    assert record.store_timestamp_ms == NOW_MS + 10_000
+    assert decode(record.properties) == {
+        "TAGS": "red",
+        "DELAY": "3",
+        "KEYS": "k1 k2",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "1",
+    }
+    await desk.turns()
+    assert len(desk.read("T", 1)) == 1
+    assert desk.delays.counts.delivered == 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "due_ms"),
+    [
+        ({"TIMER_DELAY_SEC": 2}, NOW_MS + 2000),
+        ({"TIMER_DELAY_MS": 1234}, NOW_MS + 1234),
+        ({"TIMER_DELIVER_MS": NOW_MS + 777}, NOW_MS + 777),
+        ({"TIMER_DELAY_SEC": 3, "TIMER_DELAY_MS": 1, "TIMER_DELIVER_MS": 5}, NOW_MS + 3000),
+        ({"DELAY": 1, "TIMER_DELAY_SEC": 9}, NOW_MS + 1000),
+        ({"DELAY": 0, "TIMER_DELAY_SEC": 9}, NOW_MS + 9000),
+        ({"DELAY": 99}, NOW_MS + 7_200_000),
+        ({"TIMER_DELIVER_MS": NOW_MS - 10**9}, NOW_MS),
+    ],
+)
+async def test_each_way_to_say_when(
+    properties: dict[str, object], due_ms: int, desk: AsideDesk
+) -> None:
+    await desk.send(properties)
+    if due_ms > NOW_MS:
+        desk.clock.pass_ms(due_ms - NOW_MS - 1)
+        await desk.turns()
+        assert desk.bodies() == []
+        desk.clock.pass_ms(1)
+    await desk.turns()
+    assert desk.bodies() == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "error"),
+    [
+        ({"TAGS": "red"}, InvalidDelay),
+        ({"DELAY": "soon"}, InvalidDelay),
+        ({"DELAY": 0}, InvalidDelay),
+        ({"TIMER_DELAY_MS": "-5"}, InvalidDelay),
+        ({"TIMER_DELIVER_MS": "1e9"}, InvalidDelay),
+        ({"TIMER_DELAY_SEC": 259_201}, DelayTooLong),
+        ({"TIMER_DELIVER_MS": NOW_MS + 259_200_001}, DelayTooLong),
+        ({"DELAY": 1, "fill": "x" * 32_740}, PropertiesTooLarge),
+    ],
+)
+async def test_a_delay_that_is_none_refuses_the_whole_batch(
+    properties: dict[str, object], error: type[Exception], desk: AsideDesk
+) -> None:
+    with pytest.raises(error) as refused:
+        await desk.send({"DELAY": 1}, properties)
+    assert "1" in str(refused.value)
+    assert desk.store.appended_end == 0
+
+
+async def test_records_that_are_not_of_the_queue_or_name_a_source_are_refused(
+    desk: AsideDesk,
+) -> None:
+    good = Record(topic=b"T", body=b"x", properties=b"DELAY\x011\x02")
+    for wrong in (
+        Record(topic=b"U", properties=b"DELAY\x011\x02"),
+        Record(topic=b"T", queue_id=1, properties=b"DELAY\x011\x02"),
+        Record(topic=b"T", properties=b"DELAY\x011\x02", prepared_transaction_offset=-1),
+        Record(topic=b"T", properties=b"DELAY\x011\x02", sys_flag=8),
+    ):
+        frames = [encode_record(good), encode_record(wrong)]
+        lengths = b"".join(len(frame).to_bytes(4, "little") for frame in frames)
+        with pytest.raises(MalformedBatch):
+            await desk.delays.place("T", 0, b"".join(frames), lengths, lambda: None)
+    spoiled = bytearray(encode_record(good))
+    spoiled[88] ^= 1
+    for frames, lengths in ((bytes(spoiled), len(spoiled).to_bytes(4, "little")), (b"", b"")):
+        with pytest.raises(MalformedBatch):
+            await desk.delays.place("T", 0, frames, lengths, lambda: None)
+
+
+async def test_one_batch_may_have_many_delays_and_each_message_has_its_place(
+    desk: AsideDesk,
+) -> None:
+    ids = await desk.send({"DELAY": 1}, {"DELAY": 1}, {"TIMER_DELAY_MS": 500}, {"DELAY": 2})
+    assert len(set(ids)) == 4
+    assert [waiting.message_id for waiting in desk.delays.next_due(10)] == [
+        ids[2],
+        ids[0],
+        ids[1],
+        ids[3],
+    ]
+    desk.clock.pass_ms(5000)
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_topic_that_does_not_exist_takes_no_delayed_messages(desk: AsideDesk) -> None:
+    with pytest.raises(TopicNotFound):
+        await desk.send({"DELAY": 1}, topic="gone")
+
+
+async def test_too_many_waiting_messages_are_refused(tmp_path: Path) -> None:
+    desk = AsideDesk(tmp_path, delayed_messages_max=2)
+    await desk.send({"DELAY": 1}, {"DELAY": 1})
+    await desk.turns()
+    with pytest.raises(Busy):
+        await desk.send({"DELAY": 1})
+    desk.clock.pass_ms(1000)
+    await desk.turns()
+    await desk.send({"DELAY": 1})
+    desk.store.close()
+
+
+async def test_a_message_whose_topic_was_deleted_goes_nowhere_and_is_reported_once(
+    desk: AsideDesk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (message_id,) = await desk.send({"DELAY": 1}, topic="U")
+    desk.topics.discard(("U", 0))
+    desk.store.drop_topic("U")
+    desk.clock.pass_ms(1000)
+    await desk.turns()
+    assert message_id in caplog.text
+    assert desk.delays.counts.undeliverable == 1
+    again = desk.killed(tmp_path / "copy")
+    await again.turns()
+    assert again.bodies("U") == []
+    assert again.delays.counts.undeliverable == 0
+    again.store.close()
+
+
+async def test_a_message_for_a_topic_that_is_another_by_now_is_not_put_into_it(
+    desk: AsideDesk,
+) -> None:
+    await desk.send({"DELAY": 1}, topic="U")
+    desk.store.drop_topic("U")
+    await desk.send({"DELAY": 1}, topic="U", bodies=[b"new"])
+    desk.clock.pass_ms(1000)
+    await desk.turns()
+    assert desk.bodies("U") == [b"new"]
+
+
+async def test_a_cancelled_message_never_comes_not_even_after_a_kill(
+    desk: AsideDesk, tmp_path: Path
+) -> None:
+    ids = await desk.send({"DELAY": 1}, {"TIMER_DELAY_MS": 900}, {"DELAY": 1})
+    await desk.delays.cancel(ids[0])
+    await desk.delays.cancel(ids[1])
+    with pytest.raises(DelayedSettled):
+        await desk.delays.cancel(ids[0])
+    again = desk.killed(tmp_path / "copy")
+    again.clock.pass_ms(10_000)
+    await again.turns()
+    assert again.bodies() == [b"2"]
+    for message_id in ids:
+        with pytest.raises(DelayedSettled):
+            await again.delays.cancel(message_id)
+    again.store.close()
+
+
+async def test_ids_that_name_no_delayed_message_cannot_be_cancelled(desk: AsideDesk) -> None:
+    (message_id,) = await desk.send({"DELAY": 1})
+    desk.clock.pass_ms(1000)
+    await desk.turns()
+    (delivered,) = desk.read()
+    for wrong in (
+        message_id[:16] + f"{delivered.physical_offset:016X}",
+        message_id[:16] + f"{10**6:016X}",
+    ):
+        with pytest.raises(MessageNotFound):
+            await desk.delays.cancel(wrong)
+    (message_id,) = await desk.send({"DELAY": 1})
+    with pytest.raises(MessageNotFound):
+        await desk.delays.cancel("0A000001" + message_id[8:])
+    with pytest.raises(InvalidArgument):
+        await desk.delays.cancel("nonsense")
+
+
+async def test_while_the_store_takes_nothing_messages_wait_and_none_is_lost(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    desk = AsideDesk(tmp_path, disk=disk, disk_check_delay_ms=0, disk_check_interval_ms=1)
+    await desk.send({"DELAY": 1}, {"TIMER_DELAY_MS": 1})
+    disk.usage_percent = 95
+    desk.clock.pass_ms(2000)
+    with pytest.raises(Exception, match="full"):
+        await desk.turns()
+    assert desk.bodies() == []
+    disk.usage_percent = 10
+    desk.clock.pass_ms(2000)
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"1"]
+    desk.store.close()
+
+
+async def test_the_queues_of_delayed_messages_are_rebuilt_byte_for_byte(
+    desk: AsideDesk, tmp_path: Path
+) -> None:
+    await desk.send({"DELAY": 2}, {"TIMER_DELAY_MS": 5000}, {"DELAY": 5, "TAGS": "x"})
+    await desk.delays.cancel((await desk.send({"TIMER_DELAY_MS": 7000}))[0])
+    entries = {
+        key: desk.store.entries(*key, 0, 100).tobytes()
+        for key in desk.store.queues()
+        if key[0] in (SCHEDULE_TOPIC, TIMER_TOPIC)
+    }
+    assert len(entries) == 4
+    root = desk.settings.store_path
+    copy = crashed_copy(root, tmp_path / "copy")
+    shutil.rmtree(copy / "consumequeue")
+    again = AsideDesk(copy, desk.clock)
+    for key, raw in entries.items():
+        assert again.store.entries(*key, 0, 100).tobytes() == raw
+    again.store.close()
+    assert verify_store(copy) == []
+
+
+async def test_levels_can_be_set_and_rebuilt_queues_know_it(tmp_path: Path) -> None:
+    desk = AsideDesk(tmp_path / "a", delay_levels="7s 1m")
+    await desk.send({"DELAY": 1}, {"DELAY": 9})
+    expected = [desk.store.entries(SCHEDULE_TOPIC, level, 0, 9).tobytes() for level in (0, 1)]
+    copy = crashed_copy(tmp_path / "a", tmp_path / "b")
+    desk.store.close()
+    shutil.rmtree(copy / "consumequeue")
+    again = AsideDesk(copy, desk.clock, delay_levels="7s 1m")
+    assert [
+        again.store.entries(SCHEDULE_TOPIC, level, 0, 9).tobytes() for level in (0, 1)
+    ] == expected
+    again.clock.pass_ms(7000)
+    await again.turns()
+    assert again.bodies() == [b"0"]
+    again.store.close()
+
+
+async def test_messages_of_levels_that_are_no_more_still_come(tmp_path: Path) -> None:
+    desk = AsideDesk(tmp_path)
+    await desk.send({"DELAY": 18})
+    again = desk.restarted(delay_levels="1s")
+    again.clock.pass_ms(7_200_000)
+    await again.turns()
+    assert again.bodies() == [b"0"]
+    again.store.close()
+
+
+async def test_after_a_clean_stop_only_the_snapshot_is_read(
+    tmp_path: Path, desk: AsideDesk
+) -> None:
+    await desk.send(*[{"TIMER_DELAY_SEC": 100 + n} for n in range(50)])
+    again = desk.restarted()
+    assert len(again.delays) == 50
+    assert again.aside.settlement.capture().snapshot.covered_end == again.store.appended_end
+    again.clock.pass_ms(200_000)
+    await again.turns()
+    assert len(again.bodies()) == 50
+    again.store.close()
+
+
+async def test_rocketmqs_file_says_how_far_each_level_is(tmp_path: Path, desk: AsideDesk) -> None:
+    await desk.send({"DELAY": 1}, {"DELAY": 1}, {"DELAY": 2})
+    desk.clock.pass_ms(1000)
+    await desk.turns()
+    desk.write_snapshot()
+    file = desk.settings.store_path / "config" / "delayOffset.json"
+    assert read_delay_offsets(file.read_bytes()).offsets == {1: 2}
+
+
+async def test_what_rocketmq_delivered_is_not_delivered_again(
+    tmp_path: Path, desk: AsideDesk
+) -> None:
+    await desk.send({"DELAY": 1}, {"DELAY": 1}, {"DELAY": 1})
+    desk.store.close()
+    config = desk.settings.store_path / "config"
+    config.mkdir(exist_ok=True)
+    (config / "delayOffset.json").write_bytes(write_delay_offsets(DelayOffsets({1: 2, 7: 99})))
+    again = AsideDesk(desk.settings.store_path, desk.clock)
+    again.clock.pass_ms(5000)
+    await again.turns()
+    assert again.bodies() == [b"2"]
+    again.store.close()
+
+
+# Retention.
+
+
+async def test_what_retention_threatens_is_stored_once_more_and_keeps_its_name(
+    tmp_path: Path,
+) -> None:
+    desk = AsideDesk(tmp_path / "a", reserved_hours=10, commit_log_file_bytes=4096)
+    ids = await desk.send(
+        {"TIMER_DELAY_SEC": 86_400}, {"DELAY": 18}, {"TIMER_DELAY_SEC": 80_000}, {"DELAY": 1}
+    )
+    for _ in range(20):
+        await desk.send({"TIMER_DELAY_MS": 1}, bodies=[bytes(500)])
+    for file in sorted((tmp_path / "a" / "commitlog").iterdir())[:-1]:
+        os.utime(file, (desk.clock.wall_ms / 1000 - 5 * 3600, desk.clock.wall_ms / 1000 - 6 * 3600))
+    desk.clock.pass_ms(20_000)
+    await desk.turns()
+    assert desk.delays.counts.rolled == 2, "due before their file goes: the levels"
+    listed = {waiting.message_id: waiting.deliver_at_ms for waiting in desk.delays.next_due(9)}
+    assert listed == {
+        ids[0]: NOW_MS + 86_400_000,
+        ids[1]: NOW_MS + 7_200_000,
+        ids[2]: NOW_MS + 80_000_000,
+    }
+    desk.write_snapshot()
+    again = desk.killed(tmp_path / "b", reserved_hours=10, commit_log_file_bytes=4096)
+    await again.delays.cancel(ids[2])
+    with pytest.raises(DelayedSettled):
+        await again.delays.cancel(ids[2])
+    again.forget_snapshot()
+    last = again.killed(tmp_path / "c", reserved_hours=10, commit_log_file_bytes=4096)
+    assert {w.message_id for w in last.delays.next_due(9)} == {ids[0], ids[1]}
+    last.clock.pass_ms(86_400_000)
+    await last.turns()
+    due = [record.body for record in last.read() if len(record.body) < 9]
+    assert sorted(due) == [b"0", b"1", b"3"]
+    last.store.close()
+
+
+async def test_a_disk_too_full_for_its_contents_loses_messages_loudly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FailingDisk()
+    desk = AsideDesk(tmp_path / "a", disk=disk, commit_log_file_bytes=4096)
+    await desk.send({"DELAY": 18})
+    for _ in range(20):
+        await desk.send({"TIMER_DELAY_MS": 1}, bodies=[bytes(500)])
+    await desk.turns()
+    desk.sync()
+    desk.clock.pass_ms(10_000)
+    desk.store.tick(desk.clock.wall_ms)
+    while desk.store.point_pending:
+        pass
+    disk.usage_percent = 88
+    desk.store.clean(desk.clock.wall_ms)
+    assert desk.store.log_min_offset > 0
+    await desk.turns()
+    assert desk.delays.counts.lost >= 1
+    assert "before their time" in caplog.text
+    desk.store.close()
+
+
+# Clocks and kills.
+
+
+async def test_a_clock_set_forward_brings_early_only_what_it_says_is_due(desk: AsideDesk) -> None:
+    await desk.send({"TIMER_DELAY_SEC": 1800}, {"TIMER_DELAY_SEC": 7200}, {"DELAY": 17})
+    desk.clock.wall_ms += 3_600_000
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"2"]
+    desk.clock.wall_ms -= 3_600_000
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"2"]
+
+
+async def test_a_clock_set_back_keeps_nothing_longer_than_its_delay(desk: AsideDesk) -> None:
+    await desk.send({"TIMER_DELAY_SEC": 10}, {"DELAY": 3})
+    await desk.turns()
+    desk.clock.wall_ms -= 86_400_000
+    await desk.send({"TIMER_DELAY_SEC": 20}, {"DELAY": 4}, bodies=[b"later", b"level 4"])
+    await desk.turns()
+    desk.clock.pass_ms(9_999)
+    await desk.turns()
+    assert desk.bodies() == []
+    desk.clock.pass_ms(1)
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"1"]
+    desk.clock.pass_ms(20_000)
+    await desk.turns()
+    assert sorted(desk.bodies()) == [b"0", b"1", b"later", b"level 4"]
+
+
+async def test_a_restart_with_a_clock_set_back_does_not_wait_for_the_old_time(
+    tmp_path: Path, desk: AsideDesk
+) -> None:
+    await desk.send({"DELAY": 3}, {"TIMER_DELAY_SEC": 10})
+    desk.clock.wall_ms -= 300 * 86_400_000
+    again = desk.killed(tmp_path / "copy")
+    again.clock.pass_ms(10_000)
+    await again.turns()
+    assert again.bodies() == [b"0"]
+    again.clock.pass_ms(259_200_000)
+    await again.turns()
+    assert sorted(again.bodies()) == [b"0", b"1"]
+    again.store.close()
+
+
+@pytest.mark.parametrize("run", range(4))
+async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancellations(
+    run: int, tmp_path: Path
+) -> None:
+    seed = SEED + run
+    print("seed", seed)
+    choose = random.Random(seed)
+    desk = AsideDesk(tmp_path / "0")
+    expected: dict[bytes, str] = {}
+    cancelled: set[bytes] = set()
+    for turn in range(120):
+        action = choose.random()
+        if action < 0.45:
+            each: list[dict[str, object]] = [
+                choose.choice(
+                    [
+                        {"DELAY": choose.randrange(1, 6)},
+                        {"TIMER_DELAY_MS": choose.randrange(60_000)},
+                        {"TIMER_DELIVER_MS": desk.clock.wall_ms + choose.randrange(-9999, 99_999)},
+                    ]
+                )
+                for _ in range(choose.randrange(1, 8))
+            ]
+            bodies = [b"%d-%d" % (turn, index) for index in range(len(each))]
+            ids = await desk.send(*each, bodies=bodies, queue_id=choose.randrange(2))
+            expected |= dict(zip(bodies, ids, strict=True))
+        elif action < 0.6:
+            desk.clock.wall_ms += choose.randrange(-100_000, 100_000)
+        elif action < 0.7 and expected:
+            body = choose.choice(sorted(expected))
+            try:
+                await desk.delays.cancel(expected[body])
+                cancelled.add(body)
+            except DelayedSettled:
+                pass
+        elif action < 0.75:
+            desk.write_snapshot()
+        elif action < 0.8:
+            desk = desk.restarted()
+        elif action < 0.9:
+            for _ in range(choose.randrange(3)):
+                await desk.delays.step()
+            desk = desk.killed(tmp_path / str(turn + 1))
+        desk.clock.pass_ms(choose.randrange(8000))
+        await desk.turns()
+    desk.clock.pass_ms(300_000)
+    await desk.turns()
+    came = desk.bodies("T", 0) + desk.bodies("T", 1)
+    assert sorted(came) == sorted(expected.keys() - cancelled)
+    assert len(desk.delays) == 0
+    desk.store.close()
+    assert verify_store(desk.settings.store_path) == []
+    assert len(expected) > 50

@@ -1,0 +1,183 @@
+"""A store with messages aside, whose clocks a test moves and whose turns it calls."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rockoon_broker.appends import AppendLimits, Appends, Placed
+from rockoon_broker.aside import MessagesAside
+from rockoon_broker.sequences.ledger import MemoryLimits, SequenceLedger
+from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.store import Store
+from rockoon_format.batch import encode_batch
+from rockoon_format.columns import decode_columns
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.properties import encode
+from rockoon_format.record import Record, encode_host
+from rockoon_proto.errors import TopicNotFound
+from support.store_directory import FailingDisk, crashed_copy
+
+# Before any file of a test was written, so that none looks old.
+NOW_MS = 1_700_000_000_000
+HOST = ("127.0.0.1", 10911)
+
+
+class TwoClocks:
+    """A wall clock that can be set, and one that only goes on."""
+
+    def __init__(self) -> None:
+        self.wall_ms = NOW_MS
+        self.monotonic_ms = 5_000_000
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.monotonic_ms += ms
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_seconds(self) -> float:
+        return self.monotonic_ms / 1000
+
+    def local_hour(self, at_ms: int) -> int:
+        assert at_ms
+        return 12
+
+
+class AsideDesk:
+    """Owns a store with its delayed messages. With `flush = async`, so that nothing has to wait."""
+
+    def __init__(
+        self, root: Path, clock: TwoClocks | None = None, disk: Disk | None = None, **changes: Any
+    ) -> None:
+        self.clock = clock or TwoClocks()
+        self.settings = BrokerSettings(
+            **{
+                "store_path": root,
+                "flush": "async",
+                "flush_interval_ms": 1,
+                "commit_log_file_bytes": 1 << 16,
+                "consume_queue_file_entries": 100,
+                **changes,
+            }
+        )
+        self.topics = {("T", 0), ("T", 1), ("U", 0)}
+        if disk is None:
+            disk = FailingDisk()
+            disk.usage_percent = 10
+        self.store = Store.open(self.settings.for_store(HOST), disk=disk, clock=self.clock)
+        self.appends = Appends(
+            self.store,
+            AppendLimits(1 << 20, 1000, 1 << 16, 32767),
+            SequenceLedger(MemoryLimits(10, 1000)),
+            self.clock,
+            waits_for_sync=False,
+            arrived=set[QueueKey]().add,
+        )
+        self.aside = MessagesAside(
+            self.store,
+            self.appends,
+            self.settings,
+            root / "config",
+            self.clock,
+            disk,
+            self._check,
+            lambda topic, queue_id: (topic, queue_id) in self.topics,
+        )
+        self.delays = self.aside.delays
+        self.aside.load()
+
+    def _check(self, topic: str, queue_id: int) -> None:
+        if (topic, queue_id) not in self.topics:
+            raise TopicNotFound(topic=topic)
+
+    async def send(
+        self,
+        *each: dict[str, object],
+        topic: str = "T",
+        queue_id: int = 0,
+        bodies: Sequence[bytes] = (),
+    ) -> list[str]:
+        """Send delayed messages with these properties; returns their ids."""
+        placed = await self.place(*each, topic=topic, queue_id=queue_id, bodies=bodies)
+        return [encode_offset_id(run.store_host, run.first_physical_offset) for run in placed.runs]
+
+    async def place(
+        self,
+        *each: dict[str, object],
+        topic: str = "T",
+        queue_id: int = 0,
+        bodies: Sequence[bytes] = (),
+    ) -> Placed:
+        sections = [
+            encode({name: str(value) for name, value in properties.items()}) for properties in each
+        ]
+        frames, lengths = encode_batch(
+            topic.encode(),
+            queue_id,
+            list(bodies or [b"%d" % index for index in range(len(each))]),
+            sections,
+            self.clock.wall_ms - 1,
+            encode_host("10.0.0.7", 4321),
+            flags=77,
+        )
+        packed = np.asarray(lengths).astype("<u4").tobytes()
+        return await self.delays.place(
+            topic, queue_id, frames, packed, lambda: self._check(topic, queue_id)
+        )
+
+    async def turns(self) -> None:
+        """Let everything be delivered that is due."""
+        self.store.tick(self.clock.wall_ms)
+        while await self.delays.step():
+            pass
+
+    def read(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
+        """Every message of a queue."""
+        records: list[Record] = []
+        offset = self.store.min_offset(topic, queue_id)
+        while offset < self.store.max_offset(topic, queue_id):
+            found = self.store.get(topic, queue_id, offset)
+            if found.frames:
+                columns = decode_columns(found.frames, found.lengths)
+                records += [columns.record(index) for index in range(len(columns))]
+            offset = max(found.next_offset, offset + 1)
+        return records
+
+    def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        return [record.body for record in self.read(topic, queue_id)]
+
+    def write_snapshot(self) -> None:
+        """As it is written every ten seconds."""
+        self.sync()
+        captured = self.aside.settlement.capture()
+        assert captured.snapshot.covered_end <= self.store.durable_end
+        self.aside.settlement.write(captured)
+
+    def sync(self) -> None:
+        """Wait until all of the log is durable."""
+        end = self.store.appended_end
+        while self.store.durable_end < end:
+            self.store.tick(self.clock.wall_ms)
+            self.clock.pass_ms(1)
+
+    def killed(self, target: Path, **changes: Any) -> "AsideDesk":
+        """What the next process finds after kill -9, clocks going on; this one goes away."""
+        copy = crashed_copy(self.settings.store_path, target)
+        self.store.close()
+        return AsideDesk(copy, self.clock, **changes)
+
+    def restarted(self, **changes: Any) -> "AsideDesk":
+        """The next process after a clean stop."""
+        captured = self.aside.settlement.capture()
+        self.store.close()
+        self.aside.write_last(captured)
+        return AsideDesk(self.settings.store_path, self.clock, **changes)
+
+    def forget_snapshot(self) -> None:
+        shutil.rmtree(self.settings.store_path / "config", ignore_errors=True)
