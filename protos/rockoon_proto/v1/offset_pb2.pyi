@@ -78,36 +78,52 @@ class TopicSubscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "subscriptions", "mode", "peer", "joined_at_ms", "heard_at_ms")
+    __slots__ = ("member_id", "subscriptions", "mode", "peer", "joined_at_ms", "heard_at_ms", "allocation")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
     mode: ConsumeMode
     peer: str
     joined_at_ms: int
     heard_at_ms: int
-    def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ...) -> None: ...
+    allocation: str
+    def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ..., allocation: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions")
+    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions", "allocation", "wants_owners", "owners_version")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    WANTS_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_VERSION_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance: str
     mode: ConsumeMode
     subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
     positions: _containers.RepeatedCompositeFieldContainer[PulledPosition]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ...) -> None: ...
+    allocation: str
+    wants_owners: bool
+    owners_version: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ..., allocation: _Optional[str] = ..., wants_owners: _Optional[bool] = ..., owners_version: _Optional[int] = ...) -> None: ...
+
+class QueueOwner(_message.Message):
+    __slots__ = ("queue", "member_id")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    member_id: str
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class PulledPosition(_message.Message):
     __slots__ = ("queue", "next_offset", "epoch")
@@ -120,18 +136,22 @@ class PulledPosition(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max")
+    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max", "owners", "owners_known")
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HANDOVER_SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     heartbeat_seconds: float
     lease_seconds: float
     handover_seconds_max: float
-    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., handover_seconds_max: _Optional[float] = ...) -> None: ...
+    owners: _containers.RepeatedCompositeFieldContainer[QueueOwner]
+    owners_known: bool
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., handover_seconds_max: _Optional[float] = ..., owners: _Optional[_Iterable[_Union[QueueOwner, _Mapping]]] = ..., owners_known: _Optional[bool] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("group", "member_id", "instance")
@@ -508,6 +528,36 @@ class GroupMembers(_message.Message):
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class ListLocksRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class QueueLock(_message.Message):
+    __slots__ = ("queue", "owner", "epoch", "since_ms", "lease_left_ms", "waiting")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    queue: QueueRef
+    owner: str
+    epoch: int
+    since_ms: int
+    lease_left_ms: int
+    waiting: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., since_ms: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., waiting: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListLocksReply(_message.Message):
+    __slots__ = ("locks", "as_of_ms")
+    LOCKS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    locks: _containers.RepeatedCompositeFieldContainer[QueueLock]
+    as_of_ms: int
+    def __init__(self, locks: _Optional[_Iterable[_Union[QueueLock, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
 
 class ListMembersReply(_message.Message):
     __slots__ = ("groups",)

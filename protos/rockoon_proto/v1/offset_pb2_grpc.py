@@ -104,6 +104,11 @@ class OffsetServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ListMembersRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ListMembersReply.FromString,
                 _registered_method=True)
+        self.ListLocks = channel.unary_unary(
+                '/rockoon.v1.OffsetService/ListLocks',
+                request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ListLocksRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ListLocksReply.FromString,
+                _registered_method=True)
         self.Export = channel.unary_unary(
                 '/rockoon.v1.OffsetService/Export',
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ExportRequest.SerializeToString,
@@ -217,6 +222,13 @@ class OffsetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLocks(self, request, context):
+        """Which member holds which queue of a group, since when, and who waits for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Export(self, request, context):
         """Stored progress as a file.
         """
@@ -293,6 +305,11 @@ def add_OffsetServiceServicer_to_server(servicer, server):
                     servicer.ListMembers,
                     request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ListMembersRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ListMembersReply.SerializeToString,
+            ),
+            'ListLocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLocks,
+                    request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ListLocksRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ListLocksReply.SerializeToString,
             ),
             'Export': grpc.unary_unary_rpc_method_handler(
                     servicer.Export,
@@ -639,6 +656,33 @@ class OffsetService:
             '/rockoon.v1.OffsetService/ListMembers',
             rockoon__proto_dot_v1_dot_offset__pb2.ListMembersRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_offset__pb2.ListMembersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.OffsetService/ListLocks',
+            rockoon__proto_dot_v1_dot_offset__pb2.ListLocksRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_offset__pb2.ListLocksReply.FromString,
             options,
             channel_credentials,
             insecure,

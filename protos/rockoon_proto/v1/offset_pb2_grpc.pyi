@@ -75,6 +75,8 @@ class OffsetServiceStub:
     """How far behind a group is, from one consistent look: never negative, never a guess."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]
     """Who is alive in each group."""
+    ListLocks: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]
+    """Which member holds which queue of a group, since when, and who waits for it."""
     Export: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]
     """Stored progress as a file."""
     Import: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]
@@ -127,6 +129,8 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     """How far behind a group is, from one consistent look: never negative, never a guess."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]  # type: ignore[assignment]
     """Who is alive in each group."""
+    ListLocks: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]  # type: ignore[assignment]
+    """Which member holds which queue of a group, since when, and who waits for it."""
     Export: _aio.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]  # type: ignore[assignment]
     """Stored progress as a file."""
     Import: _aio.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]  # type: ignore[assignment]
@@ -248,6 +252,14 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ListMembersReply, _abc.Awaitable[_offset_pb2.ListMembersReply]]:
         """Who is alive in each group."""
+
+    @_abc_1.abstractmethod
+    def ListLocks(
+        self,
+        request: _offset_pb2.ListLocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_pb2.ListLocksReply, _abc.Awaitable[_offset_pb2.ListLocksReply]]:
+        """Which member holds which queue of a group, since when, and who waits for it."""
 
     @_abc_1.abstractmethod
     def Export(
