@@ -151,6 +151,16 @@ class SimulatedStore(Store):
             file.write(self._journal)
 
 
+class SimulatedGroups(Groups):
+    """Tells who asks for a queue at the moment that counts."""
+
+    on_asked: Callable[[str, Queue, str], None]
+
+    def require_free(self, group: str, queue: Queue, incarnation: int, member_id: str) -> None:
+        self.on_asked(group, queue, member_id)
+        super().require_free(group, queue, incarnation, member_id)
+
+
 class Service:
     """One life of the offset service, from a start to a crash.
 
@@ -161,6 +171,7 @@ class Service:
         on_written: see SimulatedStore.
         on_durable: see SimulatedStore.
         on_told: see SimulatedBrokers.
+        on_asked: told of group, queue and member when a member asks for a queue.
     """
 
     def __init__(
@@ -171,6 +182,7 @@ class Service:
         on_written: Callable[[list[Record]], None],
         on_durable: Callable[[list[Record]], None],
         on_told: Callable[[Queue, QueueState], None],
+        on_asked: Callable[[str, Queue, str], None],
     ) -> None:
         def now_ns() -> int:
             return world.now_ns
@@ -184,7 +196,7 @@ class Service:
         table, routes = self.routes.table, cast(Any, self.routes)
         ends: Any = SimulatedEnds(brokers)
         watch = GroupWatch(0)
-        self.groups = Groups(
+        self.groups = SimulatedGroups(
             self.store,
             table,
             ends,
@@ -194,6 +206,7 @@ class Service:
             now_ns,
             now_ms,
         )
+        self.groups.on_asked = on_asked
         self.resolver = Resolver(
             self.store,
             routes,

@@ -160,6 +160,7 @@ class Simulation:
             self._written,
             self.witness.on_durable,
             self._told,
+            self.witness.asks,
         )
         return service
 
@@ -387,8 +388,6 @@ class Simulation:
         self._commit(Call("commit", member.group, member.member_id), commits, queues, member)
 
     def _resolve(self, member: Member, queues: list[Queue]) -> None:
-        for queue in queues:
-            self.witness.asks(member.group, queue, member.member_id)
         member.asking.update(queues)
         view = self.world.at(member.revision)
         births = {queue: view.birth(queue) for queue in queues}
