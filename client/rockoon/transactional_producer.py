@@ -99,7 +99,8 @@ class TransactionalProducer:
         group: the producer group. Brokers ask any live producer of the group about half messages
             of all of them, so every one must be able to tell.
         check: gets a Message and says what became of its local transaction: COMMIT, ROLLBACK, or
-            UNKNOWN to be asked again. Async, or plain (then run in a thread). One that raises, or
+            UNKNOWN to be asked again, which is also the answer while it may still be running
+            in another process. Async, or plain (then run in a thread). One that raises, or
             takes longer than `check_seconds_max`, says UNKNOWN.
         key_hash: which queue a key goes to; see `rockoon.selectors`.
         clock: epoch milliseconds.
@@ -143,6 +144,7 @@ class TransactionalProducer:
         self._round_robin = RoundRobin(secrets.randbelow(1 << 16))
         # What this producer can say without the user's check: by message id.
         self._open: dict[str, Transaction] = {}
+        self._sending: set[str] = set()
         self._abandoned: OrderedDict[str, None] = OrderedDict()
         self._is_closed = False
         self._checks = TransactionChecks(
@@ -358,8 +360,8 @@ class TransactionalProducer:
             route_revision=self._cluster.routes.topic_revision(queue.topic),
             handling=HALF,
         )
-        # Until the answer is here, a check must find that nothing has been executed.
-        self._abandon(message_id)
+        # The broker may ask about it before its answer is here.
+        self._sending.add(message_id)
         try:
             reply: AppendReply = await self._cluster.call(
                 stub.Append,
@@ -369,10 +371,14 @@ class TransactionalProducer:
                 broker=queue.broker,
             )
         except RockoonError as error:
-            if not isinstance(error, _AMBIGUOUS):
-                del self._abandoned[message_id]
+            if isinstance(error, _AMBIGUOUS):
+                self._abandon(message_id)
             raise
-        self._abandoned.pop(message_id, None)
+        except asyncio.CancelledError:
+            self._abandon(message_id)
+            raise
+        finally:
+            self._sending.discard(message_id)
         where = reply.appended
         half = HalfPlace(queue.broker, where.first_queue_offset, where.first_physical_offset)
         transaction = Transaction(message_id, queue, half, self._end)
@@ -470,6 +476,8 @@ class TransactionalProducer:
         transaction = self._open.get(message_id)
         if transaction is not None:
             return transaction.resolution
+        if message_id in self._sending:
+            return Resolution.UNKNOWN
         return Resolution.ROLLBACK if message_id in self._abandoned else None
 
     def _try_seconds(self, deadline: float) -> float:
