@@ -8,6 +8,7 @@ from rockoon_offset.commits import QueueEnds
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.handover import Handovers
 from rockoon_offset.membership import Membership, Position
+from rockoon_offset.owners import Lock, Owners, OwnersThen
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
@@ -62,6 +63,7 @@ class Groups:
         # Groups whose members have changed since they were last written down. Each write holds all
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
+        self._owners = Owners()
 
     def heartbeat(
         self, group: str, member: Member, positions: Mapping[Queue, Position] | None = None
@@ -115,6 +117,37 @@ class Groups:
         """A queue has a new owner: whoever still wants it has to ask that one."""
         self._handovers.settled(group, queue)
 
+    def held_by(self, group: str, queue: Queue, owner: str) -> None:
+        """A queue was resolved by its owner of now; "" when that was no member."""
+        if owner:
+            self._owners.held_by(group, queue, owner, self._now_ms())
+
+    def owners(self, group: str) -> OwnersThen:
+        """Who held what when the group's members last changed."""
+        version = self.membership.version(group)
+        return self._owners.as_of(group, version, self._store.ledger.progress_of(group).values())
+
+    def locks(self, group: str) -> list[Lock]:
+        """Queues of a group that have an owner, sorted."""
+        leases = {lease.member.member_id: lease for lease in self.membership.leases(group)}
+        now_ns = self._now_ns()
+        locks = []
+        for queue, progress in sorted(self._store.ledger.progress_of(group).items()):
+            if progress.owner:
+                lease = leases.get(progress.owner)
+                left_ns = 0 if lease is None else max(lease.ends_ns - now_ns, 0)
+                locks.append(
+                    Lock(
+                        queue,
+                        progress.owner,
+                        progress.epoch,
+                        self._owners.since_ms(group, queue, progress.owner),
+                        left_ns // 1_000_000,
+                        self._handovers.waiting(group, queue),
+                    )
+                )
+        return locks
+
     def release(self, group: str, queue: Queue, member_id: str) -> None:
         """Take a member off its queue, and tell those who wait for it.
 
@@ -123,6 +156,7 @@ class Groups:
         records = self._store.ledger.release(group, queue, member_id)
         if records:
             self._store.write(records)
+            self._owners.released(group, queue)
             waiting = self._handovers.settled(group, queue)
             self._watch.queue_released(group, queue, waiting)
 
@@ -198,6 +232,8 @@ class Groups:
         self._to_remember.add(group)
         alive = {lease.member.member_id for lease in self.membership.leases(group)}
         self._handovers.members_changed(group, alive)
+        if not alive:
+            self._owners.forget(group)
         self._watch.members_changed(group)
 
     def _remember(self) -> None:

@@ -69,6 +69,10 @@ class Handovers:
         wait.asked_ns = now_ns
         return now_ns - wait.since_ns < self._bound_ns
 
+    def waiting(self, group: str, queue: Queue) -> tuple[str, ...]:
+        """Who waits for a queue, sorted."""
+        return tuple(sorted(self._waits.get((group, queue), ())))
+
     def settled(self, group: str, queue: Queue) -> frozenset[str]:
         """The queue was released or taken: nobody waits for it any more. Returns who did."""
         waits = self._waits.pop((group, queue), {})

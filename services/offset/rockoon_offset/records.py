@@ -117,6 +117,8 @@ class Member(NamedTuple):
     subscriptions: tuple[tuple[str, str], ...]
     peer: str
     joined_at_ms: int
+    # How it shares queues with the others, for people.
+    allocation: str = ""
 
 
 class MembersChanged(NamedTuple):

@@ -301,4 +301,5 @@ class Resolver:
         assert progress is not None
         if before is not None and before.owner != progress.owner:
             self._groups.taken(group, queue)
+        self._groups.held_by(group, queue, progress.owner)
         return Start(decision, progress.epoch)

@@ -36,8 +36,10 @@ from rockoon_offset.transfer import (
 )
 from rockoon_offset.wire import (
     lag_to_wire,
+    lock_to_wire,
     member_from_wire,
     member_to_wire,
+    owner_to_wire,
     policy_from_wire,
     positions_from_wire,
     progress_to_wire,
@@ -89,13 +91,22 @@ class OffsetService(OffsetServiceServicer):
         )
         if joined:
             await self._store.durable()
-        return pb.HeartbeatReply(
+        reply = pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
             members=self._members(request.group),
             heartbeat_seconds=self._settings.heartbeat_seconds,
             lease_seconds=self._settings.lease_seconds,
             handover_seconds_max=self._settings.handover_seconds_max,
         )
+        if request.wants_owners:
+            self._add_owners(request, reply)
+        return reply
+
+    def _add_owners(self, request: pb.HeartbeatRequest, reply: pb.HeartbeatReply) -> None:
+        owners = self._groups.owners(request.group).owners
+        reply.owners_known = owners is not None
+        if owners is not None and request.owners_version != reply.membership_version:
+            reply.owners.extend(owner_to_wire(queue, owners[queue]) for queue in sorted(owners))
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
         check_group(request.group)
@@ -256,6 +267,12 @@ class OffsetService(OffsetServiceServicer):
                 for name in names
             ]
         )
+
+    async def ListLocks(self, request: pb.ListLocksRequest, context: Any) -> pb.ListLocksReply:
+        check_group(request.group)
+        locks = self._groups.locks(request.group)
+        check_reply_entries(len(locks), self._settings.progress_entries_max, "a smaller group")
+        return pb.ListLocksReply(locks=map(lock_to_wire, locks), as_of_ms=self._now_ms())
 
     async def Export(self, request: pb.ExportRequest, context: Any) -> pb.ExportReply:
         progress = self._bounded_progress(

@@ -6,6 +6,7 @@ from typing import Any
 
 from rockoon_offset.lag_rows import QueueLag
 from rockoon_offset.membership import Lease, Position
+from rockoon_offset.owners import Lock
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, Progress, ResetStep
 from rockoon_offset.resets import Target, TargetKind
@@ -103,6 +104,7 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
         subscriptions=tuple(subscriptions),
         peer=peer,
         joined_at_ms=0,
+        allocation=request.allocation,
     )
 
 
@@ -149,7 +151,23 @@ def member_to_wire(lease: Lease) -> pb.Member:
         peer=member.peer,
         joined_at_ms=member.joined_at_ms,
         heard_at_ms=lease.heard_at_ms,
+        allocation=member.allocation,
     )
+
+
+def lock_to_wire(lock: Lock) -> pb.QueueLock:
+    return pb.QueueLock(
+        queue=queue_to_wire(lock.queue),
+        owner=lock.owner,
+        epoch=lock.epoch,
+        since_ms=lock.since_ms,
+        lease_left_ms=lock.lease_left_ms,
+        waiting=lock.waiting,
+    )
+
+
+def owner_to_wire(queue: Queue, owner: str) -> pb.QueueOwner:
+    return pb.QueueOwner(queue=queue_to_wire(queue), member_id=owner)
 
 
 def target_from_wire(target: pb.ResetTarget) -> Target:
