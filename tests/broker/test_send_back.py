@@ -1,0 +1,253 @@
+"""SendBack: what consumers failed on is stored again, in the group's own topics, durably."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_format.batch import decode_columns
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.record import Record
+from rockoon_proto import errors
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.nameserver_pb2 import CreateGroupRequest, DeleteGroupRequest, GroupConfig
+from support.broker import RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
+
+RETRY, DEAD = "%RETRY%g", "%DLQ%g"
+SOON = {"delay_ms": 1}
+SECONDS_MAX = 20
+
+
+async def create_group(nameserver: BrokerRoutes, **config: Any) -> int:
+    request = CreateGroupRequest(config=GroupConfig(name="g", **config))
+    return int((await nameserver.CreateGroup(request, None)).revision)
+
+
+async def records(broker: RunningBroker, topic: str, offset: int = 0) -> list[Record]:
+    """What a queue holds from an offset on; waits for the first, if need be."""
+    reply = await broker.pull(topic, 0, offset, wait_ms=5000)
+    lengths = [
+        int.from_bytes(reply.record_lengths[at : at + 4], "little")
+        for at in range(0, len(reply.record_lengths), 4)
+    ]
+    columns = decode_columns(reply.frames, lengths)
+    return [columns.record(index) for index in range(len(columns))]
+
+
+def failed(original: Record, **more: Any) -> pb.FailedMessage:
+    return pb.FailedMessage(
+        topic=original.topic.decode(),
+        queue_id=original.queue_id,
+        queue_offset=original.queue_offset,
+        physical_offset=original.physical_offset,
+        **more,
+    )
+
+
+async def send_back(
+    broker: RunningBroker, *messages: pb.FailedMessage, group: str = "g", **more: Any
+) -> list[pb.SentBack]:
+    request = pb.SendBackRequest(group=group, messages=messages, **more)
+    return list((await broker.call("SendBack", request)).results)
+
+
+async def test_a_failed_message_comes_again_and_again_and_then_is_a_dead_letter(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver, retry_attempts_max=2)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        appended = await broker.append("T", 0, b"good", b"bad")
+        current = (await records(broker, "T"))[1]
+        origin = encode_offset_id(appended.store_host, current.physical_offset)
+        for attempt in (1, 2):
+            [result] = await send_back(broker, failed(current, failure="why", **SOON))
+            assert (result.topic, result.dead, result.attempts) == (RETRY, False, attempt)
+            assert result.origin_message_id == origin
+            [current] = await records(broker, RETRY, attempt - 1)
+            assert (current.body, current.reconsume_times) == (b"bad", attempt)
+        [result] = await send_back(broker, failed(current, failure="why", **SOON))
+        assert (result.topic, result.dead, result.attempts) == (DEAD, True, 3)
+        [dead] = await records(broker, DEAD)
+        assert b"ROCKOON_FAILURE\x01why\x02" in dead.properties
+        assert b"RETRY_TOPIC\x01T\x02" in dead.properties
+        described = await broker.describe()
+        assert (described.messages_sent_back, described.messages_dead) == (2, 1)
+
+
+async def test_many_in_one_call_are_answered_each_for_itself(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0", b"1", b"2", b"3")
+        found = await records(broker, "T")
+        wrong_place, wrong_offset = failed(found[1]), failed(found[2])
+        wrong_place.physical_offset += 1
+        wrong_offset.queue_offset = 3
+        results = await send_back(
+            broker,
+            failed(found[0], delay_level=-1),
+            wrong_place,
+            wrong_offset,
+            failed(found[3], **SOON),
+        )
+        assert [(result.topic, result.error.code) for result in results] == [
+            (DEAD, 0),
+            ("", errors.MessageNotFound.code),
+            ("", errors.MessageNotFound.code),
+            (RETRY, 0),
+        ]
+        assert [record.body for record in await records(broker, DEAD)] == [b"0"]
+        assert [record.body for record in await records(broker, RETRY)] == [b"3"]
+
+
+async def test_another_broker_takes_the_record_itself_and_keeps_its_origin(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path / "a", [nameserver.address]) as home:
+        appended = await home.append("T", 0, b"bad")
+        [original] = await records(home, "T")
+        pulled = await home.pull("T")
+    async with running_broker(tmp_path / "b", [nameserver.address], name="broker-b") as other:
+        # It does not serve T: the record is all it needs.
+        message = failed(original, record=pulled.frames, **SOON)
+        [result] = await send_back(other, message)
+        assert not result.HasField("error")
+        assert result.origin_message_id == encode_offset_id(
+            appended.store_host, original.physical_offset
+        )
+        [again] = await records(other, RETRY)
+        assert (again.body, again.reconsume_times) == (b"bad", 1)
+
+        torn = pb.FailedMessage()
+        torn.CopyFrom(message)
+        torn.record = pulled.frames[:-1]
+        elsewhere = pb.FailedMessage()
+        elsewhere.CopyFrom(message)
+        elsewhere.queue_offset = 8
+        [first, second] = await send_back(other, torn, elsewhere)
+        assert first.error.code == errors.InvalidArgument.code
+        assert second.error.code == errors.MessageNotFound.code
+
+
+async def test_large_messages_go_back_in_portions(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    bodies = [bytes([number]) * (1 << 20) for number in range(9)]
+    async with running_broker(
+        tmp_path, [nameserver.address], commit_log_file_bytes=32 << 20, batch_bytes_max=6 << 20
+    ) as broker:
+        for body in bodies:
+            await broker.append("T", 0, body)
+        found: list[Record] = []
+        while len(found) < len(bodies):
+            found += await records(broker, "T", len(found))
+        results = await send_back(broker, *(failed(each, delay_level=-1) for each in found))
+        assert all(result.dead for result in results)
+        assert await broker.bodies(DEAD) == bodies
+
+
+async def test_what_is_answered_survives_a_restart(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"late", b"dead")
+        late, dead = await records(broker, "T")
+        # Still waiting when the broker stops.
+        await send_back(broker, failed(late, delay_ms=1500), failed(dead, delay_level=-1))
+        assert not (await broker.pull(RETRY)).frames
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert [record.body for record in await records(broker, DEAD)] == [b"dead"]
+        assert [record.body for record in await records(broker, RETRY)] == [b"late"]
+
+
+async def test_a_group_of_no_retries_keeps_what_fails_as_dead_letters(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver, retry_queues=0)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"bad")
+        [bad] = await records(broker, "T")
+        [result] = await send_back(broker, failed(bad))
+        assert result.dead
+        assert [record.body for record in await records(broker, DEAD)] == [b"bad"]
+        assert RETRY not in nameserver.topics
+
+
+async def test_several_retry_queues_are_filled_call_by_call(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver, retry_queues=2)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0", b"1")
+        for record in await records(broker, "T"):
+            await send_back(broker, failed(record, **SOON))
+        async with asyncio.timeout(SECONDS_MAX):
+            for queue_id in (0, 1):
+                reply = await broker.pull(RETRY, queue_id, wait_ms=5000)
+                assert reply.status == pb.FOUND
+
+
+async def test_groups_that_are_unknown_deleted_or_not_heard_of_yet(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"bad")
+        [bad] = await records(broker, "T")
+        with pytest.raises(errors.GroupNotFound):
+            await send_back(broker, failed(bad))
+        # As a consumer that subscribed a moment ago: the broker has not heard of it yet.
+        revision = await create_group(nameserver)
+        [result] = await send_back(broker, failed(bad, delay_level=-1), route_revision=revision)
+        assert result.dead
+        deletion = await nameserver.DeleteGroup(DeleteGroupRequest(name="g"), None)
+        await broker.until(lambda described: described.route_revision >= deletion.revision)
+        with pytest.raises(errors.GroupNotFound):
+            await send_back(broker, failed(bad))
+        # Its topics went with it, and nobody reads the old dead letters as a new group's.
+        await create_group(nameserver)
+        await send_back(broker, failed(bad, delay_level=-1), route_revision=nameserver.revision)
+        assert len(await records(broker, DEAD)) == 1
+
+
+async def test_nothing_is_stored_while_the_topic_cannot_be_made(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"bad")
+        [bad] = await records(broker, "T")
+        end = (await broker.describe()).log_max_offset
+        await nameserver.stop()
+        [result] = await send_back(broker, failed(bad, delay_level=-1))
+        assert result.error.retriable
+        assert (await broker.describe()).log_max_offset == end
+        await nameserver.start()
+        async with asyncio.timeout(SECONDS_MAX):
+            while not result.dead:
+                [result] = await send_back(broker, failed(bad, delay_level=-1))
+
+
+async def test_calls_that_make_no_sense_are_refused(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        with pytest.raises(errors.InvalidArgument):
+            await send_back(broker)
+        with pytest.raises(errors.InvalidArgument):
+            await send_back(broker, *[pb.FailedMessage(topic="T")] * 1025)
+        with pytest.raises(errors.InvalidArgument):
+            await send_back(broker, pb.FailedMessage(topic="T"), attempts_max=-1)
