@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from rockoon_broker.index import follower
 from rockoon_format.batch import encode_batch
+from rockoon_format.checkpoint import decode_checkpoint
+from rockoon_format.index_file import decode_header
 from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.key_index import keyed
+from support.own_logs import own_warnings
+from support.store_directory import FailingDisk, healthy, no_space_in
 
 
 async def send(
@@ -197,3 +202,45 @@ async def test_many_ask_while_many_send(tmp_path: Path, nameserver: BrokerRoutes
         async with asyncio.TaskGroup() as tasks:
             for name in range(5):
                 tasks.create_task(sender(name))
+
+
+async def test_the_checkpoint_says_how_far_full_index_files_reach(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """RocketMQ deletes, after a crash, every index file that ends later than this."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    small = {"index_slots": 10, "index_units": 10}
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        await send(broker, "T", [(b"", keyed(keys=f"k{number}")) for number in range(20)])
+        assert await found(broker, "k19") == [b""]
+    files = [path.read_bytes() for path in sorted((tmp_path / "index").iterdir())]
+    assert len(files) == 3
+    full_until_ms = decode_header(files[1]).end_timestamp_ms
+    checkpoint = decode_checkpoint((tmp_path / "checkpoint").read_bytes())
+    assert checkpoint.index_timestamp_ms == full_until_ms > NOW_MS
+
+
+async def test_a_disk_that_refuses_the_index_hinders_nobody_and_is_tried_again(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower, "RETRY_SECONDS", 0.05)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    disk = FailingDisk()
+    disk.fail_write = no_space_in(lambda path: path.parent.name.startswith("index"))
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        await send(broker, "T", [(b"1", keyed(keys="k"))])
+        assert await broker.bodies("T") == [b"1"]
+        reply = await query(broker, "k")
+        assert not reply.whole_range_searched
+        assert reply.not_searched_because
+        disk.fail_write = healthy
+        async with asyncio.timeout(10):
+            while not (reply := await query(broker, "k")).whole_range_searched:
+                pass
+        assert bodies_of(reply) == [b"1"]
+    assert [record.getMessage() for record in own_warnings(caplog)] == [
+        "the index by key waits for the disk: [Errno 28] No space left on device"
+    ]

@@ -7,6 +7,7 @@ notice.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -39,12 +40,19 @@ class IndexFollower:
         store: open.
         directory: the index's files.
         clock: for names of files, and for how long a piece takes.
+        processor_seconds: processor time that the process has used.
 
     Attributes:
         index: open once its files have been looked at; None before, and after a failure.
     """
 
-    def __init__(self, store: Store, directory: IndexDirectory, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: IndexDirectory,
+        clock: Clock,
+        processor_seconds: Callable[[], float] = time.process_time,
+    ) -> None:
         self.index: KeyIndex | None = None
         self._store = store
         self._directory = directory
@@ -54,6 +62,9 @@ class IndexFollower:
         self._waiting = 0
         self._progress = asyncio.Condition()
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._processor_seconds = processor_seconds
+        self._busy_ratio = 0.0
         self._complained = False
         self._log_min = -1
 
@@ -114,31 +125,48 @@ class IndexFollower:
             index.covered_from = start
 
     async def _follow(self, index: KeyIndex) -> None:
-        seen_end = self._store.visible_end
-        checkpoint_due = self._clock.monotonic_seconds() + CHECKPOINT_SECONDS
+        began = checkpointed_at = self._clock.monotonic_seconds()
+        used = self._processor_seconds()
         while True:
-            began = self._clock.monotonic_seconds()
-            if index.position < self._store.visible_end:
-                chunk = self._store.read_log(index.position, PIECE_BYTES)
-                await self._in_thread(partial(index.take, chunk, self._clock.now_ms()))
+            own_seconds = await self._piece(index)
             now = self._clock.monotonic_seconds()
-            work_seconds = now - began
-            if now >= checkpoint_due:
-                checkpoint_due = now + CHECKPOINT_SECONDS
+            if now - checkpointed_at >= CHECKPOINT_SECONDS:
+                checkpointed_at = now
                 await self._in_thread(index.checkpoint)
                 self._complained = False
             await self._clean(index)
-            end = self._store.visible_end
-            pause = pause_seconds(
-                work_seconds,
-                behind=index.position < end,
-                log_grew=end != seen_end,
-                somebody_waits=self._waiting > 0,
-            )
-            seen_end = end
             async with self._progress:
                 self._progress.notify_all()
-            await self._pause(pause)
+            # From one piece's beginning to the next one's: the pause is part of it.
+            work_seconds = now - began
+            await self._pause(
+                pause_seconds(
+                    work_seconds,
+                    behind=index.position < self._store.visible_end,
+                    busy_ratio=self._busy_ratio,
+                    somebody_waits=self._waiting > 0,
+                )
+            )
+            used_before, used = used, self._processor_seconds()
+            began_before, began = began, self._clock.monotonic_seconds()
+            elapsed_seconds = max(began - began_before, 1e-6)
+            self._busy_ratio = (used - used_before - own_seconds) / elapsed_seconds
+
+    async def _piece(self, index: KeyIndex) -> float:
+        """Index a piece of the log; returns processor seconds that it took."""
+        if index.position >= self._store.visible_end:
+            return 0.0
+        began = self._clock.monotonic_seconds()
+        chunk = self._store.read_log(index.position, PIECE_BYTES)
+        read_seconds = self._clock.monotonic_seconds() - began
+        now_ms = self._clock.now_ms()
+
+        def take() -> float:
+            began = time.thread_time()
+            index.take(chunk, now_ms)
+            return time.thread_time() - began
+
+        return read_seconds + await self._in_thread(take)
 
     async def _pause(self, seconds: float) -> None:
         if seconds == 0:
@@ -196,7 +224,11 @@ class IndexFollower:
             raise
 
     def _full(self, timestamp_ms: int) -> None:
-        """A file is full and synced up to this store time."""
+        """A file is full and synced up to this store time; called in the thread that works."""
+        self._loop.call_soon_threadsafe(self._note_full, timestamp_ms)
+
+    def _note_full(self, timestamp_ms: int) -> None:
+        self._store.points.index_timestamp_ms = timestamp_ms
 
     def _complain(self, failure: OSError) -> None:
         if not self._complained:

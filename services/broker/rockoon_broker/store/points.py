@@ -37,6 +37,8 @@ class RecoveryPoints:
         self._markers = markers
         self._syncer = syncer
         self._disk = disk
+        self.index_timestamp_ms = checkpoint.index_timestamp_ms
+        """Store time up to which full index files are synced: what RocketMQ keeps of an index."""
         # One that is being written, and the two on disk.
         self._newest: deque[PointState] = deque(maxlen=3)
 
@@ -103,7 +105,7 @@ class RecoveryPoints:
         return Checkpoint(
             log_timestamp_ms=store_timestamp_ms,
             queues_timestamp_ms=store_timestamp_ms,
-            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
+            index_timestamp_ms=self.index_timestamp_ms,
             master_flushed_offset=self._checkpoint.master_flushed_offset,
             confirm_offset=log_end,
         )

@@ -96,6 +96,7 @@ class Store:
 
     Attributes:
         recovery: what the start found and did.
+        points: what the next start will rely on.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Store:
         )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self._reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
-        self._points = RecoveryPoints(
+        self.points = RecoveryPoints(
             self.recovery.lineage,
             read_checkpoint(root),
             self._queues,
@@ -170,7 +171,7 @@ class Store:
         self._point_due_ms = now_ms
         self._disk_check_due_ms = now_ms + settings.disk_check_delay_ms
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
-        self._points.write(self._dispatched_end, self._dispatched_ms, clean=False)
+        self.points.write(self._dispatched_end, self._dispatched_ms, clean=False)
         for aside in self._queues.left_aside():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
@@ -332,7 +333,7 @@ class Store:
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        self._dropped.add(topic, self._log.end, self._points.counted(topic))
+        self._dropped.add(topic, self._log.end, self.points.counted(topic))
         self._undispatched = deque(
             batch for batch in self._undispatched if batch.queue.topic != topic
         )
@@ -366,7 +367,7 @@ class Store:
         if now_ms >= self._point_due_ms and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)
-            self._points.request(sync, self._dispatched_end, self._dispatched_ms)
+            self.points.request(sync, self._dispatched_end, self._dispatched_ms)
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
@@ -629,7 +630,7 @@ class Store:
             for _ in removal(reserved, self._disk):
                 pass
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
-        self._points.write(self._dispatched_end, self._dispatched_ms, clean=True)
+        self.points.write(self._dispatched_end, self._dispatched_ms, clean=True)
         self._abort.remove()
 
     def _finish_removals(self) -> None:
