@@ -26,6 +26,7 @@ from rockoon.errors import (
 from rockoon.message import MessageQueue
 from rockoon.routes import TopicRoute
 from rockoon.stored_messages import StoredMessages
+from rockoon.transaction_listing import BrokerTransactions, pending_transactions
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
     DescribeBrokerReply,
@@ -573,6 +574,12 @@ class Admin:
                 if method_name not in _LOOKS or late:
                     raise
             await asyncio.sleep(pause)
+
+    # Transactions
+
+    async def transactions(self, count_max: int = 100) -> Sequence[BrokerTransactions]:
+        """The half messages that wait; see `rockoon.transaction_listing.pending_transactions`."""
+        return await pending_transactions(self._cluster, count_max)
 
     # Status
 

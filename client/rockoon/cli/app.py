@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli import dead_letters, groups, messages, offsets, topics
+from rockoon.cli import dead_letters, groups, messages, offsets, topics, transactions
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
@@ -29,6 +29,7 @@ app.add_typer(groups.app, name="group")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
+app.add_typer(transactions.app, name="transactions")
 
 
 def run_command_line() -> int:
