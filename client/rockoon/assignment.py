@@ -17,6 +17,7 @@ from functools import partial
 
 from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.backoff import Backoff
+from rockoon.broadcasting import kept_by_service
 from rockoon.changes import Changes
 from rockoon.connection import Cluster
 from rockoon.consumer_statistics import ConsumerStatistics
@@ -317,7 +318,7 @@ class Assignment:
 
     def on_reset(self, queues: Collection[MessageQueue]) -> None:
         """Resolve queues again whose progress an operator has reset."""
-        if self._settings.mode == BROADCASTING:
+        if self._settings.mode == BROADCASTING and not kept_by_service(self._store):
             log.warning(
                 "a reset of group %s does not reach %s: it keeps its own progress",
                 self._group,

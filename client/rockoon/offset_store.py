@@ -18,6 +18,8 @@ from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError,
 from rockoon.message import MessageQueue
 from rockoon.start import ConsumeFrom, Start
 from rockoon_proto.v1.offset_pb2 import (
+    BROADCASTING,
+    CLUSTERING,
     CommitEntry,
     CommitRequest,
     CommitResult,
@@ -136,12 +138,17 @@ class RemoteOffsetStore:
         cluster: where to find the service.
         group: whose progress.
         member_id: who commits; empty for a reader outside membership.
+        own: the progress is the member's own (a group with BROADCAST_SERVER), not the group's.
     """
 
-    def __init__(self, cluster: Cluster, group: str, member_id: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, group: str, member_id: str = "", *, own: bool = False
+    ) -> None:
         self._cluster = cluster
         self._group = group
         self._member_id = member_id
+        self._own_member = member_id if own else ""
+        self._mode = BROADCASTING if own else CLUSTERING
         self._places: dict[MessageQueue, _Place] = {}
         # Two calls at once could store an older offset after a newer one.
         self._storing = asyncio.Lock()
@@ -164,6 +171,7 @@ class RemoteOffsetStore:
                     queues=[to_ref(queue) for queue in some],
                     policy=consume_from.to_wire(),
                     route_revision=route_revision,
+                    mode=self._mode,
                 ),
                 unavailable=OffsetServiceUnavailable,
             )
@@ -189,7 +197,7 @@ class RemoteOffsetStore:
         """Return what RocketMQ's query would, the new-queue rule applied; None if not found."""
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
-            QueryRequest(group=self._group, queue=to_ref(queue)),
+            QueryRequest(group=self._group, queue=to_ref(queue), member=self._own_member),
             unavailable=OffsetServiceUnavailable,
         )
         return reply.offset if reply.found else None
@@ -286,6 +294,7 @@ class RemoteOffsetStore:
                 ],
                 force=force,
                 release=map(to_ref, release),
+                mode=self._mode,
             ),
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=MEMBER_COMMIT_SECONDS_MAX if self._member_id else CALL_SECONDS_MAX,

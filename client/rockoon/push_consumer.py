@@ -22,7 +22,7 @@ from typing import Self
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.assignment import FATAL, Assignment, ReadingSettings, cancel
 from rockoon.backoff import Backoff
-from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of
+from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of, tell_group
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
 from rockoon.consume_result import SUSPEND_SECONDS, ConsumeResult
@@ -69,8 +69,9 @@ class PushConsumer:
             group should have the same.
         handler: async, or plain (then run in a thread); gets a Message.
         mode: "clustering": the members share the queues; "broadcasting": every member reads all,
-            and keeps its own progress under its `member_id` (by default the client id), which has
-            to be the same at every start.
+            and has progress of its own under its `member_id`, which has to be the same at every
+            start: by default the connection's `client_id`, ROCKOON_MEMBER, or a host name that
+            ends in an ordinal. The group says where that is kept (`broadcast_progress`).
         offset_store: where progress is kept instead of in the offset service (clustering) or in
             `~/.rockoon_offsets` (broadcasting), for example a `KeptOffsetStore`. With a store of
             your own, clustering members are not kept from reading a queue twice at a hand-over.
@@ -151,7 +152,7 @@ class PushConsumer:
         self._orderly = orderly
         self.group = group
         self._mode = mode_named(mode)
-        self.member_id = member_id_of(cluster, group, self._mode, member_id)
+        self.member_id = member_id_of(cluster, self._mode, member_id)
         self._cluster = cluster
         retries = RetryStatistics()
         chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)
@@ -282,6 +283,7 @@ class PushConsumer:
             SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
+        tell_group(self._store, reply.group.config)
 
     def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         return self._cluster.tasks.create_task(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.broadcasting import member_id_of
 from rockoon.connection import Cluster
 from rockoon.delivery import LocalRedelivery
 from rockoon.errors import (
@@ -271,15 +272,34 @@ async def test_a_reader_goes_on_while_the_offset_service_is_away_for_longer_than
 async def test_a_reader_without_an_id_of_its_own_is_warned_and_one_with_is_not(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nobody = cluster.push_consumer("prices", {"orders": "*"}, Seen(), mode="broadcasting")
-    assert nobody.member_id == cluster.client_id
+    fake.create_topic("orders")
+    async with cluster.push_consumer("prices", {"orders": "*"}, Seen(), mode="broadcasting") as it:
+        assert it.member_id == cluster.client_id
     assert caplog.text.count("has no id of its own") == 1
-    async with rockoon.connect(fake.address, client_id="shop-7") as named:
-        known = named.push_consumer("prices", {"orders": "*"}, Seen(), mode="broadcasting")
-        assert known.member_id == "shop-7"
+    async with (
+        rockoon.connect(fake.address, client_id="shop-7") as named,
+        named.push_consumer("prices", {"orders": "*"}, Seen(), mode="broadcasting") as it,
+    ):
+        assert it.member_id == "shop-7"
     assert caplog.text.count("has no id of its own") == 1
     with pytest.raises(InvalidArgument, match="broadcasting"):
         cluster.push_consumer("prices", {"orders": "*"}, Seen(), mode="shared")
+
+
+def test_a_reader_is_called_what_will_be_its_name_at_the_next_start(
+    cluster: Cluster,
+) -> None:
+    def named(member_id: str | None = None, host: str = "billing-0", **environment: str) -> str:
+        return member_id_of(
+            cluster, BROADCASTING, member_id, environment=environment, host_name=host
+        )
+
+    assert named("mine", ROCKOON_MEMBER="theirs") == "mine"
+    assert named(ROCKOON_MEMBER="theirs") == "theirs"
+    assert named() == "billing-0"
+    # A Deployment's pod, a machine: their names are nothing that comes back.
+    for host in ("billing-7d9f8b6c5-x2x4z", "build", "billing-7d9f8b6c5-24579"):
+        assert named(host=host) == cluster.client_id
 
 
 def test_a_groups_policies_win_over_the_readers() -> None:

@@ -11,6 +11,7 @@ from rockoon_proto.errors import (
     TopicNotFound,
 )
 from rockoon_proto.v1.nameserver_pb2 import (
+    BroadcastProgress,
     ConsumeFrom,
     GroupConfig,
     NewQueueRule,
@@ -66,6 +67,8 @@ def checked_group(config: GroupConfig) -> GroupConfig:
     check_start_policy(config.start_policy)
     if config.new_queue_rule not in NewQueueRule.values():
         raise InvalidArgument(reason=f"new_queue_rule {config.new_queue_rule} is not known")
+    if config.broadcast_progress not in BroadcastProgress.values():
+        raise InvalidArgument(reason=f"broadcast_progress {config.broadcast_progress} is not known")
     for field in ("below_min", "above_max", "other_incarnation"):
         if getattr(config, field) not in OutOfRangePolicy.values():
             raise InvalidArgument(reason=f"{field} {getattr(config, field)} is not known")

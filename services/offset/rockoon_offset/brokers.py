@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 QUEUES_PER_CALL_MAX = 4096
+# No queue ends there.
 OFFSET_MAX = 1 << 62
 RETIRED_CHANNELS_MAX = 16
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Answers = dict[Queue, Answer | RockoonError]
 
 
@@ -47,34 +49,41 @@ class Brokers:
         # cancelled call is not one that failed; so they are kept until those are long over.
         self._retired: list[aio.Channel] = []
 
-    async def queue_states(
-        self, queues: Iterable[Queue], offsets: Mapping[Queue, int] | None = None
-    ) -> Answers[QueueState]:
-        """Ends, times and residency of queues, each broker's from one moment.
+    async def queue_states(self, queues: Iterable[Queue]) -> Answers[QueueState]:
+        """Ends, times and residency of queues, each broker's from one moment."""
+        states = await self.states_with_fate({(queue, None) for queue in queues})
+        return {queue: state for (queue, _), state in states.items()}
+
+    async def states_with_fate(
+        self, asked: Iterable[tuple[Queue, int | None]]
+    ) -> dict[tuple[Queue, int | None], QueueState | RockoonError]:
+        """Likewise, and when the message at a queue offset was stored and can be lost.
 
         Args:
-            queues: which.
-            offsets: of messages whose store time and loss are wanted.
+            asked: queues and offsets; None asks for no message of the queue.
         """
 
-        async def ask(broker: str, part: list[Queue]) -> Answers[QueueState]:
+        async def ask(
+            broker: str, part: list[tuple[Queue, int | None]]
+        ) -> dict[tuple[Queue, int | None], QueueState | RockoonError]:
+            queues = [queue for queue, _ in part]
+            offsets = [OFFSET_MAX if offset is None else offset for _, offset in part]
             request = pb.QueueStatusRequest(
-                queues=map(on_broker, part),
-                route_revision=self._route_revision(part),
-                # No queue ends there: nothing is told of a queue that nothing is wanted of.
-                offsets=[offsets.get(queue, OFFSET_MAX) for queue in part] if offsets else (),
+                queues=map(on_broker, queues),
+                route_revision=self._route_revision(queues),
+                offsets=offsets if any(offset != OFFSET_MAX for offset in offsets) else (),
             )
             reply = await (await self._stub(broker)).QueueStatus(
                 request, timeout=self._timeout_seconds, metadata=self._metadata
             )
             return {
-                queue: from_wire(state.error)
+                item: from_wire(state.error)
                 if state.HasField("error")
                 else state_from_wire(state, reply.as_of_ms)
-                for queue, state in zip(part, reply.queues, strict=True)
+                for item, state in zip(part, reply.queues, strict=True)
             }
 
-        return await self._ask_each(queues, ask)
+        return await self._ask_each(asked, lambda item: item[0].broker, ask)
 
     async def search(self, times_ms: Mapping[Queue, int]) -> Answers[int]:
         """For each queue the first offset stored at or after its time; the end when none is."""
@@ -102,7 +111,7 @@ class Brokers:
                 for queue, found in zip(part, reply.offsets, strict=True)
             }
 
-        return await self._ask_each(queues, ask)
+        return await self._ask_each(queues, lambda queue: queue.broker, ask)
 
     async def close(self) -> None:
         for channel in [*self._retired, *(channel for _, channel in self._channels.values())]:
@@ -110,15 +119,16 @@ class Brokers:
 
     async def _ask_each(
         self,
-        queues: Iterable[Queue],
-        ask: Callable[[str, list[Queue]], Awaitable[Answers[Answer]]],
-    ) -> Answers[Answer]:
-        by_broker: dict[str, list[Queue]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker, []).append(queue)
-        answers: Answers[Answer] = {}
+        items: Iterable[Item],
+        broker_of: Callable[[Item], str],
+        ask: Callable[[str, list[Item]], Awaitable[dict[Item, Answer | RockoonError]]],
+    ) -> dict[Item, Answer | RockoonError]:
+        by_broker: dict[str, list[Item]] = {}
+        for item in items:
+            by_broker.setdefault(broker_of(item), []).append(item)
+        answers: dict[Item, Answer | RockoonError] = {}
 
-        async def ask_one(broker: str, part: list[Queue]) -> None:
+        async def ask_one(broker: str, part: list[Item]) -> None:
             try:
                 answers.update(await ask(broker, part))
             except grpc.RpcError as failure:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.ledger import OFFSET_MAX, Commit
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import group_of
 from rockoon_offset.records import Record
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import QueueState
@@ -192,4 +193,5 @@ class Commits:
             self._table.birth(commit.queue)
         except RockoonError as unknown:
             return unknown
-        return reason if commit.group in self._table.groups else GroupNotFound(group=commit.group)
+        group = group_of(commit.group)
+        return reason if group in self._table.groups else GroupNotFound(group=group)

@@ -89,11 +89,19 @@ class GroupWatch:
         for watcher in self._groups.get(group, ()):
             watcher.wake.set()
 
-    def progress_reset(self, group: str, queues: Iterable[Queue]) -> None:
+    def progress_reset(self, group: str, queues: Iterable[Queue], member: str = "") -> None:
+        """Tell whoever reads by it, and onlookers.
+
+        Args:
+            group: whose progress was reset.
+            queues: on these.
+            member: that of this member only.
+        """
         changed = frozenset(queues)
         for watcher in self._groups.get(group, ()):
-            watcher.reset_queues |= changed
-            watcher.wake.set()
+            if not member or watcher.member_id in ("", member):
+                watcher.reset_queues |= changed
+                watcher.wake.set()
 
     def queue_released(self, group: str, queue: Queue, waiting: frozenset[str]) -> None:
         """Tell those who wait for a queue, and onlookers, that it is free."""

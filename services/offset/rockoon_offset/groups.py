@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from rockoon_offset.absences import Absences
 from rockoon_offset.commits import QueueEnds
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.handover import Handovers
@@ -33,6 +34,7 @@ class Groups:
         lease_seconds: how long a silent member stays.
         now_ns: monotonic.
         now_ms: wall clock; for people.
+        member_days_max: how long progress of an absent member's own is kept; 0: for ever.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Groups:
         lease_seconds: float,
         now_ns: Callable[[], int],
         now_ms: Callable[[], int],
+        member_days_max: float = 0,
     ) -> None:
         self._store = store
         self._table = table
@@ -60,6 +63,7 @@ class Groups:
         self.membership.restore(store.ledger.members(), now_ns(), now_ms())
         # Groups with members from before a restart: what became of them meanwhile is not known.
         self._restored = set(self.membership.groups())
+        self._absences = Absences(store, self.membership, member_days_max, now_ns, now_ms)
         # Groups whose members have changed since they were last written down. Each write holds all
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
@@ -176,6 +180,7 @@ class Groups:
             log.info("a member of group %s fell silent", group)
             self._members_changed(group)
         self._handovers.forget_silent(self._now_ns())
+        self._absences.pass_time()
         self._remember()
 
     def routes_changed(self, change: Change) -> None:
@@ -222,11 +227,10 @@ class Groups:
 
     def _is_another(self, group: str) -> bool:
         """Whether a group was deleted and created again since it last stored progress."""
-        incarnation = self._table.groups[group].incarnation
+        incarnation, ledger = self._table.groups[group].incarnation, self._store.ledger
         return any(
-            progress.group_incarnation < incarnation
-            for progress in self._store.ledger.progress_of(group).values()
-        )
+            progress.group_incarnation < incarnation for progress in ledger.each_progress(group)
+        ) or any(known.group_incarnation < incarnation for known in ledger.known.of(group).values())
 
     def _members_changed(self, group: str) -> None:
         self._to_remember.add(group)

@@ -7,13 +7,15 @@ not known is said to be unknown.
 from collections.abc import Callable
 
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.lag_rows import QueueLag, lag_of
-from rockoon_offset.membership import Membership
+from rockoon_offset.lag_rows import QueueLag, filled
+from rockoon_offset.membership import BROADCASTING, Membership
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import reader_of
 from rockoon_offset.records import Progress
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.store import Store
-from rockoon_proto.errors import GroupNotFound, RockoonError, TopicNotFound
+from rockoon_proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
+from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 EVERYTHING = "*"
 
@@ -27,6 +29,7 @@ class Lags:
         brokers: the queues' ends.
         membership: how far members have pulled.
         now_ns: monotonic.
+        rows_max: lags in one answer.
     """
 
     def __init__(
@@ -36,15 +39,17 @@ class Lags:
         brokers: Brokers,
         membership: Membership,
         now_ns: Callable[[], int],
+        rows_max: int,
     ) -> None:
         self._store = store
         self._table = table
         self._brokers = brokers
         self._membership = membership
         self._now_ns = now_ns
+        self._rows_max = rows_max
 
     async def lags(self, group: str, topic: str) -> list[QueueLag]:
-        """Lags of a group, sorted by queue.
+        """Lags of a group, sorted by queue, then by member.
 
         Args:
             group: its name.
@@ -52,6 +57,7 @@ class Lags:
 
         Raises:
             GroupNotFound, TopicNotFound: as the text says.
+            InvalidArgument: there are too many.
         """
         if group not in self._table.groups:
             raise GroupNotFound(group=group)
@@ -63,37 +69,57 @@ class Lags:
             for name in topics & self._table.topics.keys()
             for queue in self._table.topics[name].births
         )
-        now_ns = self._now_ns()
-        progress = {queue: self._of_this_queue(group, queue) for queue in queues}
-        owners = {
-            queue: self._membership.live(group, each.owner, now_ns)
-            for queue, each in progress.items()
-            if each is not None
-        }
         filters = {name: self._filter(group, name) for name in topics}
+        rows = [
+            row
+            for queue in queues
+            for row in self._rows(group, QueueLag(queue, filter=filters[queue.topic]))
+        ]
+        if len(rows) > self._rows_max:
+            raise InvalidArgument(reason=f"more than {self._rows_max} lags at once: name a topic")
+        now_ns = self._now_ns()
+        progress = [self._of_this_queue(reader_of(group, row.member), row.queue) for row in rows]
+        owners = [
+            None if known is None else self._membership.live(group, known.owner, now_ns)
+            for known in progress
+        ]
+        asked = [
+            (row.queue, None if known is None else known.offset)
+            for row, known in zip(rows, progress, strict=True)
+        ]
         await self._store.durable()
-        states = await self._brokers.queue_states(
-            queues, {queue: each.offset for queue, each in progress.items() if each is not None}
-        )
-        rows = []
-        for queue in queues:
-            known, state = progress[queue], states[queue]
-            row = QueueLag(
-                queue, owner="" if known is None else known.owner, filter=filters[queue.topic]
-            )
-            if isinstance(state, RockoonError):
-                rows.append(row._replace(unknown_because=str(state)))
-            else:
-                rows.append(lag_of(row, known, state, owners.get(queue)))
+        states = await self._brokers.states_with_fate(dict.fromkeys(asked))
+        return [
+            filled(row, known, states[item], owner)
+            for row, known, item, owner in zip(rows, progress, asked, owners, strict=True)
+        ]
+
+    def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
+        """Whose lags of a queue there are, without figures: the group's, and those of members."""
+        queue = shared.queue
+        ledger = self._store.ledger
+        if self._table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
+            return [shared]
+        rows = [
+            shared._replace(member=name, absent=self._is_absent(group, name))
+            for name, known in sorted(ledger.known.of(group).items())
+            if queue.topic in dict(known.since)
+        ]
+        if not rows or ledger.find(group, queue) is not None:
+            rows.insert(0, shared)
         return rows
+
+    def _is_absent(self, group: str, member: str) -> bool:
+        lease = self._membership.live(group, member, self._now_ns())
+        return lease is None or lease.member.mode != BROADCASTING
 
     def _topics_of(self, group: str) -> set[str]:
         subscribed = {topic for name, topic in self._table.subscriptions if name == group}
-        return subscribed | {queue.topic for queue in self._store.ledger.progress_of(group)}
+        return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 
-    def _of_this_queue(self, group: str, queue: Queue) -> Progress | None:
+    def _of_this_queue(self, reader: str, queue: Queue) -> Progress | None:
         """Progress, unless it belongs to a deleted queue of the same name."""
-        progress = self._store.ledger.find(group, queue)
+        progress = self._store.ledger.find(reader, queue)
         if progress is None or progress.incarnation != self._table.birth_or_none(queue):
             return None
         return progress

@@ -10,6 +10,7 @@ from rockoon_offset.membership import Lease
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Progress
 from rockoon_offset.start_position import QueueState
+from rockoon_proto.errors import RockoonError
 
 
 class QueueLag(NamedTuple):
@@ -35,17 +36,23 @@ class QueueLag(NamedTuple):
     absent: bool = False
 
 
-def lag_of(
-    row: QueueLag, progress: Progress | None, state: QueueState, owner: Lease | None
+def filled(
+    row: QueueLag,
+    progress: Progress | None,
+    state: QueueState | RockoonError,
+    owner: Lease | None,
 ) -> QueueLag:
     """Fill in a row.
 
     Args:
         row: what is known of queue and reader.
         progress: taken before `state`: an end only grows, so no difference is negative.
-        state: of the queue, asked about the message at the committed offset.
+        state: of the queue, asked about the message at the committed offset; or why it is not told.
         owner: of the progress; None when no live member has the queue.
     """
+    row = row._replace(owner="" if progress is None else progress.owner)
+    if isinstance(state, RockoonError):
+        return row._replace(unknown_because=str(state))
     row = row._replace(
         min_offset=state.min_offset, max_offset=state.max_offset, as_of_ms=state.as_of_ms
     )

@@ -10,16 +10,23 @@ Invariants
 - Progress moves back only by `force`, a reset or an import; the two latter take a new epoch.
 - Only the bearer of the current epoch commits.
 - A queue has at most one owner; only the owner itself releases it.
+- Whoever has progress of its own is a known member; both are forgotten together.
+
+A "group" here is any reader (see `readers`), unless members are spoken of beside it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from rockoon_offset.known_members import KnownMembers
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import group_of, in_order, reader_of
 from rockoon_offset.records import (
     Committed,
     Counters,
     GroupGone,
+    KnownMember,
+    MemberForgotten,
     MemberJoined,
     MembersChanged,
     Progress,
@@ -72,6 +79,7 @@ class Ledger:
         self._resets: dict[str, ResetApplied] = {}
         self._reset_steps = 0
         self._members: dict[str, MembersChanged] = {}
+        self.known = KnownMembers()
         self.counters = Counters(epoch=0, starts=0, route_revision=0)
 
     # Looking.
@@ -93,6 +101,10 @@ class Ledger:
     def groups(self) -> Iterable[str]:
         return self._groups.keys()
 
+    def readers(self, group: str) -> list[str]:
+        """A group and its members with progress of their own, in order."""
+        return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
+
     def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
         """Progress of one group or all; sorted by group and queue. See `each_progress`."""
         return list(self.each_progress(group, topic, broker))
@@ -100,14 +112,15 @@ class Ledger:
     def each_progress(
         self, group: str = "", topic: str = "", broker: str = ""
     ) -> Iterator[Progress]:
-        """Progress in the order of groups and queues; to be gone through before anything changes.
+        """Progress in the order of groups, members and queues; to be gone through before anything
+        changes.
 
         Args:
-            group: empty means all.
+            group: with its members; empty means all.
             topic: empty means all.
             broker: empty means all.
         """
-        for name in [group] if group else sorted(self._groups):
+        for name in self.readers(group) if group else sorted(self._groups, key=in_order):
             for queue, progress in sorted(self.progress_of(name).items()):
                 if topic in ("", queue.topic) and broker in ("", queue.broker):
                     yield progress
@@ -126,8 +139,10 @@ class Ledger:
     def service_started(self) -> list[Record]:
         return self._apply_all([self.counters._replace(starts=self.counters.starts + 1)])
 
-    def members_changed(self, change: MembersChanged | MemberJoined) -> list[Record]:
-        return self._apply_all([change])
+    def members_changed(
+        self, *changes: MembersChanged | MemberJoined | KnownMember | MemberForgotten
+    ) -> list[Record]:
+        return self._apply_all(list(changes))
 
     def start(
         self,
@@ -262,7 +277,7 @@ class Ledger:
             PlanStale: an offset or epoch is not what the plan saw.
         """
         for step in steps:
-            progress = self.find(group, step.queue)
+            progress = self.find(reader_of(group, step.member), step.queue)
             seen = (step.from_offset, step.epoch)
             now = (None, 0) if progress is None else (progress.offset, progress.epoch)
             if seen != now:
@@ -272,9 +287,10 @@ class Ledger:
             text = f"reset {reset_id} by {operator or 'an operator'}: to {step.to_offset}"
             decision = Decision(step.to_offset, StartReason.RESET, text)
             epoch = self.counters.epoch + 1 + position
+            reader = reader_of(group, step.member)
             records.append(
                 self._moved(
-                    group, group_incarnation, step.queue, step.incarnation, epoch, decision, now_ms
+                    reader, group_incarnation, step.queue, step.incarnation, epoch, decision, now_ms
                 )
             )
         done = ResetApplied(reset_id, group, topic, operator, now_ms, tuple(steps), undone=False)
@@ -294,21 +310,22 @@ class Ledger:
             return []
         records: list[Record] = []
         for position, step in enumerate(reset.steps):
-            progress = self.find(reset.group, step.queue)
+            reader = reader_of(reset.group, step.member)
+            progress = self.find(reader, step.queue)
             if progress is None or progress.incarnation != step.incarnation:
                 raise PlanStale(
                     f"queue {step.queue} was deleted or created again since reset {reset_id}",
                     reset=reset_id,
                 )
             if step.from_offset is None:
-                records.append(Removed(reset.group, step.queue))
+                records.append(Removed(reader, step.queue))
                 continue
             text = f"reset {reset_id} undone by {operator or 'an operator'}: to {step.from_offset}"
             decision = Decision(step.from_offset, StartReason.RESET, text)
             epoch = self.counters.epoch + 1 + position
             records.append(
                 self._moved(
-                    reset.group,
+                    reader,
                     group_incarnation,
                     step.queue,
                     step.incarnation,
@@ -347,24 +364,24 @@ class Ledger:
             revision: of the routes that tell of the deletion.
             incarnation: of the group that has the name in those routes; None for none.
         """
-        progress = self.progress_of(group).values()
-        kept = [
-            Put(each)
-            for each in progress
-            if each.group_incarnation > revision or each.group_incarnation == incarnation
-        ]
-        if kept and len(kept) == len(progress):
+
+        def stays(entry: Progress | KnownMember) -> bool:
+            return entry.group_incarnation > revision or entry.group_incarnation == incarnation
+
+        progress = list(self.each_progress(group))
+        members = self.known.of(group).values()
+        kept: list[Record] = [Put(each) for each in progress if stays(each)]
+        kept += [each for each in members if stays(each)]
+        if kept and len(kept) == len(progress) + len(members):
             return []
-        known = group in self._groups or group in self._members
+        known = group in self._groups or group in self._members or group in self.known.groups()
         known = known or any(reset.group == group for reset in self._resets.values())
-        known = known or any(name == group for name, _ in self._gone)
+        known = known or any(group_of(name) == group for name, _ in self._gone)
         return self._apply_all([GroupGone(group), *kept]) if known else []
 
     def is_later(self, group: str, revision: int) -> bool:
         """Whether a group has read something that shows that it was created after a revision."""
-        return any(
-            progress.group_incarnation > revision for progress in self.progress_of(group).values()
-        )
+        return any(progress.group_incarnation > revision for progress in self.each_progress(group))
 
     def forget_topics(self, topics: Iterable[str]) -> list[Record]:
         """Delete progress on topics. What stays is that there was some, by queue.
@@ -379,6 +396,7 @@ class Ledger:
             for queue, progress in queues.items()
             if queue.topic in names
         ]
+        gone += self.known.without_topics(names)
         return self._apply_all(gone)
 
     def compare_with_routes(
@@ -396,11 +414,16 @@ class Ledger:
         if revision < self.counters.route_revision:
             return []
         records: list[Record] = []
-        for group in sorted({*self._groups, *self._members, *(name for name, _ in self._gone)}):
-            if group not in groups or any(
-                progress.group_incarnation != groups[group]
-                for progress in self.progress_of(group).values()
-            ):
+        readers = {
+            *self._groups,
+            *self._members,
+            *self.known.groups(),
+            *(name for name, _ in self._gone),
+        }
+        for group in sorted(set(map(group_of, readers))):
+            incarnations = {each.group_incarnation for each in self.each_progress(group)}
+            incarnations |= {each.group_incarnation for each in self.known.of(group).values()}
+            if group not in groups or incarnations - {groups[group]}:
                 records += self.forget_group(group, revision, groups.get(group))
         missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
         records += self.forget_topics(missing)
@@ -428,7 +451,7 @@ class Ledger:
         read = {queue.topic for queues in self._groups.values() for queue in queues}
         return [
             *(f"topic {name}" for name in sorted(read.difference(topics))),
-            *(f"group {name}" for name in sorted(self._groups.keys() - groups)),
+            *(f"group {name}" for name in sorted(set(map(group_of, self._groups)) - set(groups))),
         ]
 
     def etcd_told(self, etcd_cluster_id: int) -> list[Record]:
@@ -458,12 +481,13 @@ class Ledger:
             Put(
                 progress._replace(
                     incarnation=births.get(queue, progress.incarnation),
-                    group_incarnation=groups[group],
+                    group_incarnation=groups[group_of(reader)],
                 )
             )
-            for group, queues in self._groups.items()
+            for reader, queues in self._groups.items()
             for queue, progress in queues.items()
         ]
+        records += self.known.in_other_etcd(revision, groups)
         # Last: what a crash cuts off is accepted once more.
         accepted = self.counters._replace(route_revision=revision, etcd_cluster_id=etcd_cluster_id)
         return self._apply_all([*records, accepted])
@@ -509,6 +533,7 @@ class Ledger:
         progress = [queues.copy() for queues in self._groups.values()]
         gone, resets = self._gone.copy(), self._resets.copy()
         members, counters = self._members.copy(), self.counters
+        known = list(self.known)
 
         def records() -> Iterator[Record]:
             for queues in progress:
@@ -518,6 +543,7 @@ class Ledger:
                 yield QueueGone(group, queue, incarnation)
             yield from resets.values()
             yield from members.values()
+            yield from known
             yield counters
 
         return records()
@@ -542,6 +568,13 @@ class Ledger:
                 self._gone[group, queue] = incarnation
                 while len(self._gone) > GONE_QUEUES_MAX:
                     del self._gone[next(iter(self._gone))]
+            case KnownMember():
+                self.known.apply(record)
+            case MemberForgotten(group, member):
+                self.known.apply(record)
+                reader = reader_of(group, member)
+                self._groups.pop(reader, None)
+                self._gone = {key: at for key, at in self._gone.items() if key[0] != reader}
             case GroupGone(group):
                 self._apply_group_gone(group)
             case ResetApplied():
@@ -570,9 +603,11 @@ class Ledger:
             self._groups.pop(group, None)
 
     def _apply_group_gone(self, group: str) -> None:
-        self._groups.pop(group, None)
+        for reader in self.readers(group):
+            self._groups.pop(reader, None)
+        self.known.drop_group(group)
         self._members.pop(group, None)
-        self._gone = {key: value for key, value in self._gone.items() if key[0] != group}
+        self._gone = {key: value for key, value in self._gone.items() if group_of(key[0]) != group}
         kept = {name: reset for name, reset in self._resets.items() if reset.group != group}
         self._resets = kept
         self._reset_steps = sum(len(reset.steps) for reset in kept.values())

@@ -16,6 +16,7 @@ from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 
 # Members of other modes share no queues. As ConsumeMode in offset.proto.
 CLUSTERING = 1
+BROADCASTING = 2
 MEMBERS_PER_GROUP_MAX = 10_000
 VERSION_BITS_PER_START = 32
 

@@ -13,8 +13,10 @@ from rockoon_offset.start_position import StartReason
 
 
 class Progress(NamedTuple):
-    """How far a group has read a queue."""
+    """How far a reader has read a queue."""
 
+    # A reader's name (see `readers`), here and in the records that follow: the group's, or that of
+    # one member with progress of its own.
     group: str
     queue: Queue
     # Next offset to consume.
@@ -73,8 +75,29 @@ class QueueGone(NamedTuple):
     incarnation: int
 
 
+class KnownMember(NamedTuple):
+    """A member with progress of its own is now this."""
+
+    group: str
+    member: str
+    # Create revision of the group.
+    group_incarnation: int
+    # (topic, revision), sorted: what it reads, and the birth of the youngest queue that it named
+    # when it first asked for the topic.
+    since: tuple[tuple[str, int], ...]
+    # When it was last known to be alive, epoch milliseconds; not exact while it is.
+    seen_at_ms: int
+
+
+class MemberForgotten(NamedTuple):
+    """A member's own progress is gone; who comes under its name is a new one."""
+
+    group: str
+    member: str
+
+
 class GroupGone(NamedTuple):
-    """The group was deleted with everything it had."""
+    """The group was deleted with everything it and its members had."""
 
     group: str
 
@@ -93,6 +116,8 @@ class ResetStep(NamedTuple):
     incarnation: int
     # Epoch that the plan saw, 0 for none.
     epoch: int
+    # Whose progress; empty for the group's.
+    member: str = ""
 
 
 class ResetApplied(NamedTuple):
@@ -154,6 +179,8 @@ Record = (
     | Removed
     | QueueGone
     | GroupGone
+    | KnownMember
+    | MemberForgotten
     | ResetApplied
     | MembersChanged
     | MemberJoined
@@ -174,6 +201,10 @@ def encode(record: Record) -> bytes:
             fields = ["removed", group, *queue]
         case QueueGone(group, queue, incarnation):
             fields = ["queue-gone", group, *queue, incarnation]
+        case KnownMember():
+            fields = ["known", *record]
+        case MemberForgotten(group, name):
+            fields = ["forgotten", group, name]
         case GroupGone(group):
             fields = ["group-gone", group]
         case ResetApplied():
@@ -206,6 +237,11 @@ def decode(data: bytes) -> Record:
             return Removed(rest[0], Queue(*rest[1:]))
         case "queue-gone":
             return QueueGone(rest[0], Queue(*rest[1:4]), rest[4])
+        case "known":
+            known = KnownMember(*rest)
+            return known._replace(since=tuple((topic, at) for topic, at in known.since))
+        case "forgotten":
+            return MemberForgotten(*rest)
         case "group-gone":
             return GroupGone(*rest)
         case "reset":

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rockoon_format.names import group_fault, topic_fault
+from rockoon_offset.readers import member_fault
 from rockoon_proto.errors import InvalidArgument, InvalidGroupName, InvalidTopicName
 from rockoon_proto.v1 import offset_pb2 as pb
 
@@ -21,6 +22,12 @@ def check_group(group: str) -> None:
     """Raises InvalidGroupName."""
     if fault := group_fault(group):
         raise InvalidGroupName(group=group[:NAME_BYTES_MAX], reason=fault)
+
+
+def check_member(member: str) -> None:
+    """Raises InvalidArgument for what cannot name a member with progress of its own."""
+    if fault := member_fault(member):
+        raise InvalidArgument(reason=f"member {fault}")
 
 
 def check_topic(topic: str) -> None:

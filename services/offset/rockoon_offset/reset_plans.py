@@ -8,6 +8,7 @@ from rockoon_offset import resets
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import reader_of
 from rockoon_offset.records import ResetApplied, ResetStep
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import QueueState
@@ -15,15 +16,19 @@ from rockoon_offset.store import Store
 from rockoon_proto.errors import (
     GroupNotFound,
     InvalidArgument,
+    MemberNotFound,
     PlanStale,
     ResetNotFound,
     RockoonError,
     TopicNotFound,
 )
+from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")
 
 PLANS_MAX = 1000
+# Queues times members of one plan.
+STEPS_MAX = 100_000
 
 
 class Plan(NamedTuple):
@@ -72,12 +77,24 @@ class ResetPlans:
         self._plans: dict[str, Plan] = {}
 
     async def plan(
-        self, group: str, topic: str, queues: Sequence[Queue], target: resets.Target
+        self,
+        group: str,
+        topic: str,
+        queues: Sequence[Queue],
+        target: resets.Target,
+        member: str = "",
     ) -> Plan:
         """Work out a reset; changes nothing.
 
+        Args:
+            group, topic: whose progress, on what.
+            queues: only these; none means all of the topic.
+            target: where to.
+            member: only the progress of this one's own; empty means everybody's.
+
         Raises:
-            GroupNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the text says.
+            GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the
+                text says.
             BrokerUnavailable: a queue's ends cannot be had, so nothing can be promised.
         """
         resets.check(target)
@@ -86,20 +103,29 @@ class ResetPlans:
         if topic not in self._table.topics:
             raise TopicNotFound(topic=topic)
         chosen = self._chosen(topic, queues, target)
-        stored = {queue: self._store.ledger.find(group, queue) for queue in chosen}
+        members = self._members(group, topic, member)
+        if len(members) * len(chosen) > STEPS_MAX:
+            raise InvalidArgument(reason=f"more than {STEPS_MAX} offsets at once: name a member")
+        stored = {
+            (each, queue): self._store.ledger.find(reader_of(group, each), queue)
+            for each in members
+            for queue in chosen
+        }
         births = {queue: self._table.birth(queue) for queue in chosen}
         states = {
             queue: raised(state)
             for queue, state in (await self._brokers.queue_states(chosen)).items()
         }
         found = await self._offsets_at_time(target, states)
-        steps = [
-            resets.step(
-                queue, target, stored[queue], births[queue], states[queue], found.get(queue)
+        taken = tuple(
+            step._replace(member=each)
+            for (each, queue), progress in stored.items()
+            if (
+                step := resets.step(
+                    queue, target, progress, births[queue], states[queue], found.get(queue)
+                )
             )
-            for queue in chosen
-        ]
-        taken = tuple(step for step in steps if step is not None)
+        )
         if not taken:
             raise InvalidArgument(reason=f"group {group!r} has no progress on {topic!r} to shift")
         now_seconds = self._now_seconds()
@@ -147,7 +173,7 @@ class ResetPlans:
         await self._store.durable()
         applied = self._store.ledger.reset(reset_id)
         if plan is not None:
-            self._watch.progress_reset(plan.group, (step.queue for step in plan.steps))
+            self._tell(plan.group, plan.steps)
         return applied
 
     async def undo(self, reset_id: str, operator: str) -> ResetApplied:
@@ -170,8 +196,31 @@ class ResetPlans:
         self._store.write(records)
         await self._store.durable()
         if records:
-            self._watch.progress_reset(applied.group, (step.queue for step in applied.steps))
+            self._tell(applied.group, applied.steps)
         return self._store.ledger.reset(reset_id)
+
+    def _tell(self, group: str, steps: Sequence[ResetStep]) -> None:
+        queues: dict[str, list[Queue]] = {}
+        for step in steps:
+            queues.setdefault(step.member, []).append(step.queue)
+        for member, reset in queues.items():
+            self._watch.progress_reset(group, reset, member)
+
+    def _members(self, group: str, topic: str, member: str) -> list[str]:
+        """Whose progress is meant; the group's own is that of no member, ""."""
+        ledger = self._store.ledger
+        known = ledger.known.of(group)
+        if member:
+            if member not in known:
+                raise MemberNotFound(member=member, group=group)
+            return [member]
+        if self._table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
+            return [""]
+        has_shared = any(queue.topic == topic for queue in ledger.progress_of(group))
+        readers = [name for name in sorted(known) if topic in dict(known[name].since)]
+        if not has_shared and not readers:
+            raise InvalidArgument(reason=f"no member of group {group!r} reads {topic!r} yet")
+        return [*([""] if has_shared else []), *readers]
 
     def _chosen(self, topic: str, queues: Sequence[Queue], target: resets.Target) -> list[Queue]:
         """The queues meant, sorted; all of the topic when none are named."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import member_of, reader_of
 from rockoon_offset.routes import Routes
 from rockoon_offset.start_position import (
     Decision,
@@ -27,13 +28,14 @@ from rockoon_offset.wire import rules_from_wire
 from rockoon_proto.errors import (
     Busy,
     ConsumeDisabled,
+    InvalidArgument,
     QueueHeld,
     QueueNotFound,
     RockoonError,
     RouteNotReached,
     TopicNotFound,
 )
-from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +107,18 @@ class Resolver:
         queues: Sequence[Queue],
         reader: StartPolicy,
         route_revision: int,
+        *,
+        own: bool = False,
     ) -> dict[Queue, Start | RockoonError]:
         """Where a reader starts on each queue; every answer is durable.
+
+        Args:
+            group: whose member asks.
+            member_id: its name; empty for a reader outside membership.
+            queues: which.
+            reader: its own start policy.
+            route_revision: that of the routes it acts on.
+            own: the member has progress of its own.
 
         Raises:
             Busy, StoreFailed: nothing was decided.
@@ -116,6 +128,9 @@ class Resolver:
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[Queue, Start | RockoonError] = {}
         subscribed = await self._subscribed(group, queues, answers)
+        whose = reader_of(group, member_id) if own else group
+        if own:
+            self._subscribe_member(group, member_id, queues, subscribed, answers)
         if not reached:
             # What is not known may exist all the same.
             for queue, answer in answers.items():
@@ -127,14 +142,19 @@ class Resolver:
             waiting = [queue for queue in queues if queue not in answers]
             if not waiting:
                 break
-            await self._round(group, member_id, waiting, reader, subscribed, answers)
+            await self._round(whose, member_id, waiting, reader, subscribed, answers)
         for queue in queues:
             answers.setdefault(queue, Busy(reason=f"progress of queue {queue} keeps moving"))
         await self._store.durable()
         return answers
 
-    async def query(self, group: str, queue: Queue) -> Found:
+    async def query(self, group: str, queue: Queue, member: str = "") -> Found:
         """The offset of a queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it.
+
+        Args:
+            group: whose.
+            queue: which.
+            member: with progress of its own; empty for the group's.
 
         Raises:
             TopicNotFound, QueueNotFound: as the text says.
@@ -144,7 +164,10 @@ class Resolver:
         subscription = self._subscriptions.find(group, queue.topic)
         config = GroupConfig() if subscription is None else subscription.group.config
         rules = rules_from_wire(config, StartPolicy(), self._cluster_rule)
-        stored = self._store.ledger.stored(group, queue)
+        stored = self._store.ledger.stored(reader_of(group, member), queue)
+        if member and subscription is not None:
+            since = self._since(group, member, queue.topic)
+            subscription = None if since is None else subscription._replace(revision=since)
         await self._store.durable()
         if stored is not None and stored.offset is not None and stored.incarnation == birth:
             text = f"the stored offset is {stored.offset}"
@@ -192,6 +215,44 @@ class Resolver:
                     refused[topic] = reason
         return subscribed
 
+    def _since(self, group: str, member: str, topic: str) -> int | None:
+        known = self._store.ledger.known.of(group).get(member)
+        return None if known is None else dict(known.since).get(topic)
+
+    def _subscribe_member(
+        self,
+        group: str,
+        member: str,
+        queues: Sequence[Queue],
+        subscribed: dict[str, Subscription],
+        answers: dict[Queue, Start | RockoonError],
+    ) -> None:
+        """Put the member's own subscriptions in the place of the group's.
+
+        What a member names when it first asks is what there was when it came. Queues born later
+        are new to it, also those that exist already and that it has not heard of yet.
+        """
+        for topic, found in list(subscribed.items()):
+            asked = [queue for queue in queues if queue.topic == topic]
+            births = [self._routes.table.birth_or_none(queue) or 0 for queue in asked]
+            try:
+                if found.group.config.broadcast_progress != BROADCAST_SERVER:
+                    raise InvalidArgument(
+                        reason=f"group {group!r} does not have its members' progress kept here "
+                        "(broadcast_progress)"
+                    )
+                known = self._store.ledger.known.reads(
+                    group, found.group.incarnation, member, topic, max(births), self._now_ms()
+                )
+                self._store.write(self._store.ledger.members_changed(*known))
+            except RockoonError as reason:
+                del subscribed[topic]
+                answers.update(dict.fromkeys(asked, reason))
+                continue
+            since = self._since(group, member, topic)
+            assert since is not None
+            subscribed[topic] = found._replace(revision=since)
+
     async def _round(
         self,
         group: str,
@@ -201,7 +262,10 @@ class Resolver:
         subscribed: dict[str, Subscription],
         answers: dict[Queue, Start | RockoonError],
     ) -> None:
-        """Ask the brokers once and decide every queue that did not move meanwhile."""
+        """Ask the brokers once and decide every queue that did not move meanwhile.
+
+        From here on `group` is whosever progress it is (see `readers`).
+        """
         asked: dict[Queue, Asked] = {}
         for queue in queues:
             try:
@@ -225,6 +289,7 @@ class Resolver:
                 subscription_revision=subscription.revision,
                 rules=rules_from_wire(subscription.group.config, reader, self._cluster_rule),
                 stored=asked[queue].stored,
+                who=f"member {member_of(group)}" if member_of(group) else "the group",
             )
         times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
         found = await self._brokers.search(
@@ -269,6 +334,7 @@ class Resolver:
             facts.subscription_revision,
             facts.rules,
             stored,
+            facts.who,
         )
         if moved and stored is None:
             return None

@@ -154,6 +154,7 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         settings.lease_seconds,
         time.monotonic_ns,
         now_ms,
+        settings.broadcast_member_days_max,
     )
     subscriptions = Subscriptions(table, nameservers)
     resolver = Resolver(
@@ -174,7 +175,14 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         resolver,
         Commits(store, table, ends, groups.release, now_ms),
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
-        Lags(store, table, brokers, groups.membership, time.monotonic_ns),
+        Lags(
+            store,
+            table,
+            brokers,
+            groups.membership,
+            time.monotonic_ns,
+            settings.progress_entries_max,
+        ),
         Importer(store, table, subscriptions, brokers, watch, now_ms),
         routes,
         now_ms,

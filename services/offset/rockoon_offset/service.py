@@ -10,12 +10,14 @@ from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
 from rockoon_offset.ledger import Commit
+from rockoon_offset.readers import reader_of
 from rockoon_offset.records import Progress, ResetApplied
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
     check_group,
     check_heartbeat,
+    check_member,
     check_operator,
     check_reply_bytes,
     check_reply_entries,
@@ -133,7 +135,11 @@ class OffsetService(OffsetServiceServicer):
     async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
         self._routes.require()
         check_group(request.group)
-        found = await self._resolver.query(request.group, queue_from_wire(request.queue))
+        if request.member:
+            check_member(request.member)
+        found = await self._resolver.query(
+            request.group, queue_from_wire(request.queue), request.member
+        )
         reply = pb.QueryReply(
             found=found.decision is not None,
             explanation=found.explanation,
@@ -149,6 +155,9 @@ class OffsetService(OffsetServiceServicer):
         check_group(request.group)
         bounded_names(member_id=request.member_id)
         bounded(request.queues)
+        own = request.mode == pb.BROADCASTING
+        if own:
+            check_member(request.member_id)
         queues = [queue_from_wire(queue) for queue in request.queues]
         answers = await self._resolver.resolve(
             request.group,
@@ -156,6 +165,7 @@ class OffsetService(OffsetServiceServicer):
             list(dict.fromkeys(queues)),
             policy_from_wire(request.policy),
             request.route_revision,
+            own=own,
         )
         reply = pb.ResolveReply()
         for asked, queue in zip(request.queues, queues, strict=True):
@@ -178,10 +188,14 @@ class OffsetService(OffsetServiceServicer):
         bounded_names(member_id=request.member_id)
         bounded(request.entries)
         bounded(request.release)
+        reader = request.group
+        if request.mode == pb.BROADCASTING:
+            check_member(request.member_id)
+            reader = reader_of(request.group, request.member_id)
         outcomes = await self._commits.commit(
             [
                 Commit(
-                    request.group,
+                    reader,
                     queue_from_wire(entry.queue),
                     entry.offset,
                     entry.epoch,
@@ -192,7 +206,7 @@ class OffsetService(OffsetServiceServicer):
                 for entry in request.entries
             ],
             [
-                Release(request.group, queue_from_wire(queue), request.member_id)
+                Release(reader, queue_from_wire(queue), request.member_id)
                 for queue in request.release
             ],
         )
@@ -209,11 +223,14 @@ class OffsetService(OffsetServiceServicer):
         check_topic(request.topic)
         bounded(request.queues)
         bounded(request.target.offsets.offsets)
+        if request.member:
+            check_member(request.member)
         plan = await self._plans.plan(
             request.group,
             request.topic,
             [queue_from_wire(queue) for queue in request.queues],
             target_from_wire(request.target),
+            request.member,
         )
         return self._plan_to_wire(plan)
 

@@ -66,6 +66,13 @@ class OffsetSettings:
         "belongs to: its topics and groups are then taken for those of the same names. It must "
         "have all that have progress",
     )
+    broadcast_member_days_max: float = setting(
+        30.0,
+        "how long the own progress of a member that reads everything is kept while the member is "
+        "away, days (0: for ever)",
+        minimum=0,
+        maximum=36_500,
+    )
     progress_entries_max: int = setting(
         100_000, "offsets in one listing or export; more are asked for by group", minimum=1
     )

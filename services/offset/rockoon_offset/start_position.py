@@ -149,6 +149,8 @@ class Facts:
     subscription_revision: int
     rules: GroupRules
     stored: Stored | None = None
+    # Who subscribed, for people.
+    who: str = "the group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +235,10 @@ def new_queue(facts: Facts) -> Decision:
         why = f"the queue begins at {state.min_offset} and {seen} (rule CLASSIC)"
     else:
         why = (
-            f"the queue was born at revision {facts.birth_revision}, after the group subscribed "
+            f"the queue was born at revision {facts.birth_revision}, after {facts.who} subscribed "
             f"at {facts.subscription_revision} (rule EXACT)"
         )
-    lost = f"; {offset} messages expired before the group came" if offset else ""
+    lost = f"; {offset} messages expired before {facts.who} came" if offset else ""
     return Decision(
         offset, StartReason.NEW_QUEUE, f"starts at {offset}, nothing skipped: {why}{lost}", offset
     )
@@ -248,7 +250,7 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
         old = f"not taken for new (rule CLASSIC, oldest message {state.min_offset})"
     else:
         old = (
-            f"born at revision {facts.birth_revision}, before the group subscribed at "
+            f"born at revision {facts.birth_revision}, before {facts.who} subscribed at "
             f"{facts.subscription_revision}"
         )
 

@@ -17,6 +17,7 @@ from rockoon_offset.brokers import Brokers
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.ledger import OFFSET_MAX
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
 from rockoon_offset.records import Progress, ResetStep
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import Decision, QueueState, StartReason
@@ -31,6 +32,7 @@ ENTRIES_MAX = 100_000
 class Entry(NamedTuple):
     """An offset that somebody wants stored."""
 
+    # A reader's name, as in the ledger.
     group: str
     queue: Queue
     offset: int
@@ -60,6 +62,7 @@ def to_rocketmq(progress: Iterable[Progress], broker: str, changes: int, now_ms:
     offsets: dict[GroupTopic, dict[int, int]] = {}
     for entry in progress:
         if entry.queue.broker == broker:
+            # A member's own becomes topic@group@member, which no group of RocketMQ's answers to.
             key = GroupTopic(entry.group, entry.queue.topic)
             offsets.setdefault(key, {})[entry.queue.queue_id] = entry.offset
     return write_consumer_offsets(ConsumerOffsets(offsets, DataVersion(changes, 0, now_ms)))
@@ -91,7 +94,8 @@ def entry_of(line: bytes) -> Entry:
         raise ValueError(f"it has no {', '.join(absent)}")
     group, topic, broker = (name_in(fields, name) for name in wanted[:3])
     queue_id, offset = (number_in(fields, name) for name in wanted[3:])
-    return Entry(group, Queue(topic, broker, queue_id), offset)
+    member = name_in(fields, "member") if fields.get("member") else ""
+    return Entry(reader_of(group, member), Queue(topic, broker, queue_id), offset)
 
 
 def name_in(fields: dict[str, Any], field: str) -> str:
@@ -196,7 +200,8 @@ class Importer:
         self, entry: Entry, state: QueueState | RockoonError, *, overwrite: bool
     ) -> ResetStep | str:
         """What an entry would change, or why it is skipped."""
-        if fault := group_fault(entry.group):
+        group, separator, member = entry.group.partition(SEPARATOR)
+        if fault := group_fault(group) or (separator and member_fault(member)):
             return fault
         if not 0 <= entry.offset <= OFFSET_MAX:
             return f"{entry.offset} is not an offset"
@@ -222,23 +227,26 @@ class Importer:
         )
 
     async def _store_step(
-        self, group: str, step: ResetStep, operator: str, *, overwrite: bool
+        self, reader: str, step: ResetStep, operator: str, *, overwrite: bool
     ) -> str:
         """Store one entry; returns why not, or nothing."""
+        group, member = group_of(reader), member_of(reader)
         try:
             subscription = await self._subscriptions.find_or_record(
                 group, step.queue.topic, create_group=True
             )
+            if member:
+                self._make_known(group, subscription.group.incarnation, member, step.queue.topic)
         except RockoonError as reason:
             return str(reason)
         if self._table.birth_or_none(step.queue) != step.incarnation:
             return "the queue was deleted or created again meanwhile"
-        if not overwrite and self._store.ledger.find(group, step.queue) is not None:
+        if not overwrite and self._store.ledger.find(reader, step.queue) is not None:
             return "an offset was stored meanwhile"
         text = f"imported by {operator or 'an operator'}: {step.to_offset}"
         self._store.write(
             self._store.ledger.import_offset(
-                group,
+                reader,
                 subscription.group.incarnation,
                 step.queue,
                 step.incarnation,
@@ -246,5 +254,14 @@ class Importer:
                 self._now_ms(),
             )
         )
-        self._watch.progress_reset(group, [step.queue])
+        self._watch.progress_reset(group, [step.queue], member)
         return ""
+
+    def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
+        """A member that has progress has come; queues that are there now are not new to it."""
+        found = self._table.topics.get(topic)
+        revision = max(found.births.values(), default=0) if found else 0
+        known = self._store.ledger.known.reads(
+            group, incarnation, member, topic, revision, self._now_ms()
+        )
+        self._store.write(self._store.ledger.members_changed(*known))

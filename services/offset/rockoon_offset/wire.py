@@ -8,6 +8,7 @@ from rockoon_offset.lag_rows import QueueLag
 from rockoon_offset.membership import Lease, Position
 from rockoon_offset.owners import Lock
 from rockoon_offset.queues import Queue
+from rockoon_offset.readers import group_of, member_of
 from rockoon_offset.records import Member, Progress, ResetStep
 from rockoon_offset.resets import Target, TargetKind
 from rockoon_offset.start_position import (
@@ -57,7 +58,8 @@ def rules_from_wire(
 
 def progress_to_wire(progress: Progress) -> pb.Progress:
     return pb.Progress(
-        group=progress.group,
+        group=group_of(progress.group),
+        member=member_of(progress.group),
         queue=queue_to_wire(progress.queue),
         offset=progress.offset,
         epoch=progress.epoch,
@@ -77,7 +79,8 @@ def progress_to_wire(progress: Progress) -> pb.Progress:
 def progress_to_json(progress: Progress) -> bytes:
     """One line of the JSON Lines export; the names are those of the wire's Progress."""
     fields: dict[str, Any] = {
-        "group": progress.group,
+        "group": group_of(progress.group),
+        "member": member_of(progress.group),
         **progress.queue._asdict(),
         "offset": progress.offset,
         "epoch": progress.epoch,
@@ -189,6 +192,7 @@ def step_to_wire(step: ResetStep) -> pb.ResetStep:
         to_offset=step.to_offset,
         min_offset=step.min_offset,
         max_offset=step.max_offset,
+        member=step.member,
         messages=0 if step.from_offset is None else step.to_offset - step.from_offset,
         clamped=step.clamped,
     )

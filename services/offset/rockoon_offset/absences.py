@@ -1,0 +1,80 @@
+"""How long members with progress of their own have been away, and when they are forgotten.
+
+Days are counted by the wall clock, over restarts. Lest a clock that is set, or a service that was
+itself away, forget members that are on their way back, nobody is forgotten before the service has
+waited for them for a day by its own reckoning.
+"""
+
+import logging
+from collections.abc import Callable
+
+from rockoon_offset.membership import Membership
+from rockoon_offset.readers import reader_of
+from rockoon_offset.records import KnownMember, MemberForgotten
+from rockoon_offset.store import Store
+
+log = logging.getLogger(__name__)
+
+CHECK_NS = 60 * 10**9
+DAY_NS = 86_400 * 10**9
+DAY_MS = 86_400_000
+# While a member is alive: not more often, as each time is a record in the journal.
+NOTE_MS = 3_600_000
+
+
+class Absences:
+    """Looks after the known members of all groups.
+
+    Args:
+        store: where they are known.
+        membership: who is alive.
+        days_max: how long an absent one is remembered; 0: for ever.
+        now_ns: monotonic.
+        now_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        membership: Membership,
+        days_max: float,
+        now_ns: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._absent_ms_max = round(days_max * DAY_MS)
+        self._now_ns = now_ns
+        self._now_ms = now_ms
+        self._check_due_ns = 0
+        patience_ns = min(DAY_NS, round(days_max * DAY_NS))
+        self._forget_from_ns = now_ns() + patience_ns
+
+    def pass_time(self) -> None:
+        """Note who is alive, and forget who has been away for too long; now and then."""
+        now_ns, now_ms = self._now_ns(), self._now_ms()
+        if now_ns < self._check_due_ns:
+            return
+        self._check_due_ns = now_ns + CHECK_NS
+        for known in list(self._store.ledger.known):
+            silent_ms = now_ms - known.seen_at_ms
+            if self._membership.live(known.group, known.member, now_ns) is not None:
+                if not 0 <= silent_ms < NOTE_MS:
+                    self._store.write(
+                        self._store.ledger.members_changed(known._replace(seen_at_ms=now_ms))
+                    )
+            elif 0 < self._absent_ms_max < silent_ms and now_ns >= self._forget_from_ns:
+                self._forget(known, silent_ms)
+
+    def _forget(self, known: KnownMember, silent_ms: int) -> None:
+        ledger = self._store.ledger
+        queues = len(ledger.progress_of(reader_of(known.group, known.member)))
+        log.warning(
+            "MEMBER %s OF GROUP %s IS FORGOTTEN with its progress on %d queues: it has been away "
+            "for %.1f days",
+            known.member,
+            known.group,
+            queues,
+            silent_ms / DAY_MS,
+        )
+        self._store.write(ledger.members_changed(MemberForgotten(known.group, known.member)))
