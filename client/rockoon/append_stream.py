@@ -142,7 +142,12 @@ class AppendStream:
         batches = [batch for batch, _, _ in self._unanswered]
         self._unanswered.clear()
         # The broken call's request iterator may still hold the old ones, and must not take what
-        # is meant for the next call.
+        # is meant for the next call. It waits for more, and nobody else would end it.
+        self._outgoing.clear()
+        if self._requests is not None:
+            self._requests.is_finished = True
+            self._requests = None
+        self._wanted.set()
         self._outgoing = deque()
         self._wanted = asyncio.Event()
         self._events.broken(self.broker, batches, error)

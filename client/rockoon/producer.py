@@ -15,12 +15,14 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES, Lane, ProducerBatch, fresh
 from rockoon.carrier import Carrier
 from rockoon.clock import Clock, wall_clock_ms
+from rockoon.delay import delay_section
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
 from rockoon.message import MessageQueue
 from rockoon.outgoing import (
@@ -32,6 +34,7 @@ from rockoon.outgoing import (
     check_topic,
     encode_extras,
     to_body,
+    with_section,
 )
 from rockoon.producer_settings import ProducerSettings
 from rockoon.receipt import Receipt, SendResults, Span
@@ -56,10 +59,12 @@ Bodies = Iterable[Body] | AsyncIterable[Body]
 class _EarlyBatch(ProducerBatch):
     """Messages with a key whose topic's queues are not known yet, in the order they came."""
 
-    __slots__ = ("keys", "receipts")
+    __slots__ = ("delayed", "keys", "receipts")
 
     def __init__(self, lane: Lane) -> None:
         super().__init__(lane)
+        self.delayed: set[int] = set()
+        """Indices of messages with a delay."""
         self.keys: list[str] = []
         self.receipts: list[Receipt] = []
 
@@ -129,6 +134,9 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
         key: str | None = None,
+        delay_level: int | None = None,
+        delay_seconds: float | None = None,
+        deliver_at: datetime | float | None = None,
     ) -> Receipt:
         """Take a message for sending; `await` what is returned to know that it is stored.
 
@@ -144,13 +152,20 @@ class Producer:
             properties: the sender's own; with all others at most 32767 bytes.
             queue: the queue to use; messages to it stay in order.
             key: messages with the same key go to the same queue, in order.
+            delay_level: readers get it after the delay of a level, from 1 (the broker's
+                `delay_levels`: 1s 5s 10s 30s 1m 2m ... 2h).
+            delay_seconds: readers get it so long after the broker has stored it.
+            deliver_at: readers get it then: a datetime with a time zone, or epoch seconds. At most
+                one of these three. A delayed message is in order with no other one, it can be
+                stored twice even by an idempotent producer, and its result says where it waits:
+                `result.offset_message_id` is what `cluster.admin.delayed.cancel` takes.
 
         Returns:
             A receipt: `result = await receipt` gives a SendResult, or raises why there is none.
 
         Raises:
-            InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge:
-                the message cannot be sent to anything.
+            InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,
+            InvalidDelay: the message cannot be sent to anything.
             QueueNotFound: the topic is known and has no such queue.
             BufferFull: `buffer_bytes_max` are buffered that nobody awaits.
             Closed: the producer or the cluster is closed.
@@ -168,17 +183,22 @@ class Producer:
             if self.settings.idempotent:
                 check_extras(extras, SEQUENCE_BYTES)
             size += len(extras[0]) + len(extras[1])
+        delayed = delay_level is not None or delay_seconds is not None or deliver_at is not None
+        if delayed:
+            section = delay_section(delay_level, delay_seconds, deliver_at)
+            extras = with_section(extras, section)
+            size += len(section)
         accumulator = self._accumulator
         unclaimed = accumulator.unclaimed_bytes + size
         if unclaimed > self._buffer_bytes_max and unclaimed > size:
             raise BufferFull(limit=self._buffer_bytes_max)
-        if key is None and queue is None:
+        if key is None and queue is None and not delayed:
             lane = self._spread.get(topic) or self._open_spread(topic)
         else:
             chosen = self._lane(topic, queue, key)
             if chosen is None:
-                return self._keep_early(topic, body, extras, size, key or "")
-            lane = chosen
+                return self._keep_early(topic, body, extras, size, key or "", delayed=delayed)
+            lane = accumulator.delayed_lane(topic, chosen.queue) if delayed else chosen
 
         batch = lane.batch
         bodies = batch.bodies
@@ -422,7 +442,14 @@ class Producer:
         self._carrier.ready(lane)
 
     def _keep_early(
-        self, topic: str, body: bytes, extras: Extras | None, size: int, key: str
+        self,
+        topic: str,
+        body: bytes,
+        extras: Extras | None,
+        size: int,
+        key: str,
+        *,
+        delayed: bool,
     ) -> Receipt:
         """Keep a message whose queue cannot be told before its topic's route is known."""
         self._check_open()
@@ -438,6 +465,8 @@ class Producer:
         batch.bodies.append(body)
         if extras is not None:
             batch.extras[receipt.index] = extras
+        if delayed:
+            batch.delayed.add(receipt.index)
         batch.bytes += size
         batch.keys.append(key)
         batch.receipts.append(receipt)
@@ -461,14 +490,17 @@ class Producer:
         """A topic's queues are known: give the messages that waited for it to their lanes."""
         self._keyed.pop(route.name, None)
         self._early.pop(route.name, None)
-        lane = self._accumulator.early.pop(route.name, None)
-        for batch in lane.take_all() if lane is not None else ():
+        early = self._accumulator.early.pop(route.name, None)
+        for batch in early.take_all() if early is not None else ():
             assert isinstance(batch, _EarlyBatch)
             self._accumulator.move(batch)
             messages = zip(batch.receipts, batch.keys, batch.bodies, strict=True)
             for index, (receipt, key, body) in enumerate(messages):
                 chosen = route.queues[self._key_hash(key) % len(route.queues)]
-                self._place(receipt, self._chosen_lane(chosen), body, batch.extras.get(index))
+                lane = self._chosen_lane(chosen)
+                if index in batch.delayed:
+                    lane = self._accumulator.delayed_lane(route.name, chosen)
+                self._place(receipt, lane, body, batch.extras.get(index))
 
     def _place(self, receipt: Receipt, lane: Lane, body: bytes, extras: Extras | None) -> None:
         batch = lane.batch
@@ -505,7 +537,8 @@ class Producer:
         for batch in pending:
             self._accumulator.hurry(batch)
         for batch in pending:
-            if not batch.is_done:
+            # One whose messages were moved into others is never done, and not pending any more.
+            if batch in self._accumulator.pending:
                 await batch.waiter()
 
     def _raise_unreported(self) -> None:

@@ -334,3 +334,14 @@ async def test_whatever_fails_every_key_arrives_whole_and_in_order(
 
 def _without_repeats(items: list[Any]) -> list[Any]:
     return list(dict.fromkeys(items))
+
+
+async def test_flush_ends_though_messages_with_a_key_found_their_queues_meanwhile(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer()
+    producer.send("orders", b"without")
+    producer.send("orders", b"with", key="k")
+    async with asyncio.timeout(20):
+        await producer.flush()
+    assert sorted(broker.all_bodies("orders")) == [b"with", b"without"]
