@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.errors import Fenced, TopicNotFound
+from rockoon.dead_letters import REPLAY_GROUP, DeadLetters
+from rockoon.errors import Fenced, RockoonError, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
 from rockoon.offset_store import RemoteOffsetStore
@@ -151,7 +152,9 @@ async def test_many_dead_letters_are_replayed_in_parts_and_single_ones_are_not_r
     assert len(all_of_them) == 300
     picked = [letter.dead_letter_id for letter in all_of_them[7::50]]
     assert (await letters.replay(group, ids=picked)).replayed == 6
-    report = await letters.replay(group, since_ms=all_of_them[0].message.store_timestamp_ms - 1)
+    oldest_ms = min(letter.message.store_timestamp_ms for letter in all_of_them)
+    assert (await letters.replay(group, since_ms=oldest_ms + 3_600_000)).replayed == 0
+    report = await letters.replay(group, since_ms=oldest_ms)
     assert (report.replayed, report.left_out) == (294, 6)
     assert all([letter.replayed async for letter in letters.letters(group)])
     assert (await letters.replay(group)).replayed == 0
@@ -180,31 +183,29 @@ async def test_a_replay_to_the_group_alone_reaches_nobody_else(
         await eventually(lambda: others.attempts(b"bad") == [1], SECONDS_MAX)
 
 
+class Overtaken(DeadLetters):
+    """Another process begins to replay while this one sends."""
+
+    def __init__(self, cluster: rockoon.Cluster, queues: Sequence[MessageQueue]) -> None:
+        super().__init__(cluster)
+        self._other = RemoteOffsetStore(cluster, REPLAY_GROUP, "another process")
+        self._queues = queues
+
+    async def _send(self, *arguments: Any) -> list[RockoonError | None]:
+        await self._other.resolve(self._queues, ConsumeFrom.FIRST)
+        return await super()._send(*arguments)
+
+
 async def test_of_two_replays_the_one_that_began_first_stops(
     cluster: rockoon.Cluster, topic: str
 ) -> None:
     await give_up_on(cluster, topic, b"bad")
-    group, letters = f"group-of-{topic}", cluster.admin.dead_letters
-    [letter] = [letter async for letter in letters.letters(group)]
-    other = RemoteOffsetStore(cluster, "CID_ROCKOON_DLQ_REPLAY", "another process")
-    taken = asyncio.Event()
-    queues = list((await cluster.route(f"%DLQ%{group}")).queues)
-    tasks: list[asyncio.Task[Any]] = []
-
-    async def take_over() -> None:
-        await other.resolve(queues, ConsumeFrom.FIRST)
-        taken.set()
-
-    class Interfering(type(letters)):  # type: ignore[misc]
-        async def _send(self, *arguments: Any) -> Any:
-            await take_over()
-            return await super()._send(*arguments)
-
+    group = f"group-of-{topic}"
+    assert [letter async for letter in cluster.admin.dead_letters.letters(group)]
+    route = await cluster.route(f"%DLQ%{group}")
     with pytest.raises(Fenced, match="another replay"):
-        await Interfering(cluster).replay(group)
-    assert taken.is_set()
-    assert not tasks
-    assert letter.message.body == b"bad"
+        await Overtaken(cluster, route.queues).replay(group)
+    assert not any([letter.replayed async for letter in cluster.admin.dead_letters.letters(group)])
 
 
 async def test_a_group_without_dead_letters_says_so(cluster: rockoon.Cluster, topic: str) -> None:
