@@ -10,6 +10,7 @@ import pytest
 from rockoon_broker.store.disk import Disk
 from rockoon_format.index_file import HEADER_BYTES, UNIT_BYTES
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
+from support.store_directory import PowerCutDisk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -80,6 +81,36 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_been(tmp_path: Path, seed: in
     owner.close()
     assert owner.files() == indexed_one_by_one(keys)
     assert not list(owner.directory.path.glob("*.new"))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_after_a_power_cut_it_is_what_the_log_says(tmp_path: Path, seed: int) -> None:
+    choose = random.Random(seed)
+    configured = small_settings(tmp_path / "store")
+    (configured.root / "index").mkdir(parents=True)
+    disk = PowerCutDisk(configured.root / "index")
+    owner = Indexed(configured, index_disk=disk)
+    index = owner.open_index()
+    for _ in range(choose.randrange(1, 6)):
+        owner.send_random(choose, choose.randrange(1, 30))
+        owner.follow(bytes_max=choose.choice((91, 400, 4000)))
+        if choose.random() < 0.5:
+            index.checkpoint()
+    keys = owner.every_key()
+    (tmp_path / "cut").mkdir()
+    disk.cut(tmp_path / "cut" / "index", choose)
+    owner.close()
+    shutil.copytree(
+        configured.root,
+        tmp_path / "cut",
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("index"),
+    )
+    again = Indexed(small_settings(tmp_path / "cut"))
+    again.open_index()
+    again.follow()
+    again.close()
+    assert again.files() == indexed_one_by_one(keys)
 
 
 def test_a_clean_stop_is_gone_on_from_without_a_message_twice(tmp_path: Path) -> None:
