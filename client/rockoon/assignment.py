@@ -140,6 +140,7 @@ class Assignment:
         # Queues that other members have been asked for.
         self._awaited: set[MessageQueue] = set()
         self._lapses_seen = 0
+        self._was_idle = False
         membership.positions = self._positions
 
     def _positions(self) -> Iterable[PulledPosition]:
@@ -196,6 +197,7 @@ class Assignment:
             log.warning("allocation has to wait for routes: %s", error)
             return False
         mine = self._share(births)
+        self._tell_idle(len(mine), births)
         self._awaited &= mine
         lost = [
             reading
@@ -221,7 +223,21 @@ class Assignment:
             self._membership.member_id,
             self._membership.topics_of,
             births,
+            self._membership.owners,
         )
+
+    def _tell_idle(self, queues: int, births: Collection[MessageQueue]) -> None:
+        """Say once that this member has nothing to do."""
+        is_idle = not queues and bool(births)
+        if is_idle and not self._was_idle:
+            log.warning(
+                "%s idles: group %s has more members (%d) than queues to share (%d)",
+                self._membership.member_id,
+                self._group,
+                len(self._membership.topics_of),
+                len(births),
+            )
+        self._was_idle = is_idle
 
     async def _births(self) -> dict[MessageQueue, int]:
         births: dict[MessageQueue, int] = {}

@@ -4,10 +4,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from grpc import RpcError
 
+from rockoon.allocation import AVERAGE, AllocationStrategy, OwnerAware
+from rockoon.allocation.strategy import name_of
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.connection import Cluster
@@ -16,6 +19,7 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
+from rockoon.group_view import contradictions
 from rockoon.message import MessageQueue
 from rockoon.offset_store import from_ref
 from rockoon.subscription import Subscription
@@ -24,6 +28,7 @@ from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,
     GroupEvent,
+    HeartbeatReply,
     HeartbeatRequest,
     LeaveRequest,
     Member,
@@ -37,6 +42,7 @@ log = logging.getLogger(__name__)
 _LEAVE_SECONDS_MAX = 2.0
 # In one heartbeat; those of further queues are not known to who looks at the group's lag.
 POSITIONS_MAX = 4096
+NAME_BYTES_MAX = 255
 # An orderly member calls so often in the time for which its queues are its own, and is sure of
 # them for this share of it. The rest is for what the last answer may not have told yet (one pause),
 # for clocks that differ in pace, and for a call to begin.
@@ -56,6 +62,8 @@ class Membership:
         on_reset: called with queues whose progress was reset.
         mode: members of another mode share nothing with this one.
         orderly: it matters that `holds_since` is true while all is well.
+        allocation: how members share queues. Others are told its name; if it looks at owners, the
+            offset service is asked for them.
     """
 
     def __init__(
@@ -69,9 +77,13 @@ class Membership:
         on_reset: Callable[[Collection[MessageQueue]], None],
         mode: ConsumeMode = CLUSTERING,
         orderly: bool = False,
+        allocation: AllocationStrategy = AVERAGE,
     ) -> None:
         self.topics_of: Mapping[str, frozenset[str]] = {}
         """Member id to the topics it reads, of every live member; empty before the first answer."""
+        self.owners: Mapping[MessageQueue, str] | None = None
+        """Who held which queue when the members became these; the same on every member. None when
+        nobody wants to know, or there are too many queues to tell."""
         self.lapses = 0
         """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
@@ -89,7 +101,13 @@ class Membership:
         self._on_reset = on_reset
         self._mode = mode
         self._orderly = orderly
+        self._allocation_name = _cut(name_of(allocation))
+        self._wants_owners = mode == CLUSTERING and isinstance(allocation, OwnerAware)
+        self._owners_version = 0
+        self._contradictions: list[str] = []
         self._version = -1
+        # Set when the next heartbeat is not to wait for its time.
+        self._hurry = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
         self._heard_at = 0.0
@@ -140,6 +158,9 @@ class Membership:
                     for s in self._subscriptions
                 ],
                 positions=islice(self.positions(), POSITIONS_MAX),
+                allocation=self._allocation_name,
+                wants_owners=self._wants_owners,
+                owners_version=self._owners_version,
             ),
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
@@ -161,7 +182,9 @@ class Membership:
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
-        self._take_in(reply.membership_version, reply.members)
+        if reply.membership_version >= self._version:
+            self._take_in_owners(reply)
+            self._take_in(reply.membership_version, reply.members)
 
     async def stay(self) -> None:
         """Send heartbeats for ever.
@@ -171,7 +194,10 @@ class Membership:
         """
         backoff = Backoff(first_seconds=0.2)
         while True:
-            await asyncio.sleep(self._pause_seconds())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_seconds()):
+                    await self._hurry.wait()
+            self._hurry.clear()
             while True:
                 try:
                     await self.beat()
@@ -241,8 +267,24 @@ class Membership:
             raise GroupNotFound(group=self._group)
         if event.reset_queues:
             self._on_reset([from_ref(ref) for ref in event.reset_queues])
-        self._take_in(event.membership_version, event.members)
+        if not self._wants_owners:
+            self._take_in(event.membership_version, event.members)
+        elif event.membership_version > self._version:
+            # Members and owners have to be of the same version, and an answer brings both.
+            self._hurry.set()
         if event.routes_changed or event.released_queues:
+            self._changes.note()
+
+    def _take_in_owners(self, reply: HeartbeatReply) -> None:
+        if not reply.owners_known:
+            owners, self._owners_version = None, 0
+        elif reply.membership_version == self._owners_version:
+            return
+        else:
+            owners = {from_ref(each.queue): each.member_id for each in reply.owners}
+            self._owners_version = reply.membership_version
+        if owners != self.owners:
+            self.owners = owners
             self._changes.note()
 
     def _take_in(self, version: int, members: Collection[Member]) -> None:
@@ -258,3 +300,12 @@ class Membership:
         if topics_of != self.topics_of:
             self.topics_of = topics_of
             self._changes.note()
+        said = contradictions(members)
+        for text in said:
+            if text not in self._contradictions:
+                log.error("group %s: %s", self._group, text)
+        self._contradictions = said
+
+
+def _cut(name: str) -> str:
+    return name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")

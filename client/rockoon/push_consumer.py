@@ -176,6 +176,7 @@ class PushConsumer:
             on_reset=lambda queues: self._assignment.on_reset(queues),
             mode=self._mode,
             orderly=orderly,
+            allocation=allocation,
         )
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         self._delivery = Delivery(
