@@ -337,6 +337,8 @@ class FakeOffsetService(OffsetServiceServicer):
         self.handover_seconds_max = 10.0
         self.waits: dict[tuple[str, Place], dict[str, float]] = {}
         """Since when members wait for queues of others."""
+        self.owners_then: dict[str, tuple[int, list[offset_wire.QueueOwner]]] = {}
+        """Of the latest version that somebody wanted them for."""
         self.releases: list[tuple[str, Place, frozenset[str]]] = []
         """Group, queue, and who waited for it."""
         self.changes = Changes()
@@ -381,16 +383,47 @@ class FakeOffsetService(OffsetServiceServicer):
                 member_id=request.member_id,
                 subscriptions=request.subscriptions,
                 mode=request.mode,
+                allocation=request.allocation,
             )
             self.instances[key] = request.instance
             self.changed()
-        return offset_wire.HeartbeatReply(
+        reply = offset_wire.HeartbeatReply(
             membership_version=self.version,
             members=self._members(request.group),
             heartbeat_seconds=self.heartbeat_seconds,
             lease_seconds=self.lease_seconds,
             handover_seconds_max=self.handover_seconds_max,
+            owners_known=request.wants_owners,
         )
+        if request.wants_owners and request.owners_version != self.version:
+            reply.owners.extend(self._owners(request.group))
+        return reply
+
+    def _owners(self, group: str) -> list[offset_wire.QueueOwner]:
+        """Owners when the members became these."""
+        version, owners = self.owners_then.get(group, (0, []))
+        if version != self.version:
+            owners = [
+                offset_wire.QueueOwner(queue=_ref(place), member_id=held.owner)
+                for (name, place), held in sorted(self.progress.items())
+                if name == group and held.owner
+            ]
+            self.owners_then[group] = self.version, owners
+        return owners
+
+    async def ListLocks(self, request: Any, _: Any) -> offset_wire.ListLocksReply:
+        reply = offset_wire.ListLocksReply()
+        for (group, place), held in sorted(self.progress.items()):
+            if group == request.group and held.owner:
+                reply.locks.add(
+                    queue=_ref(place),
+                    owner=held.owner,
+                    epoch=held.epoch,
+                    since_ms=1,
+                    lease_left_ms=int(self.lease_seconds * 1000),
+                    waiting=sorted(self.waits.get((group, place), ())),
+                )
+        return reply
 
     def _members(self, group: str) -> list[offset_wire.Member]:
         return [member for _, member in sorted(self.members.get(group, {}).items())]
