@@ -139,7 +139,10 @@ class ProducerBatch:
             self._starts = (ends - self.lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
-        if outcome.more:
+        if len(outcome.more) == self.count - 1:
+            # Delayed messages: one by one.
+            run, first = (outcome.more[index - 1] if index else outcome), index
+        elif outcome.more:
             run, first = self._run_of(outcome, index)
         return SendResult(
             queue=self.queue,
@@ -173,6 +176,7 @@ class Lane:
         "alarm_at",
         "batch",
         "busy",
+        "delayed",
         "is_hurried",
         "is_ready",
         "not_before",
@@ -182,8 +186,17 @@ class Lane:
         "waiting",
     )
 
-    def __init__(self, accumulator: "Accumulator", topic: str, queue: MessageQueue | None) -> None:
+    def __init__(
+        self,
+        accumulator: "Accumulator",
+        topic: str,
+        queue: MessageQueue | None,
+        *,
+        delayed: bool = False,
+    ) -> None:
         self.accumulator = accumulator
+        self.delayed = delayed
+        """Its messages wait at the broker for their time: they never share a batch with others."""
         self.topic = topic
         self.queue = queue
         self.batch = ProducerBatch(self)
@@ -260,6 +273,9 @@ class Accumulator:
         """Round robin lanes by topic."""
         self.chosen: dict[MessageQueue, Lane] = {}
         """Lanes of chosen queues."""
+        self.delayed_spread: dict[str, Lane] = {}
+        self.delayed_chosen: dict[MessageQueue, Lane] = {}
+        """The same for delayed messages."""
         self.early: dict[str, Lane] = {}
         """By topic: messages whose queue depends on its route, until that is known."""
         self.claimed_bytes = 0
@@ -280,8 +296,26 @@ class Accumulator:
         lane = self.chosen[queue] = Lane(self, queue.topic, queue)
         return lane
 
+    def delayed_lane(self, topic: str, queue: MessageQueue | None) -> Lane:
+        """The lane of delayed messages to a topic's queues in turn, or to one queue."""
+        if queue is None:
+            lane = self.delayed_spread.get(topic)
+            if lane is None:
+                lane = self.delayed_spread[topic] = Lane(self, topic, None, delayed=True)
+            return lane
+        lane = self.delayed_chosen.get(queue)
+        if lane is None:
+            lane = self.delayed_chosen[queue] = Lane(self, topic, queue, delayed=True)
+        return lane
+
     def lanes(self) -> list[Lane]:
-        return [*self.spread.values(), *self.chosen.values(), *self.early.values()]
+        return [
+            *self.spread.values(),
+            *self.chosen.values(),
+            *self.delayed_spread.values(),
+            *self.delayed_chosen.values(),
+            *self.early.values(),
+        ]
 
     def lanes_of(self, topic: str) -> list[Lane]:
         return [lane for lane in self.lanes() if lane.topic == topic]
@@ -329,7 +363,11 @@ class Accumulator:
 
     def forget(self, lane: Lane) -> None:
         """Drop a lane; whoever empties it settles its batches."""
-        if lane.queue is not None:
+        if lane.delayed and lane.queue is not None:
+            del self.delayed_chosen[lane.queue]
+        elif lane.delayed:
+            del self.delayed_spread[lane.topic]
+        elif lane.queue is not None:
             del self.chosen[lane.queue]
         elif self.early.get(lane.topic) is lane:
             del self.early[lane.topic]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.backoff import Backoff
 from rockoon.channels import Channels
+from rockoon.delayed_messages import DelayedMessages
 from rockoon.errors import (
     BrokerUnavailable,
     GroupHasMembers,
@@ -129,6 +130,8 @@ class QueueStory:
     """Where a group stands on one queue, how it came to be there, and what is left."""
 
     queue: MessageQueue
+    member: str
+    """Whose progress, where members have their own; empty for the group's."""
     progress: Progress | None
     """None when the group has never started on the queue."""
     lag: QueueLag | None
@@ -190,6 +193,8 @@ class Admin:
         self._cluster = cluster
         self.messages = StoredMessages(cluster)
         """Messages by key or id."""
+        self.delayed = DelayedMessages(cluster)
+        """Messages that wait for their time."""
 
     @property
     def dead_letters(self) -> "DeadLetters":
@@ -456,11 +461,16 @@ class Admin:
         summary = await self._group(group)
         if topic and topic not in summary.topics:
             await self._cluster.route(topic)
-        stored = {to_queue(each.queue): each for each in await self.progress(group, topic)}
-        lags = {to_queue(each.queue): each for each in (await self.lag(group, topic)).queues}
+        stored = {
+            (to_queue(each.queue), each.member): each for each in await self.progress(group, topic)
+        }
+        lags = {
+            (to_queue(each.queue), each.member): each
+            for each in (await self.lag(group, topic)).queues
+        }
         return [
-            QueueStory(queue, stored.get(queue), lags.get(queue))
-            for queue in sorted(stored.keys() | lags.keys())
+            QueueStory(*reader, stored.get(reader), lags.get(reader))
+            for reader in sorted(stored.keys() | lags.keys())
         ]
 
     async def plan_reset(
@@ -469,6 +479,8 @@ class Admin:
         topic: str,
         target: ResetTarget,
         queues: Iterable[MessageQueue] = (),
+        *,
+        member: str = "",
     ) -> ResetPlan:
         """Work out a reset of progress; nothing changes. The plan is kept for ten minutes.
 
@@ -477,9 +489,14 @@ class Admin:
             topic: on which topic.
             target: where to.
             queues: only these; none means all of the topic.
+            member: only the own progress of this member; empty means everybody's.
         """
         request = PlanResetRequest(
-            group=group, topic=topic, target=target, queues=[to_ref(each) for each in queues]
+            group=group,
+            topic=topic,
+            target=target,
+            queues=[to_ref(each) for each in queues],
+            member=member,
         )
         plan: ResetPlan = await self._offset("PlanReset", request)
         return plan

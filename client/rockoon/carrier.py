@@ -35,7 +35,7 @@ from rockoon.outgoing import BatchEncoder
 from rockoon.producer_settings import ProducerSettings
 from rockoon.routes import TopicRoute
 from rockoon.sequences import SequenceBook
-from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
+from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
@@ -224,6 +224,8 @@ class Carrier:
             record_lengths=lengths.astype("<u4").tobytes(),
             route_revision=self._cluster.routes.topic_revision(queue.topic),
         )
+        if batch.lane.delayed:
+            request.handling = DELAYED
         if sequence is not None:
             request.producer_id = sequence.producer_id
             request.first_sequence = sequence.first

@@ -29,6 +29,7 @@ from rockoon.errors import (
 )
 from rockoon.message import MessageQueue
 from rockoon.selectors import RoundRobin
+from rockoon.sequences import SequenceBook
 from rockoon_proto.v1.broker_pb2 import Appended
 
 
@@ -157,7 +158,11 @@ class Dispatcher:
         batch.last_error = error
         batch.tries += 1
         sequences = self._accumulator.sequences
-        if sequences is not None and sequences.refused(batch, may_be_stored=may_be_stored):
+        if (
+            sequences is not None
+            and batch.sequence is not None
+            and sequences.refused(batch, may_be_stored=may_be_stored)
+        ):
             batch.lane = self._lane_of_queue(batch)
         lane = batch.lane
         lane.put_back(batch)
@@ -250,13 +255,19 @@ class Dispatcher:
     def _assign(self, lane: Lane, queue: MessageQueue) -> Assignment:
         batch = lane.take()
         batch.queue = queue
-        if self._accumulator.sequences is not None:
-            self._accumulator.sequences.assign(batch, queue)
+        sequences = self._sequences_of(lane)
+        if sequences is not None:
+            sequences.assign(batch, queue)
         lane.out += 1
         lane.busy.add(queue)
         self._slots(queue.broker).in_flight += 1
         self.ready(lane)
         return Assignment(batch, queue)
+
+    def _sequences_of(self, lane: Lane) -> SequenceBook | None:
+        """Who numbers a lane's batches: nobody those of delayed messages, which the broker stores
+        elsewhere first."""
+        return None if lane.delayed else self._accumulator.sequences
 
     def _ready_blocked(self) -> bool:
         for slots in self._brokers.values():
@@ -289,7 +300,7 @@ class Dispatcher:
             head is not lane.batch or lane.is_hurried or head.linger_end <= now or head.tries > 0
         )
 
-        sequences = self._accumulator.sequences
+        sequences = self._sequences_of(lane)
 
         def usable(queue: MessageQueue) -> bool:
             slots = self._brokers.get(queue.broker)
@@ -319,7 +330,7 @@ class Dispatcher:
         is_due: bool,
     ) -> None:
         pauses = []
-        sequences = self._accumulator.sequences
+        sequences = self._sequences_of(lane)
         free = {
             queue.broker
             for queue in queues

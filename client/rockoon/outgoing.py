@@ -101,6 +101,12 @@ def encode_extras(
     return _bounded(head, tail)
 
 
+def with_section(extras: Extras | None, section: bytes) -> Extras:
+    """A message's properties with one more, encoded; raises PropertiesTooLarge."""
+    head, tail = extras or (b"", b"")
+    return _bounded(head, tail + section)
+
+
 def _bounded(head: bytes, tail: bytes) -> Extras:
     check_extras((head, tail))
     return head, tail

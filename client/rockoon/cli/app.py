@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli import dead_letters, groups, messages, offsets, topics, transactions
+from rockoon.cli import dead_letters, delayed, groups, messages, offsets, topics, transactions
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
@@ -29,6 +29,7 @@ app.add_typer(groups.app, name="group")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
+app.add_typer(delayed.app, name="delayed")
 app.add_typer(transactions.app, name="transactions")
 
 
@@ -185,16 +186,26 @@ def produce(
         str | None,
         typer.Option(metavar="NAME", help="Lines are JSON; this field is the message's tag."),
     ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|level:N", help="Deliver after 10s, 5m, 2h or a delay level."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver at 2026-01-31T12:00.")
+    ] = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Send every line of a file, or of standard input, as a message."""
     from rockoon.cli.output import print_json
-    from rockoon.cli.produce import LineReader
+    from rockoon.cli.produce import LineReader, parse_delay
     from rockoon.cli.produce import produce as send_lines
 
+    reader = LineReader(key_field, tag_field, parse_delay(delay, at))
+
     async def work(cluster: "Cluster") -> "Tally":
-        reader = LineReader(key_field, tag_field)
         return await send_lines(cluster, topic, file, reader, quiet=as_json)
 
     tally = with_cluster(nameservers, work)

@@ -4,10 +4,14 @@ import json
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
 from rockoon.cli.interrupt import Interrupt
 from rockoon.cli.line_source import read_lines
@@ -79,10 +83,12 @@ class LineReader:
     Args:
         key_field: field of the JSON object on each line; None for no key.
         tag_field: likewise for the tag.
+        delay: when readers get the messages, as `Producer.send` takes it.
     """
 
     key_field: str | None
     tag_field: str | None
+    delay: Mapping[str, Any] = field(default_factory=dict)
 
     def labels(self, line: bytes) -> Labels:
         """The labels of a line.
@@ -99,6 +105,26 @@ class LineReader:
         if not isinstance(record, dict):
             raise CommandError("it is not a JSON object, so it has no fields")
         return Labels(field_text(record, self.key_field), field_text(record, self.tag_field))
+
+
+def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
+    """The options of `Producer.send` for `--delay` and `--at`.
+
+    Raises:
+        typer.BadParameter: both are given, or one is no time.
+    """
+    if delay is not None and at is not None:
+        raise typer.BadParameter("say either --delay or --at")
+    if at is not None:
+        return {"deliver_at": parse_time(at) / 1000}
+    if delay is None:
+        return {}
+    if delay.startswith("level:"):
+        number = delay.removeprefix("level:")
+        if not number.isdecimal() or int(number) == 0:
+            raise typer.BadParameter(f"{delay!r} is no delay level: write level:3")
+        return {"delay_level": int(number)}
+    return {"delay_seconds": parse_duration(delay) / 1000}
 
 
 def field_text(record: dict[str, Any], field: str | None) -> str | None:
@@ -174,7 +200,9 @@ async def send_some(
             continue
         try:
             labels = reader.labels(line)
-            receipt = producer.send(topic, line, key=labels.key, keys=labels.key, tags=labels.tags)
+            receipt = producer.send(
+                topic, line, key=labels.key, keys=labels.key, tags=labels.tags, **reader.delay
+            )
         except (CommandError, RockoonError) as error:
             raise CommandError(f"line {tally.line_number}: {error}") from None
         tally.waiting.append(receipt)
