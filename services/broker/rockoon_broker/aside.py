@@ -19,6 +19,7 @@ from rockoon_broker.settling.settlement import Captured, Settlement
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.half_queue import rocketmq_progress
 from rockoon_broker.transactions.transactions import CheckQueue, Transactions
 from rockoon_proto.errors import RockoonError
 
@@ -58,6 +59,7 @@ class MessagesAside:
         knows: Callable[[str, int], bool],
     ) -> None:
         self._clock = clock
+        self._config = config
         self.settlement = Settlement(store, config, disk)
         self._delay_offsets = DelayOffsetFile(config, clock.now_ms)
         self.delays = Delays(
@@ -85,12 +87,12 @@ class MessagesAside:
         """Find out what waits; may read the whole log, so call it in a thread at the start.
 
         Raises:
-            StoreLayoutError: a file that says what RocketMQ has delivered cannot be read.
+            StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
             OSError: the disk.
         """
-        loaded = self.settlement.load(self._delay_offsets.read())
+        self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
         self.delays.resume()
-        self.transactions.take_over(has_no_snapshot=bool(loaded.rebuilt_because))
+        self.transactions.take_over()
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""

@@ -12,6 +12,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from rockoon_broker.transactions.half_messages import GIVEN_UP_TOPIC, OP_TOPIC
+from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_COMMIT, Record
+
 REMEMBERED_MAX = 65_536
 # A restart meets only the calls that were open when it came.
 SNAPSHOT_MAX = 4096
@@ -46,6 +49,24 @@ class Outcome:
     position: int = -1
     """Physical offset of the record that ended it, where it is known."""
     store_timestamp_ms: int = -1
+
+
+def outcome_of(record: Record) -> Outcome | None:
+    """How the half message that a stored record names as its source has ended.
+
+    None if the record was made out of something else.
+    """
+    ending: Ending | None = None
+    if record.sys_flag & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT:
+        ending = Ending.COMMITTED
+    elif record.topic == OP_TOPIC.encode():
+        ending = Ending.ROLLED_BACK
+    elif record.topic == GIVEN_UP_TOPIC.encode():
+        ending = Ending.GIVEN_UP
+    if ending is None:
+        return None
+    offset = record.queue_offset if ending is Ending.COMMITTED else -1
+    return Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
 
 
 class Outcomes:

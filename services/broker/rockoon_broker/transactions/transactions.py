@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from rockoon_broker.appends import Appends, Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.settling.settlement import Settlement
-from rockoon_broker.store.errors import StoreError, UnknownOffset
+from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.log_reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules, WaitingHalf
 from rockoon_broker.transactions.checkers import Checker, Checkers
 from rockoon_broker.transactions.half_messages import (
-    GIVEN_UP_QUEUE_ID,
     GIVEN_UP_TOPIC,
     HALF_QUEUE_ID,
     HALF_TOPIC,
@@ -37,17 +36,16 @@ from rockoon_broker.transactions.half_messages import (
     facts_of,
     given_up_record,
     half_record,
-    op_offsets,
     op_record,
     rollback_record,
 )
+from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
-from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes
+from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
 from rockoon_format.columns import decode_columns
 from rockoon_format.record import (
     Record,
     RecordError,
-    decode_record,
     encode_host,
     encode_record,
 )
@@ -62,7 +60,6 @@ from rockoon_proto.errors import (
 
 log = logging.getLogger(__name__)
 
-HALF_QUEUE = (HALF_TOPIC, HALF_QUEUE_ID)
 TICK_SECONDS = 0.1
 # Work of one turn, so that a pile of half messages keeps nobody else waiting.
 CHECKS_PER_TURN_MAX = 256
@@ -145,7 +142,7 @@ class Transactions:
     ) -> None:
         self._store = store
         self._appends = appends
-        self._settlement = settlement
+        self._halves = HalfQueue(store, settlement)
         self._clock = clock
         self._pending_max = pending_max
         self._check_queue = check_queue
@@ -160,7 +157,6 @@ class Transactions:
         # Ends that no sync covers yet, by their half messages' positions.
         self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
         self.counts = TransactionCounts()
-        settlement.add_queue(*HALF_QUEUE)
         settlement.add_note(_CHECKS_NOTE, self._write_checks, self._read_checks)
         settlement.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
         settlement.add_named(self._note_ended)
@@ -171,33 +167,24 @@ class Transactions:
 
     # Starting.
 
-    def take_over(self, *, has_no_snapshot: bool) -> None:
+    def take_over(self) -> None:
         """Let the half messages that an earlier process left wait for their end.
 
         Reads each of them; may be called in another thread while nobody else uses the store.
 
-        Args:
-            has_no_snapshot: what is settled was worked out of the log alone. Then the op records
-                are heeded too: in a store that RocketMQ has left, they alone say what has ended.
-
         Raises:
             OSError: the disk.
         """
-        queue = self._settlement.queue(*HALF_QUEUE)
-        if has_no_snapshot and len(queue):
-            ended = np.array(sorted(self._told_ended()), np.int64)
-            pending = queue.pending()
-            queue.settle(pending.positions[np.isin(pending.offsets, ended)])
+        self._halves.heed_ops()
         now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
-        pending = queue.pending()
-        for offset, position in zip(
-            pending.offsets.tolist(), pending.positions.tolist(), strict=True
-        ):
+        pending = self._halves.pending()
+        places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
+        for position, offset in places:
             try:
-                record, facts = self._read_half(position)
-            except (UnknownOffset, NotAHalfMessage) as failure:
+                record, facts = self._halves.read(position)
+            except HalfMessageGone as failure:
                 log.error("the half message at offset %d cannot be read: %s", position, failure)  # noqa: TRY400
-                queue.settle([position])
+                self._halves.settle(position)
                 self.counts.lost += 1
                 continue
             self._wait_for(
@@ -211,19 +198,6 @@ class Transactions:
         self._checks_kept = {}
         if len(self._book):
             log.info("%d half messages wait for their transactions' end", len(self._book))
-
-    def _told_ended(self) -> set[int]:
-        """Queue offsets of half messages that op records name."""
-        ended: set[int] = set()
-        offset = self._store.min_offset(OP_TOPIC, HALF_QUEUE_ID)
-        end = self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID)
-        while offset < end:
-            found = self._store.get(OP_TOPIC, HALF_QUEUE_ID, offset)
-            if found.frames:
-                for body in decode_columns(found.frames, found.lengths).bodies:
-                    ended.update(op_offsets(body))
-            offset = max(found.next_offset, offset + 1)
-        return ended
 
     # Half messages.
 
@@ -242,7 +216,7 @@ class Transactions:
         """
         if len(self._book) >= self._pending_max:
             raise Busy(reason=f"{len(self._book)} half messages wait for their end")
-        halves = self._halves(topic, queue_id, frames, lengths)
+        halves = halves_of(topic, queue_id, frames, lengths)
         encoded = [self._encoded(half, index) for index, (half, _) in enumerate(halves)]
         placed = await self._append(HALF_TOPIC, HALF_QUEUE_ID, encoded, check)
         now = self._clock.monotonic_seconds()
@@ -252,32 +226,6 @@ class Transactions:
             self._wait_for(position, offset, facts, age_seconds=0, checks=0, now=now)
             position += len(encoded[index])
         return placed
-
-    def _halves(
-        self, topic: str, queue_id: int, frames: bytes, lengths: bytes
-    ) -> list[tuple[Record, HalfFacts]]:
-        try:
-            columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
-        except (RecordError, ValueError) as failure:
-            raise MalformedBatch(index=0, reason=str(failure)) from failure
-        if not len(columns):
-            raise MalformedBatch(index=0, reason="the batch has no records")
-        if len(columns.wrong_bodies):
-            index = int(columns.wrong_bodies[0])
-            raise MalformedBatch(index=index, reason="the body does not have its CRC")
-        halves = []
-        for index in range(len(columns)):
-            record = columns.record(index)
-            if (record.topic, record.queue_id) != (topic.encode(), queue_id):
-                raise MalformedBatch(index=index, reason="of another topic or queue")
-            if record.prepared_transaction_offset:
-                raise MalformedBatch(index=index, reason="it names another record")
-            try:
-                half = half_record(record)
-                halves.append((half, facts_of(half)))
-            except NotAHalfMessage as failure:
-                raise MalformedBatch(index=index, reason=str(failure)) from failure
-        return halves
 
     def _encoded(self, record: Record, index: int) -> bytes:
         try:
@@ -355,8 +303,8 @@ class Transactions:
 
     async def _place_end(self, half: WaitingHalf, ending: Ending) -> Placed:
         try:
-            record, facts = self._read_half(half.position)
-        except (UnknownOffset, NotAHalfMessage) as failure:
+            record, facts = self._halves.read(half.position)
+        except HalfMessageGone as failure:
             raise _not_found(half.position, half.group) from failure
         if ending is Ending.COMMITTED:
             made = committed_record(record, facts)
@@ -379,8 +327,7 @@ class Transactions:
         """Note an end that was appended just now."""
         position = half.position
         self._book.remove(position)
-        self._take_in()
-        self._settlement.queue(*HALF_QUEUE).settle([position])
+        self._halves.settle(position)
         appended = placed.appended
         outcome = Outcome(
             ending,
@@ -400,8 +347,8 @@ class Transactions:
     ) -> Outcome:
         """Answer for a half message that does not wait."""
         try:
-            record, facts = self._read_half(position)
-        except (UnknownOffset, NotAHalfMessage) as failure:
+            record, facts = self._halves.read(position)
+        except HalfMessageGone as failure:
             raise _not_found(position, group) from failure
         if (record.queue_offset, facts.group) != (queue_offset, group):
             raise _not_found(position, group)
@@ -453,8 +400,8 @@ class Transactions:
         if half is None:
             return None
         try:
-            record, facts = self._read_half(position)
-        except (UnknownOffset, NotAHalfMessage):
+            record, facts = self._halves.read(position)
+        except HalfMessageGone:
             # Retention has just taken it; the next turn counts it.
             return None
         return CheckWish(half, encode_record(committed_record(record, facts)))
@@ -475,7 +422,7 @@ class Transactions:
 
     async def _turn(self) -> None:
         now = self._clock.monotonic_seconds()
-        self._take_in()
+        self._halves.take_in()
         self._count_lost()
         for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
             await self._give_up(half)
@@ -489,7 +436,7 @@ class Transactions:
         await self._write_ops(now)
 
     def _ask(self, half: WaitingHalf, now: float) -> None:
-        if half.position >= self._store.visible_end:
+        if not self._halves.is_visible(half.position):
             # Not durable yet: its sender has not been answered either.
             self._book.put_off(half, now + PAUSE_SECONDS)
         elif not self._checkers.has(half.group):
@@ -546,17 +493,13 @@ class Transactions:
             if len(found) == count_max:
                 break
             try:
-                record, facts = self._read_half(half.position)
-            except (UnknownOffset, NotAHalfMessage):
+                record, facts = self._halves.read(half.position)
+            except HalfMessageGone:
                 continue
             found.append(Listed(half, facts, record.store_timestamp_ms))
         return found
 
     # Inside.
-
-    def _read_half(self, position: int) -> tuple[Record, HalfFacts]:
-        record = decode_record(self._store.read_at(position), check_crc=False)
-        return record, facts_of(record)
 
     async def _append(
         self, topic: str, queue_id: int, frames: list[bytes], check: Callable[[], None]
@@ -566,15 +509,8 @@ class Transactions:
             topic, queue_id, b"".join(frames), lengths, check, made_here=True
         )
 
-    def _take_in(self) -> None:
-        """What is settled must have been taken in before, or it would wait for ever."""
-        queue = self._settlement.queue(*HALF_QUEUE)
-        while (found := self._settlement.new_entries(HALF_QUEUE)) is not None:
-            queue.take_in(*found)
-
     def _count_lost(self) -> None:
-        gone = self._settlement.queue(*HALF_QUEUE).take_gone(self._store.log_min_offset)
-        for position in gone.positions.tolist():
+        for position in self._halves.take_gone():
             if self._book.remove(position) is None:
                 continue
             self.counts.lost += 1
@@ -608,19 +544,41 @@ class Transactions:
         """A start reads how half messages have ended since the snapshot."""
         columns = decode_columns(chunk.frames, chunk.lengths)
         for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
-            record = columns.record(index)
-            topic = record.topic.decode(errors="replace")
-            if topic == OP_TOPIC:
-                ending, offset = Ending.ROLLED_BACK, -1
-            elif topic == GIVEN_UP_TOPIC and record.queue_id == GIVEN_UP_QUEUE_ID:
-                ending, offset = Ending.GIVEN_UP, -1
-            elif record.prepared_transaction_offset >= 0:
-                ending, offset = Ending.COMMITTED, record.queue_offset
-            else:
-                continue
-            self._outcomes.note(
-                source, Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
-            )
+            outcome = outcome_of(columns.record(index))
+            if outcome is not None:
+                self._outcomes.note(source, outcome)
+
+
+def halves_of(
+    topic: str, queue_id: int, frames: bytes, lengths: bytes
+) -> list[tuple[Record, HalfFacts]]:
+    """What a producer's batch is stored as, and what each record says of itself.
+
+    Raises:
+        MalformedBatch: the batch is none, or a record cannot be a half message.
+    """
+    try:
+        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    except (RecordError, ValueError) as failure:
+        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    if not len(columns):
+        raise MalformedBatch(index=0, reason="the batch has no records")
+    if len(columns.wrong_bodies):
+        index = int(columns.wrong_bodies[0])
+        raise MalformedBatch(index=index, reason="the body does not have its CRC")
+    halves = []
+    for index in range(len(columns)):
+        record = columns.record(index)
+        if (record.topic, record.queue_id) != (topic.encode(), queue_id):
+            raise MalformedBatch(index=index, reason="of another topic or queue")
+        if record.prepared_transaction_offset:
+            raise MalformedBatch(index=index, reason="it names another record")
+        try:
+            half = half_record(record)
+            halves.append((half, facts_of(half)))
+        except NotAHalfMessage as failure:
+            raise MalformedBatch(index=index, reason=str(failure)) from failure
+    return halves
 
 
 def _not_found(position: int, group: str) -> TransactionNotFound:

@@ -1,0 +1,142 @@
+"""The half messages as the store holds them: read by their place, taken in, settled.
+
+A store may come from RocketMQ, or have been with it since. What that has ended is not always named
+by a record's source: its op records say it, and `consumerOffset.json` says below which queue offset
+they need not be read.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rockoon_broker.settling.settled_queue import Pending
+from rockoon_broker.settling.settlement import Settlement
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.errors import StoreLayoutError, UnknownOffset
+from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.half_messages import (
+    HALF_QUEUE_ID,
+    HALF_TOPIC,
+    OP_TOPIC,
+    HalfFacts,
+    NotAHalfMessage,
+    facts_of,
+    op_offsets,
+)
+from rockoon_format.columns import decode_columns
+from rockoon_format.config_json import ConfigError, GroupTopic, read_consumer_offsets
+from rockoon_format.names import TRANSACTION_GROUP
+from rockoon_format.record import Record, decode_record
+
+HALF_QUEUE = (HALF_TOPIC, HALF_QUEUE_ID)
+CONSUMER_OFFSETS_FILE = "consumerOffset.json"
+_OPS_NOTE = "transactions/ops"
+
+
+class HalfMessageGone(ValueError):
+    """No half message can be read at a physical offset."""
+
+
+class HalfQueue:
+    """The queue of half messages. Used by whoever owns the store.
+
+    Args:
+        store: open.
+        settlement: what is settled, not loaded yet; the queue is added to it here.
+    """
+
+    def __init__(self, store: Store, settlement: Settlement) -> None:
+        self._store = store
+        self._settlement = settlement
+        # Op records below this queue offset were heeded before.
+        self._ops_heeded = 0
+        settlement.add_queue(*HALF_QUEUE)
+        settlement.add_note(_OPS_NOTE, self._write_ops_heeded, self._read_ops_heeded)
+
+    def read(self, position: int) -> tuple[Record, HalfFacts]:
+        """A half message and what it says of itself.
+
+        Args:
+            position: physical offset of its record.
+
+        Raises:
+            HalfMessageGone: none is there, or not any more.
+            OSError: the disk.
+        """
+        try:
+            record = decode_record(self._store.read_at(position), check_crc=False)
+            return record, facts_of(record)
+        except (UnknownOffset, NotAHalfMessage) as failure:
+            raise HalfMessageGone(str(failure)) from failure
+
+    def is_visible(self, position: int) -> bool:
+        """Whether a half message is as durable as was promised; it cannot be read before."""
+        return position < self._store.visible_end
+
+    def pending(self) -> Pending:
+        """The half messages that wait."""
+        return self._settlement.queue(*HALF_QUEUE).pending()
+
+    def settle(self, position: int) -> None:
+        """A half message has ended, by a record that is in the log."""
+        # One that was not taken in before would be taken for a waiting one afterwards.
+        self.take_in()
+        self._settlement.queue(*HALF_QUEUE).settle([position])
+
+    def take_in(self) -> None:
+        """Take note of new half messages."""
+        queue = self._settlement.queue(*HALF_QUEUE)
+        while (found := self._settlement.new_entries(HALF_QUEUE)) is not None:
+            queue.take_in(*found)
+
+    def take_gone(self) -> list[int]:
+        """Settle the half messages that retention has deleted; returns their physical offsets."""
+        queue = self._settlement.queue(*HALF_QUEUE)
+        gone: list[int] = queue.take_gone(self._store.log_min_offset).positions.tolist()
+        return gone
+
+    def heed_ops(self) -> None:
+        """At a start: settle what op records say has ended, as RocketMQ may have written them."""
+        queue = self._settlement.queue(*HALF_QUEUE)
+        if len(queue):
+            pending = queue.pending()
+            ended = np.fromiter(self._told_ended(), np.int64)
+            queue.settle(pending.positions[np.isin(pending.offsets, ended)])
+
+    def _told_ended(self) -> Iterator[int]:
+        """Queue offsets of half messages that new op records name."""
+        end = self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID)
+        offset = max(self._ops_heeded, self._store.min_offset(OP_TOPIC, HALF_QUEUE_ID))
+        while offset < end:
+            found = self._store.get(OP_TOPIC, HALF_QUEUE_ID, offset)
+            if found.frames:
+                for body in decode_columns(found.frames, found.lengths).bodies:
+                    yield from op_offsets(body)
+            offset = max(found.next_offset, offset + 1)
+
+    def _write_ops_heeded(self) -> bytes:
+        return self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID).to_bytes(8, "little")
+
+    def _read_ops_heeded(self, raw: bytes) -> None:
+        self._ops_heeded = int.from_bytes(raw, "little")
+
+
+def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
+    """Queue offset below which RocketMQ has seen to every half message; none without its file.
+
+    Args:
+        config: the store's config directory.
+
+    Raises:
+        StoreLayoutError: the file cannot be read. Going on could commit again what was committed.
+    """
+    path = config / CONSUMER_OFFSETS_FILE
+    if not path.exists():
+        return {}
+    try:
+        found = read_consumer_offsets(path.read_bytes())
+    except ConfigError as failure:
+        raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
+    progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})
+    return {HALF_QUEUE: progress[HALF_QUEUE_ID]} if HALF_QUEUE_ID in progress else {}

@@ -1,0 +1,169 @@
+"""What a start finds of transactions: RocketMQ's, those that nobody answers for, and lost ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.half_messages import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    committed_record,
+    facts_of,
+    half_record,
+    op_record,
+)
+from rockoon_format.config_json import ConsumerOffsets, GroupTopic, write_consumer_offsets
+from rockoon_format.properties import encode
+from rockoon_format.record import Record, decode_record, encode_record
+from rockoon_proto import errors
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import BORN_HOST, NOW_MS, SMALL, batch, running_broker
+from support.broker_routes import BrokerRoutes
+from support.half_messages import GROUP, begin, end, stored
+
+HALVES = 6
+
+
+class FillingDisk(Disk):
+    """A disk as full as the test says."""
+
+    used_percent = 5
+
+    def usage(self, path: Path) -> DiskUsage:  # noqa: ARG002 - one disk
+        return DiskUsage(self.used_percent, 100 - self.used_percent)
+
+
+def append(store: Store, record: Record) -> int:
+    """Store a record as RocketMQ would have; returns where."""
+    frame = encode_record(record)
+    placed = store.append(
+        record.topic.decode(), record.queue_id, frame, [len(frame)], NOW_MS, made_here=True
+    )
+    return placed.first_physical_offset
+
+
+def left_by_rocketmq(root: Path) -> None:
+    """Half messages 0 to 5: 0 seen to, 1 committed and told, 2 rolled back and told, 3 committed
+    and not told any more, 4 and 5 waiting."""
+    settings = StoreSettings(
+        root=root,
+        store_host=("127.0.0.1", 10911),
+        commit_log_file_bytes=SMALL["commit_log_file_bytes"],
+        consume_queue_file_entries=SMALL["consume_queue_file_entries"],
+    )
+    with Store.open(settings) as store:
+        positions = []
+        for number in range(HALVES):
+            sent = Record(
+                topic=b"orders",
+                body=b"%d" % number,
+                properties=encode({"UNIQ_KEY": f"ID{number}", "PGROUP": GROUP}),
+                born_host=BORN_HOST,
+            )
+            positions.append(append(store, half_record(sent)))
+        while store.durable_end < store.appended_end:
+            pass
+        store.confirm(store.appended_end)
+        for number in (1, 3):
+            half = decode_record(store.read_at(positions[number]))
+            append(store, committed_record(half, facts_of(half)))
+        append(store, op_record([1, 2], BORN_HOST, NOW_MS))
+    progress = ConsumerOffsets({GroupTopic("CID_RMQ_SYS_TRANS", HALF_TOPIC): {0: 1}})
+    (root / "config").mkdir()
+    (root / "config" / "consumerOffset.json").write_bytes(write_consumer_offsets(progress))
+
+
+async def test_a_store_of_rocketmq_goes_on_where_its_transactions_are(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    left_by_rocketmq(tmp_path)
+    # They are years old by now.
+    async with running_broker(tmp_path, [nameserver.address], reserved_hours=1e7) as broker:
+        listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions
+        assert [each.transaction_id for each in listed] == ["ID4", "ID5"]
+        place = pb.Appended(
+            first_queue_offset=listed[0].queue_offset,
+            first_physical_offset=listed[0].physical_offset,
+        )
+        await end(broker, place, pb.COMMIT)
+        assert await broker.bodies("orders") == [b"1", b"3", b"4"]
+
+
+async def test_what_rocketmq_ends_in_between_is_heeded_although_there_is_a_snapshot(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for number in range(3):
+            await begin(broker, b"%d" % number, first_id=number)
+    settings = StoreSettings(
+        root=tmp_path,
+        store_host=("127.0.0.1", 10911),
+        commit_log_file_bytes=SMALL["commit_log_file_bytes"],
+        consume_queue_file_entries=SMALL["consume_queue_file_entries"],
+    )
+    with Store.open(settings) as store:
+        append(store, op_record([1], BORN_HOST, NOW_MS))
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions
+        assert [each.transaction_id for each in listed] == ["ID0", "ID2"]
+
+
+async def test_a_progress_file_that_cannot_be_read_keeps_the_broker_from_guessing(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    left_by_rocketmq(tmp_path)
+    (tmp_path / "config" / "consumerOffset.json").write_text("{")
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with running_broker(tmp_path, [nameserver.address]):
+            pass
+    assert "consumerOffset.json" in repr(raised.value.exceptions)
+
+
+async def test_a_half_message_that_grows_too_old_is_given_up_although_nobody_can_be_asked(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    soon: dict[str, Any] = {
+        "transaction_timeout_ms": 1,
+        "transaction_check_interval_ms": 1,
+        "reserved_hours": 0.0,
+    }
+    async with running_broker(tmp_path, [nameserver.address], **soon) as broker:
+        place = await begin(broker, b"forgotten")
+        described = await broker.until(lambda each: each.transactions_given_up == 1)
+        assert (described.transactions_pending, described.transaction_checks_sent) == (0, 0)
+        with pytest.raises(errors.TransactionEnded, match="given up"):
+            await end(broker, place, pb.COMMIT)
+    (moved,) = stored(tmp_path, "TRANS_CHECK_MAX_TIME_TOPIC")
+    assert moved.body == b"forgotten"
+    # Told to RocketMQ's readers as well.
+    assert [op.body for op in stored(tmp_path, OP_TOPIC)] == [b"0,"]
+
+
+async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    tight: dict[str, Any] = {
+        "commit_log_file_bytes": 64 << 10,
+        "disk_used_percent_max": 10,
+        "disk_forced_percent": 30,
+        "disk_full_percent": 100,
+        "disk_check_delay_ms": 0,
+        "disk_check_interval_ms": 50,
+    }
+    disk = FillingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk, **tight) as broker:
+        place = await begin(broker, b"lost")
+        kept = batch("orders", 0, bytes(40 << 10))
+        for _ in range(4):
+            await broker.call("Append", kept)
+        assert (await broker.describe()).transactions_pending == 1
+        disk.used_percent = 90
+        described = await broker.until(lambda each: each.transactions_lost == 1)
+        assert described.transactions_pending == 0
+        with pytest.raises(errors.TransactionNotFound):
+            await end(broker, place, pb.COMMIT)
