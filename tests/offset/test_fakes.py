@@ -103,6 +103,34 @@ async def test_births_and_subscriptions_are_ordered_by_revision(nameserver: Any)
     assert grown.modified_revision > topic.modified_revision
 
 
+async def test_a_groups_own_topics_are_made_when_asked_for_and_go_with_it(nameserver: Any) -> None:
+    def wanted(kind: ns.GroupTopic, broker: str = "") -> ns.ProvideGroupTopicRequest:
+        return ns.ProvideGroupTopicRequest(group="billing", topic=kind, broker=broker)
+
+    assert await refused(nameserver.ProvideGroupTopic(wanted(ns.GROUP_RETRY))) == (
+        Error.GROUP_NOT_FOUND
+    )
+    config = ns.GroupConfig(name="billing", retry_queues=2)
+    await nameserver.CreateGroup(ns.CreateGroupRequest(config=config))
+    first = await nameserver.ProvideGroupTopic(wanted(ns.GROUP_RETRY))
+    assert first.created
+    assert first.topic.config == ns.TopicConfig(name="%RETRY%billing", permissions=6)
+    assert [(block.broker, block.queues) for block in first.topic.blocks] == [("broker-a", 2)]
+    again = await nameserver.ProvideGroupTopic(wanted(ns.GROUP_RETRY))
+    assert (again.created, again.topic) == (False, first.topic)
+    late = await nameserver.ProvideGroupTopic(wanted(ns.GROUP_RETRY, "broker-z"))
+    assert [(block.broker, block.queues) for block in late.topic.blocks] == [
+        ("broker-a", 2),
+        ("broker-z", 2),
+    ]
+    dead = await nameserver.ProvideGroupTopic(wanted(ns.GROUP_DEAD_LETTERS, "broker-z"))
+    assert [(block.broker, block.queues) for block in dead.topic.blocks] == [("broker-z", 1)]
+    deleted = await nameserver.DeleteGroup(ns.DeleteGroupRequest(name="billing"))
+    updates = await told(watch(nameserver, after=dead.revision), deleted.revision)
+    gone = sorted(name for update in updates for name in update.removed_topics)
+    assert gone == ["%DLQ%billing", "%RETRY%billing"]
+
+
 async def test_a_watch_begins_with_a_snapshot_and_goes_on_from_a_revision(nameserver: Any) -> None:
     await nameserver.CreateTopic(placed("orders"))
     subscribe = ns.SubscribeRequest(group="billing", topic="orders", create_group=True)
