@@ -57,9 +57,19 @@ RetryQueues = Annotated[
         help="Retry queues on each broker (default: 1); 0: what fails is a dead letter at once.",
     ),
 ]
+BroadcastProgressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--broadcast-progress",
+        metavar="local|server",
+        help="Where members that read everything keep their progress: on their machines "
+        "(default), or in the offset service, under each member's name.",
+    ),
+]
 
 RETRY_ATTEMPTS_DEFAULT = 16
 RULES = {"exact": "EXACT", "classic": "CLASSIC"}
+BROADCAST_PROGRESS = {"local": "BROADCAST_LOCAL", "server": "BROADCAST_SERVER"}
 
 
 @app.command()
@@ -69,6 +79,7 @@ def create(
     new_queue_rule: NewQueueRule = None,
     retry_attempts_max: RetryAttempts = None,
     retry_queues: RetryQueues = None,
+    broadcast_progress: BroadcastProgressOption = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
     ] = False,
@@ -76,7 +87,9 @@ def create(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Create a consumer group. One that does not exist is also created by its first consumer."""
-    config = group_config(name, start, new_queue_rule, retry_attempts_max, retry_queues)
+    config = group_config(
+        name, start, new_queue_rule, retry_attempts_max, retry_queues, broadcast_progress
+    )
 
     async def work(cluster: "Cluster") -> "Group":
         return await cluster.admin.create_group(config, if_absent=if_absent)
@@ -95,11 +108,14 @@ def update(
     new_queue_rule: NewQueueRule = None,
     retry_attempts_max: RetryAttempts = None,
     retry_queues: RetryQueues = None,
+    broadcast_progress: BroadcastProgressOption = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Change what is said of a group; the rest stays as it is."""
-    changes = group_config(name, start, new_queue_rule, retry_attempts_max, retry_queues)
+    changes = group_config(
+        name, start, new_queue_rule, retry_attempts_max, retry_queues, broadcast_progress
+    )
     if len(changes.ListFields()) == 1:
         raise typer.BadParameter("say what to change")
 
@@ -180,9 +196,13 @@ def describe(
             | lag_json(said.lag)
         )
         return
+    from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
+
     config = said.group.config
     print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
     print(retries_text(config))
+    if config.broadcast_progress == BROADCAST_SERVER:
+        print("progress of members that read everything is kept by the offset service")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
     print_table(
         ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
@@ -220,8 +240,15 @@ def group_config(
     new_queue_rule: str | None,
     retry_attempts_max: int | None = None,
     retry_queues: int | None = None,
+    broadcast_progress: str | None = None,
 ) -> "GroupConfig":
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+
+    if broadcast_progress is not None and broadcast_progress not in BROADCAST_PROGRESS:
+        raise typer.BadParameter(
+            f"{broadcast_progress!r} is neither local nor server",
+            param_hint="--broadcast-progress",
+        )
 
     if new_queue_rule is not None and new_queue_rule not in RULES:
         raise typer.BadParameter(
@@ -233,6 +260,9 @@ def group_config(
         new_queue_rule=RULES[new_queue_rule] if new_queue_rule is not None else None,
         retry_attempts_max=retry_attempts_max,
         retry_queues=retry_queues,
+        broadcast_progress=(
+            BROADCAST_PROGRESS[broadcast_progress] if broadcast_progress is not None else None
+        ),
     )
 
 
@@ -308,7 +338,7 @@ def rule_name(config: "GroupConfig") -> str:
 
 
 def config_json(group: "Group") -> dict[str, Any]:
-    from rockoon_proto.v1.nameserver_pb2 import ConsumeFrom
+    from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, ConsumeFrom
 
     config = group.config
     policy = config.start_policy
@@ -323,6 +353,9 @@ def config_json(group: "Group") -> dict[str, Any]:
         },
         "new_queue_rule": rule_name(config),
         "consume_disabled": config.consume_disabled,
+        "broadcast_progress": (
+            "server" if config.broadcast_progress == BROADCAST_SERVER else "local"
+        ),
         "retry_attempts_max": attempts_of(config),
         "retry_queues": config.retry_queues if config.HasField("retry_queues") else 1,
         "attributes": dict(config.attributes),

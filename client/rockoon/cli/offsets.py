@@ -122,6 +122,10 @@ def reset(
         list[str] | None,
         typer.Option(metavar="BROKER:ID", help="Only this queue. Repeatable."),
     ] = None,
+    member: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Only this member's own progress (default: all)."),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
     operator: Operator = "",
     yes: Yes = False,
@@ -144,7 +148,7 @@ def reset(
         from rockoon.message import MessageQueue
 
         queues = [MessageQueue.parse(f"{topic}@{each}") for each in queue or ()]
-        plan = await cluster.admin.plan_reset(group, topic, target, queues)
+        plan = await cluster.admin.plan_reset(group, topic, target, queues, member=member)
         if not as_json:
             show_plan(plan)
         if dry_run or not plan.steps:
@@ -291,6 +295,7 @@ def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
         remark = "moved to the queue's nearest end" if step.clamped else ""
         ends = f"{step.min_offset}..{step.max_offset}"
         messages = f"{step.messages:+d}" if before is not None else None
+        remark = f"{step.member} {remark}".strip()
         return (ref.topic, ref.broker, ref.queue_id, before, step.to_offset, messages, ends, remark)
 
     print_table(
@@ -326,4 +331,5 @@ def step_json(step: "ResetStep") -> dict[str, Any]:
         "max_offset": step.max_offset,
         "messages": step.messages,
         "clamped": step.clamped,
+        "member": step.member or None,
     }

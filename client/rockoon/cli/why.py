@@ -26,7 +26,8 @@ def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
     for number, story in enumerate(stories):
         if number:
             print()
-        typer.secho(str(story.queue), bold=True)
+        whose = f" for member {story.member}" if story.member else ""
+        typer.secho(f"{story.queue}{whose}", bold=True)
         for heading, sentence in told(story):
             print_wrapped(f"  {heading:<8}", sentence)
 
@@ -89,6 +90,7 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
         "topic": queue.topic,
         "broker": queue.broker,
         "queue_id": queue.queue_id,
+        "member": story.member or None,
         "progress": None,
         "lag": queue_lag_json(story.lag) if story.lag is not None else None,
     }
