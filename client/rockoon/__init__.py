@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rockoon.pull_consumer import PullConsumer
     from rockoon.push_consumer import PushConsumer
     from rockoon.receipt import Receipt, SendResults
+    from rockoon.redelivery import LocalRedelivery
+    from rockoon.retry import RetryPolicy
     from rockoon.routes import TopicRoute
     from rockoon.start import ConsumeFrom
     from rockoon.subscription import Sql
@@ -31,12 +33,14 @@ __all__ = [
     "Cluster",
     "ConsumeFrom",
     "ConsumeResult",
+    "LocalRedelivery",
     "Message",
     "MessageQueue",
     "PullConsumer",
     "PushConsumer",
     "Receipt",
     "Resolution",
+    "RetryPolicy",
     "RockoonError",
     "SendResult",
     "SendResults",
@@ -54,12 +58,14 @@ _HOMES = {
     "Cluster": "rockoon.connection",
     "ConsumeFrom": "rockoon.start",
     "ConsumeResult": "rockoon.consume_result",
+    "LocalRedelivery": "rockoon.redelivery",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
     "PullConsumer": "rockoon.pull_consumer",
     "PushConsumer": "rockoon.push_consumer",
     "Receipt": "rockoon.receipt",
     "Resolution": "rockoon.transaction",
+    "RetryPolicy": "rockoon.retry",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
     "SendResults": "rockoon.receipt",

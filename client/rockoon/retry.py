@@ -139,6 +139,8 @@ class RetryTopic:
                 group=self._group,
                 messages=[self._failed(each, failure, with_records) for each in part],
                 attempts_max=self._policy.attempts_max,
+                # A broker that has not heard of the group yet catches up first.
+                route_revision=self._cluster.routes.revision,
             )
             try:
                 reply: SendBackReply = await self._cluster.call(
