@@ -83,7 +83,7 @@ async def test_a_store_of_rocketmq_goes_on_where_its_transactions_are(
 ) -> None:
     left_by_rocketmq(tmp_path)
     # They are years old by now.
-    async with running_broker(tmp_path, [nameserver.address], reserved_hours=1e7) as broker:
+    async with running_broker(tmp_path, [nameserver.address], reserved_hours=876_000) as broker:
         listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions
         assert [each.transaction_id for each in listed] == ["ID4", "ID5"]
         place = pb.Appended(
