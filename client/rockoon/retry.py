@@ -14,12 +14,12 @@ Source: ConsumeMessageConcurrentlyService#sendMessageBack; RocketMQ falls back t
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rockoon.connection import Cluster
 from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, from_wire
-from rockoon.message import Message
+from rockoon.message import Message, MessageQueue
 from rockoon.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.broker_pb2 import FailedMessage, SendBackReply, SendBackRequest, SentBack
@@ -35,6 +35,7 @@ MESSAGES_PER_CALL_MAX = 1024
 BYTES_PER_CALL_MAX = 8 << 20
 REASON_CHARACTERS_MAX = 512
 BROADCASTING_ATTEMPTS_MAX = 16
+SAFE_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,15 @@ class RetryTopic:
         self._group = group
         self._policy = policy
         self._statistics = statistics
+        # Messages of batches of which others were not taken: sent back, and delivered again here
+        # with the others. They must not be sent back with every further failure of those.
+        self._safe: dict[tuple[MessageQueue, int], None] = {}
 
     async def failed(self, failure: Failure) -> float | None:
         """See `Redelivery`; cancelling it can bring messages twice."""
         home = failure.messages[0].queue.broker
-        left = await self._send(home, list(failure.messages), failure, with_records=False)
+        unsafe = [each for each in failure.messages if _place(each) not in self._safe]
+        left = await self._send(home, unsafe, failure, with_records=False)
         for broker in self._others(home):
             if not left:
                 break
@@ -112,7 +117,10 @@ class RetryTopic:
             left = await self._send(broker, left, failure, with_records=True)
             self._statistics.elsewhere += taken - len(left)
         if not left:
+            for each in failure.messages:
+                self._safe.pop(_place(each), None)
             return None
+        self._note_safe(each for each in unsafe if each not in left)
         self._statistics.kept_here += len(left)
         pause = await self._policy.local.failed(failure)
         log.warning(
@@ -122,6 +130,12 @@ class RetryTopic:
             pause or 0.0,
         )
         return pause
+
+    def _note_safe(self, messages: Iterable[Message]) -> None:
+        self._safe.update((_place(each), None) for each in messages)
+        # Those of queues that were lost meanwhile are never asked for again.
+        while len(self._safe) > SAFE_MAX:
+            del self._safe[next(iter(self._safe))]
 
     def _others(self, home: str) -> list[str]:
         live = sorted(n.name for n in self._cluster.routes.nodes if n.kind == BROKER)
@@ -263,6 +277,10 @@ def redelivery_of(
     if chosen is None or isinstance(chosen, RetryPolicy):
         return RetryTopic(cluster, group, chosen or RetryPolicy(), statistics)
     return chosen
+
+
+def _place(message: Message) -> tuple[MessageQueue, int]:
+    return message.queue, message.queue_offset
 
 
 def reason_of(failure: Failure) -> str:

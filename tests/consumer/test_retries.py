@@ -219,6 +219,29 @@ async def test_when_no_broker_takes_it_it_comes_again_here_and_progress_waits(
         await eventually(lambda: len(handler.attempts(b"bad")) == 6)
 
 
+async def test_of_a_batch_that_is_taken_in_part_nothing_is_sent_back_over_and_over(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", [b"1", b"2", b"3"])
+    home = fake.brokers["broker-a"]
+    home.refused_bodies = {b"2"}
+    seen: list[list[bytes]] = []
+
+    async def handle(messages: Sequence[Message]) -> None:
+        if messages[0].attempt > 1:
+            return
+        seen.append([message.body for message in messages])
+        raise RuntimeError("one of them is bad")
+
+    async with consumer_of(cluster, handle, batch_max=3) as consumer:
+        await eventually(lambda: consumer.statistics.retries.kept_here >= 3)
+        home.refused_bodies.clear()
+        await eventually(lambda: fake.offset.progress["billing", PLACE].offset == 3)
+        assert consumer.statistics.retries.sent_back == 3
+    assert set(map(tuple, seen)) == {(b"1", b"2", b"3")}
+
+
 async def test_a_local_redelivery_reads_no_retry_topic(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create_topic("orders")
     fake.append("orders", [b"bad"])

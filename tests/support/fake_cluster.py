@@ -219,6 +219,8 @@ class FakeBroker(BrokerServicer):
         """Raised by SendBack while it is set."""
         self.knows_originals = True
         """False: retention has deleted them all."""
+        self.refused_bodies: set[bytes] = set()
+        """What SendBack takes for too large."""
 
     def _find(self, topic: str, queue_id: int) -> FakeQueue:
         found = self.queues.get((topic, queue_id))
@@ -286,6 +288,9 @@ class FakeBroker(BrokerServicer):
                 held = self._find(failed.topic, failed.queue_id)
                 frame = held.frames[failed.queue_offset - held.min_offset]
             original = decode_record(frame)
+            if original.body in self.refused_bodies:
+                result.error.CopyFrom(errors.PropertiesTooLarge(index=0, limit=0).to_wire())
+                continue
             result.dead = failed.delay_level < 0 or original.reconsume_times >= attempts_max
             result.topic = (dlq_topic if result.dead else retry_topic)(request.group)
             result.attempts = original.reconsume_times + 1
