@@ -65,6 +65,8 @@ from rockoon_proto.v1.offset_pb2 import (
     ImportRequest,
     LagReply,
     LagRequest,
+    ListLocksReply,
+    ListLocksRequest,
     ListMembersRequest,
     ListProgressRequest,
     Member,
@@ -424,6 +426,11 @@ class Admin:
         """Live members of a group, sorted by id."""
         reply = await self._offset("ListMembers", ListMembersRequest(group=group))
         return [member for each in reply.groups if each.group == group for member in each.members]
+
+    async def locks(self, group: str) -> ListLocksReply:
+        """Which member holds which queue of a group, sorted by queue."""
+        reply: ListLocksReply = await self._offset("ListLocks", ListLocksRequest(group=group))
+        return reply
 
     # Progress
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli import dead_letters, delayed, groups, messages, offsets, topics, transactions
+from rockoon.cli import (
+    dead_letters,
+    delayed,
+    group_members,
+    groups,
+    messages,
+    offsets,
+    topics,
+    transactions,
+)
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
@@ -25,6 +34,8 @@ app = typer.Typer(
     help="Rockoon: a message-queue cluster. `rockoon up` starts one here.",
 )
 app.add_typer(topics.app, name="topic")
+groups.app.command("members")(group_members.members)
+groups.app.command("locks")(group_members.locks)
 app.add_typer(groups.app, name="group")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")

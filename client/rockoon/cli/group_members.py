@@ -1,0 +1,121 @@
+"""`rockoon group members` and `rockoon group locks`: who reads with a group, and who holds what."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from rockoon.cli.groups import Name, mode_text
+from rockoon.cli.output import duration, local_time, print_json, print_table, print_wrapped
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+
+if TYPE_CHECKING:
+    from rockoon.connection import Cluster
+    from rockoon_proto.v1.offset_pb2 import ListLocksReply, Member, QueueLock
+
+
+def members(
+    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Show who reads with a group, which queues each has, and where members contradict."""
+    from rockoon.group_view import contradictions
+
+    async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":
+        return await cluster.admin.members(name), await cluster.admin.locks(name)
+
+    alive, held = with_cluster(nameservers, work)
+    queues: dict[str, list[str]] = defaultdict(list)
+    for lock in held.locks:
+        queues[lock.owner].append(queue_text(lock))
+    said = contradictions(alive)
+    if as_json:
+        print_json(
+            {
+                "members": [member_json(each, queues[each.member_id]) for each in alive],
+                "contradictions": said,
+            }
+        )
+        return
+    print_table(
+        ("MEMBER", "MODE", "ALLOCATION", "READS", "LAST HEARD", "QUEUES"),
+        (
+            (
+                each.member_id,
+                mode_text(each),
+                each.allocation or None,
+                ", ".join(f"{s.topic}: {s.expression}" for s in each.subscriptions),
+                local_time(each.heard_at_ms),
+                held_text(each, queues[each.member_id]),
+            )
+            for each in alive
+        ),
+        empty="Nobody is reading with it now.",
+    )
+    for text in said:
+        print_wrapped("! ", text)
+
+
+def locks(
+    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Show which member holds which queue, since when, and who waits for it."""
+
+    async def work(cluster: "Cluster") -> "ListLocksReply":
+        return await cluster.admin.locks(name)
+
+    reply = with_cluster(nameservers, work)
+    if as_json:
+        print_json([lock_json(each) for each in reply.locks])
+        return
+    print_table(
+        ("QUEUE", "OWNER", "EPOCH", "HELD FOR", "LEASE LEFT", "WAITING"),
+        (
+            (
+                queue_text(each),
+                each.owner,
+                each.epoch,
+                duration(reply.as_of_ms - each.since_ms) if each.since_ms else None,
+                duration(each.lease_left_ms) if each.lease_left_ms else "ended",
+                ", ".join(each.waiting) or None,
+            )
+            for each in reply.locks
+        ),
+        empty="None of its queues has an owner.",
+        numbers=("EPOCH", "HELD FOR", "LEASE LEFT"),
+    )
+
+
+def queue_text(lock: "QueueLock") -> str:
+    return f"{lock.queue.topic}@{lock.queue.broker}:{lock.queue.queue_id}"
+
+
+def held_text(member: "Member", queues: list[str]) -> str:
+    from rockoon_proto.v1.offset_pb2 import BROADCASTING
+
+    if member.mode == BROADCASTING:
+        return "all"
+    return f"{len(queues)}: {', '.join(queues)}" if queues else "none: it idles"
+
+
+def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "mode": mode_text(member),
+        "allocation": member.allocation or None,
+        "peer": member.peer,
+        "joined_at_ms": member.joined_at_ms,
+        "heard_at_ms": member.heard_at_ms,
+        "subscriptions": {s.topic: s.expression for s in member.subscriptions},
+        "queues": queues,
+    }
+
+
+def lock_json(lock: "QueueLock") -> dict[str, Any]:
+    return {
+        "topic": lock.queue.topic,
+        "broker": lock.queue.broker,
+        "queue_id": lock.queue.queue_id,
+        "owner": lock.owner,
+        "epoch": lock.epoch,
+        "since_ms": lock.since_ms or None,
+        "lease_left_ms": lock.lease_left_ms,
+        "waiting": list(lock.waiting),
+    }

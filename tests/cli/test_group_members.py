@@ -1,0 +1,57 @@
+"""`rockoon group members` and `rockoon group locks`, with members that live meanwhile."""
+
+from typing import Any
+
+import rockoon as sdk
+from rockoon.message import Message
+from support.eventually import eventually
+
+
+async def ignore(_: Message) -> None:
+    pass
+
+
+async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
+    rockoon: Any, cluster: Any
+) -> None:
+    topic = cluster.new_topic("crowded", queues_per_broker=1)
+    group = f"{topic}-billing"
+    assert "Nobody is reading" in rockoon("group", "members", group).out
+    assert "None of its queues" in rockoon("group", "locks", group).out
+    async with (
+        sdk.connect(cluster.nameservers) as connected,
+        connected.push_consumer(group, {topic: "*"}, ignore, member_id="a") as a,
+        connected.push_consumer(group, {topic: "*"}, ignore, member_id="b") as b,
+        connected.push_consumer(group, {topic: "TagA"}, ignore, member_id="c") as c,
+    ):
+
+        def is_settled() -> bool:
+            shares = [[q for q in each.queues() if q.topic == topic] for each in (a, b, c)]
+            return [len(share) for share in shares] == [1, 1, 0]
+
+        await eventually(is_settled)
+        shown = rockoon("group", "members", group).words
+        rows = {words[0]: words for words in shown if words}
+        assert rows["a"][:3] == ["a", "clustering", "AVG"]
+        assert f"{topic}@broker-a:0" in " ".join(rows["a"])
+        assert f"read different things of topic {topic}: *: a, b; TagA: c" in " ".join(rows["!"])
+        told = rockoon("group", "members", group, "--json").json
+        queues = {
+            each["member_id"]: [q for q in each["queues"] if topic == q.split("@")[0]]
+            for each in told["members"]
+        }
+        assert queues == {"a": [f"{topic}@broker-a:0"], "b": [f"{topic}@broker-b:0"], "c": []}
+
+        locks = [
+            each
+            for each in rockoon("group", "locks", group, "--json").json
+            if each["topic"] == topic
+        ]
+        assert [(each["broker"], each["owner"]) for each in locks] == [
+            ("broker-a", "a"),
+            ("broker-b", "b"),
+        ]
+        assert all(each["lease_left_ms"] > 0 and each["since_ms"] > 0 for each in locks)
+        assert [f"{topic}@broker-a:0", "a"] in [
+            words[:2] for words in rockoon("group", "locks", group).words
+        ]
