@@ -46,6 +46,7 @@ from rockoon_proto.errors import (
     OffsetBeyondEnd,
     PlanStale,
     ResetNotFound,
+    RouteNotReached,
 )
 
 OFFSET_MAX = 1 << 62
@@ -94,6 +95,25 @@ class Ledger:
             return Stored(progress.offset, progress.incarnation)
         incarnation = self._gone.get((group, queue))
         return None if incarnation is None else Stored(None, incarnation)
+
+    def require_reached(self, group: str, queue: Queue, revision: int) -> None:
+        """Whether routes are recent enough to say what became of a queue that a group has read.
+
+        A nameserver that lags may be the first to answer after a restart: its routes then still
+        have the predecessor of a queue that was deleted and created again.
+
+        Args:
+            group: whose progress.
+            queue: which.
+            revision: of the routes.
+
+        Raises:
+            RouteNotReached: progress is on a later queue of the name than the routes can know.
+        """
+        stored = self.stored(group, queue)
+        # The routes of an etcd that was accepted instead of another count anew.
+        if stored and revision < min(stored.incarnation, self.counters.route_revision):
+            raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
     def progress_of(self, group: str) -> Mapping[Queue, Progress]:
         return self._groups.get(group, {})

@@ -96,6 +96,7 @@ class ResetPlans:
             GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the
                 text says.
             BrokerUnavailable: a queue's ends cannot be had, so nothing can be promised.
+            RouteNotReached: progress is on a later queue of the name than the routes know.
         """
         resets.check(target)
         if group not in self._table.groups:
@@ -106,6 +107,8 @@ class ResetPlans:
         members = self._members(group, topic, member)
         if len(members) * len(chosen) > STEPS_MAX:
             raise InvalidArgument(reason=f"more than {STEPS_MAX} offsets at once: name a member")
+        for queue in chosen:
+            self._store.ledger.require_reached(group, queue, self._table.revision)
         stored = {
             (each, queue): self._store.ledger.find(reader_of(group, each), queue)
             for each in members

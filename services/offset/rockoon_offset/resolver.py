@@ -270,6 +270,7 @@ class Resolver:
         for queue in queues:
             try:
                 birth = self._routes.table.birth(queue)
+                self._store.ledger.require_reached(group, queue, self._routes.table.revision)
                 # Before its broker is asked: the wait begins, whether that one answers or not.
                 self._groups.require_free(group, queue, birth, member_id)
             except RockoonError as reason:

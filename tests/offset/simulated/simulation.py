@@ -181,7 +181,7 @@ class Simulation:
             call.on_done(None)
         self.witness.crashed()
         # The nameserver that it asks first may lag behind what it knew before.
-        lag = 0 if self.chance.random() < 0.5 else self.chance.randrange(6)
+        lag = 0 if self.chance.random() < 0.5 else int(self.chance.expovariate(0.1))
         self.service = self._start_service(lag)
 
     def _do_pass_time(self) -> None:

@@ -281,6 +281,8 @@ class Witness:
                 self._settled(after.group, after.queue)
             case "reset" | "undo":
                 assert before is None or after.epoch > before.epoch, f"no new epoch: {after}"
+                is_known = before is None or after.incarnation >= before.incarnation
+                assert is_known, f"back to a deleted queue: {before} to {after}"
                 assert before is None or after.owner == before.owner, f"{before} to {after}"
             case "resolve":
                 self._check_started(call, before, after)
