@@ -44,18 +44,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
+from rockoon_spark.files import LogFile, dropped_marks, list_log
 from rockoon_spark.log_columns import COLUMNS, OPTIONAL, LogRecords, arrow_schema, to_batch
-from rockoon_spark.log_ranges import Damage, Found, find_records
+from rockoon_spark.log_ranges import Damage
 from rockoon_spark.selection import NAMED, RANGED, Range, Selection
+from rockoon_spark.splits import SPLIT_BYTES, Split, files_of_times, read_split, split_files
 
 log = logging.getLogger(__name__)
 
-SPLIT_BYTES = 64 << 20
 BATCH_RECORDS = 8192
-# What is read behind a split, so that its last record is whole; more when that is not enough.
-_BEYOND_BYTES = 1 << 20
-_RECORD_BYTES_MAX = 64 << 20
 
 
 class OptionError(ValueError):
@@ -185,18 +182,12 @@ def _time_us(name: str, text: str) -> int:
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
-@dataclass
-class Split(InputPartition):
-    """A stretch of a CommitLog file: the records that start in it."""
+class LogPartition(InputPartition):
+    """One task's stretch of a log."""
 
-    file: LogFile
-    start: int
-    """Positions in the file, the end exclusive."""
-    stop: int
-
-    def __init__(self, file: LogFile, start: int, stop: int) -> None:
-        super().__init__((file.uri, start, stop))
-        self.file, self.start, self.stop = file, start, stop
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.split = split
 
 
 class RockoonDataSource(DataSource):
@@ -234,19 +225,19 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._selection.is_empty:
             return []
-        files = _with_times(list_log(self._options.path), self._selection)
-        return [
-            Split(file, start, min(start + self._options.split_bytes, file.bytes))
-            for file in files
-            for start in range(0, file.bytes, self._options.split_bytes)
-        ]
+        files = list_log(self._options.path)
+        wanted = self._selection.ranges.get("store_time")
+        if wanted is not None:
+            files = files_of_times(files, wanted.least // 1000, -(-wanted.most // 1000))
+        return [LogPartition(split) for split in split_files(files, self._options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Split)
-        buffer, found = _found(partition)
-        self._report(partition.file, found.damages)
+        assert isinstance(partition, LogPartition)
+        split = partition.split
+        buffer, found = read_split(split)
+        self._report(split.file, found.damages)
         marks = dropped_marks(self._options.path)
-        base = partition.file.start + partition.start
+        base = split.file.start + split.start
         for at in range(0, len(found.starts), BATCH_RECORDS):
             chosen = slice(at, at + BATCH_RECORDS)
             records = LogRecords.of(
@@ -300,20 +291,6 @@ def _as_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _found(split: Split) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Found]:
-    """The split's bytes, and the records that start in it."""
-    length = split.stop - split.start
-    beyond = _BEYOND_BYTES
-    while True:
-        buffer = read_range(split.file, split.start, split.stop, beyond)
-        base = split.file.start + split.start
-        found = find_records(buffer, base, 0, length, proven=split.start == 0)
-        is_cut = found.end < length and split.start + len(buffer) < split.file.bytes
-        if not (is_cut or found.damages) or beyond >= _RECORD_BYTES_MAX:
-            return buffer, found
-        beyond *= 8
-
-
 def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which records did not go with their topic."""
     kept = np.ones(len(records), np.bool_)
@@ -322,29 +299,3 @@ def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.d
             of_topic = Selection().among("topic", frozenset({topic})).mask(records)
             kept &= ~(of_topic & (records.prefix("physical_offset") < mark))
     return kept
-
-
-def _with_times(files: list[LogFile], selection: Selection) -> list[LogFile]:
-    """The files that can hold records of the wanted store times; times ascend over the log."""
-    wanted = selection.ranges.get("store_time")
-    if wanted is None:
-        return files
-    firsts = [_first_time_us(file) for file in files]
-    kept = []
-    for number, file in enumerate(files):
-        first = firsts[number]
-        following = next((time for time in firsts[number + 1 :] if time is not None), None)
-        begins_late = first is not None and first > wanted.most
-        ends_early = following is not None and following < wanted.least
-        if not (begins_late or ends_early):
-            kept.append(file)
-    return kept
-
-
-def _first_time_us(file: LogFile) -> int | None:
-    buffer = read_range(file, 0, 1, _RECORD_BYTES_MAX if "://" not in file.uri else _BEYOND_BYTES)
-    found = find_records(buffer, file.start, 0, 1, proven=True)
-    if not len(found.starts):
-        return None
-    records = LogRecords.of(buffer, file.start, found.starts, found.sizes, "")
-    return int(records.store_timestamps_ms[0]) * 1000

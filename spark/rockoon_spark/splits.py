@@ -1,0 +1,73 @@
+"""Stretches of a log that one task reads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_spark.files import LogFile, read_range
+from rockoon_spark.log_columns import LogRecords
+from rockoon_spark.log_ranges import Found, find_records
+
+SPLIT_BYTES = 64 << 20
+# What is read behind a split, so that its last record is whole; more when that is not enough.
+_BEYOND_BYTES = 1 << 20
+_RECORD_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The records that start in a stretch of a CommitLog file."""
+
+    file: LogFile
+    start: int
+    """Positions in the file, the end exclusive."""
+    stop: int
+
+
+def split_files(files: Sequence[LogFile], split_bytes: int) -> list[Split]:
+    """Cut files into stretches of at most `split_bytes`; each has to be 1 or more."""
+    return [
+        Split(file, start, min(start + split_bytes, file.bytes))
+        for file in files
+        for start in range(0, file.bytes, split_bytes)
+    ]
+
+
+def read_split(split: Split) -> tuple[NDArray[np.uint8], Found]:
+    """A split's bytes, and the records that start in it; positions count from its start."""
+    length = split.stop - split.start
+    beyond = _BEYOND_BYTES
+    while True:
+        buffer = read_range(split.file, split.start, split.stop, beyond)
+        base = split.file.start + split.start
+        found = find_records(buffer, base, 0, length, proven=split.start == 0)
+        # What looks damaged may only be cut off by the buffer's end.
+        is_cut = found.damages and split.start + len(buffer) < split.file.bytes
+        if not is_cut or beyond >= _RECORD_BYTES_MAX:
+            return buffer, found
+        beyond *= 8
+
+
+def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> list[LogFile]:
+    """The files that can hold records stored within some time; times ascend over the log."""
+    firsts = [_first_time_ms(file) for file in files]
+    kept = []
+    for number, file in enumerate(files):
+        first = firsts[number]
+        following = next((time for time in firsts[number + 1 :] if time is not None), None)
+        begins_late = first is not None and first > most_ms
+        ends_early = following is not None and following < least_ms
+        if not (begins_late or ends_early):
+            kept.append(file)
+    return kept
+
+
+def _first_time_ms(file: LogFile) -> int | None:
+    """Store time of a file's first record, None if there is none."""
+    buffer, found = read_split(Split(file, 0, 1))
+    if not len(found.starts):
+        return None
+    records = LogRecords.of(buffer, file.start, found.starts, found.sizes, "")
+    return int(records.store_timestamps_ms[0])
