@@ -164,10 +164,10 @@ class StoredMessages:
             InvalidArgument: the id is empty or has spaces.
             TopicNotFound, TopicNotReadable: the topic.
         """
-        found = await self._by_place(message_id)
-        if found.messages:
-            return FoundMessages(found.messages, {}, {}, {})
-        found = await self._by_unique_id(message_id, topic)
+        placed = await self._by_place(message_id)
+        if placed.messages:
+            return FoundMessages(placed.messages, {}, {}, {})
+        found = merged([placed, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
         if not found.messages and found.whole:
             raise MessageNotFound(position=message_id)
         return found
@@ -228,24 +228,30 @@ class StoredMessages:
             raise failures.exceptions[0] from None
         return [task.result() for task in asked]
 
-    async def readers(self, message: Message) -> list[Reader]:
-        """Who has consumed a message: each group with progress on its queue, sorted by name.
+    async def readers(self, messages: Sequence[Message]) -> list[list[Reader]]:
+        """Who has consumed each message: the groups with progress on its queue, sorted by name.
 
         Args:
-            message: as it was found.
+            messages: as they were found.
 
         Raises:
             OffsetServiceUnavailable: nobody can say.
         """
-        queue, offset = message.queue, message.queue_offset
+        progress: dict[MessageQueue, list[Progress]] = {}
+        for topic in sorted({message.queue.topic for message in messages}):
+            for each in await self._cluster.admin.progress(topic=topic):
+                queue = MessageQueue(topic, each.queue.broker, each.queue.queue_id)
+                progress.setdefault(queue, []).append(each)
         return [
-            Reader(
-                progress=each,
-                consumed=each.offset > offset,
-                began_behind=each.start_offset > offset,
-            )
-            for each in await self._cluster.admin.progress(topic=queue.topic)
-            if (each.queue.broker, each.queue.queue_id) == (queue.broker, queue.queue_id)
+            [
+                Reader(
+                    progress=each,
+                    consumed=each.offset > message.queue_offset,
+                    began_behind=each.start_offset > message.queue_offset,
+                )
+                for each in progress.get(message.queue, ())
+            ]
+            for message in messages
         ]
 
 

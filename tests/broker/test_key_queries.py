@@ -244,3 +244,22 @@ async def test_a_disk_that_refuses_the_index_hinders_nobody_and_is_tried_again(
     assert [record.getMessage() for record in own_warnings(caplog)] == [
         "the index by key waits for the disk: [Errno 28] No space left on device"
     ]
+
+
+async def test_a_message_that_is_damaged_is_not_passed_over_in_silence(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await send(broker, "T", [(b"whole", keyed(keys="k")), (b"damaged", keyed(keys="k"))])
+        assert await found(broker, "k") == [b"damaged", b"whole"]
+        path = tmp_path / "commitlog" / f"{0:020d}"
+        content = path.read_bytes()
+        at = content.index(b"damaged")
+        with path.open("r+b") as log:
+            log.seek(at)
+            log.write(b"DAMAGED")
+        reply = await query(broker, "k")
+        assert bodies_of(reply) == [b"whole"]
+        assert not reply.whole_range_searched
+        assert "is damaged: no message can be read at position" in reply.not_searched_because

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.index.directory import IndexShape, name_behind
-from rockoon_broker.index.lookup import UNITS_WALKED_MAX
+from rockoon_broker.index.lookup import UNITS_WALKED_MAX, Candidates, Wanted, search_files
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
 from support.key_index import (
@@ -159,7 +159,8 @@ def test_retention_takes_the_files_of_messages_that_are_gone(indexed: Indexed) -
     assert index.remove_expired(cut) == [file.path.name for file in before[:2]]
     assert [file.path for file in indexed.directory.files()] == [file.path for file in before[2:]]
     assert index.remove_expired(1 << 60) == [file.path.name for file in before[2:-1]]
-    assert index.begins_ms == before[-1].header.begin_timestamp_ms
+    first_left = indexed.every_key()[sum(file.keys for file in before[:-1])]
+    assert index.begins_ms == first_left[2]
 
 
 @pytest.mark.parametrize("fault", ["fail_write", "fail_sync"])
@@ -202,3 +203,36 @@ def test_names_only_grow() -> None:
     assert name_behind(first, NOW_MS) > first
     assert name_behind("20231231235959999", NOW_MS) == "20240101000000000"
     assert name_behind("99999999999999998", NOW_MS) == "99999999999999999"
+
+
+def test_when_every_file_has_expired_the_index_begins_with_the_next_message(
+    indexed: Indexed,
+) -> None:
+    index = indexed.open_index()
+    for _ in range(SHAPE.units - 1):
+        indexed.send(keyed(keys="k"))
+    indexed.follow()
+    assert len(index.remove_expired(1 << 60)) == 1
+    assert index.begins_ms is None
+    assert indexed.find("k") == []
+    indexed.send(keyed(keys="k"))
+    indexed.follow()
+    assert len(indexed.find("k")) == 1
+    assert index.begins_ms == indexed.clock.time_ms
+
+
+def test_a_file_cut_short_under_a_search_is_an_error_of_the_disk(indexed: Indexed) -> None:
+    indexed.open_index()
+    for _ in range(SHAPE.units):
+        indexed.send(keyed(keys="k"))
+    indexed.follow()
+    files = indexed.directory.files()
+    files[0].path.write_bytes(files[0].path.read_bytes()[:300])
+    with pytest.raises(OSError, match="ends before byte"):
+        search_files(
+            Candidates(),
+            Wanted(index_key_hash("T#k"), 0, 1 << 60),
+            files[:1],
+            SHAPE,
+            indexed.directory.disk,
+        )

@@ -7,7 +7,7 @@ orders@broker-a:0  offset 42
   read by   billing: consumed, committed offset 66 of this queue
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster
     from rockoon.message import Message
     from rockoon.stored_messages import FoundMessages, Reader
+
+    # Who has read a message, or why nobody can say.
+    Readers = list[Reader] | Exception
 
 app = typer.Typer(no_args_is_help=True, help="Look stored messages up, by key or id.")
 
@@ -109,23 +112,19 @@ def moment_ms(text: str, option: str) -> int:
         ) from None
 
 
-def show(nameservers: str, work: Any, *, as_json: bool) -> None:
+def show(
+    nameservers: str, work: "Callable[[Cluster], Awaitable[FoundMessages]]", *, as_json: bool
+) -> None:
     """Look up, print, and end with status 1 when there may be more."""
     from rockoon.errors import RockoonError
 
-    async def session(
-        cluster: "Cluster",
-    ) -> "tuple[FoundMessages, list[list[Reader] | RockoonError]]":
-        found: FoundMessages = await work(cluster)
-        stories: list[list[Reader] | RockoonError] = []
-        for message in found.messages:
-            try:
-                stories.append(await cluster.admin.messages.readers(message))
-            except RockoonError as error:
-                # Who has read it is good to know, but not what was asked.
-                stories += [error] * (len(found.messages) - len(stories))
-                break
-        return found, stories
+    async def session(cluster: "Cluster") -> "tuple[FoundMessages, list[Readers]]":
+        found = await work(cluster)
+        try:
+            return found, list(await cluster.admin.messages.readers(found.messages))
+        except RockoonError as error:
+            # Who has read it is good to know, but not what was asked.
+            return found, [error] * len(found.messages)
 
     found, stories = with_cluster(nameservers, session)
     if as_json:
@@ -150,13 +149,13 @@ def doubts(found: "FoundMessages") -> Iterator[str]:
         yield f"{broker} may have more, it did not answer: {error}"
 
 
-def show_message(message: "Message", readers: "list[Reader] | Exception") -> None:
+def show_message(message: "Message", readers: "Readers") -> None:
     typer.secho(f"{message.queue}  offset {message.queue_offset}", bold=True)
     for heading, sentence in told(message, readers):
         print_wrapped(f"  {heading:<10}", sentence)
 
 
-def told(message: "Message", readers: "list[Reader] | Exception") -> Iterator[tuple[str, str]]:
+def told(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
     """Headings and sentences about one message."""
     yield "id", f"{message.message_id} (offset id {message.offset_message_id})"
     born_at, stored_at = (":".join(map(str, at)) for at in (message.born_host, message.store_host))
@@ -216,9 +215,7 @@ def body_text(message: "Message") -> str:
     return f"{size}: {text}{more}" if body else "empty"
 
 
-def found_json(
-    found: "FoundMessages", stories: "Sequence[list[Reader] | Exception]"
-) -> dict[str, Any]:
+def found_json(found: "FoundMessages", stories: "Sequence[Readers]") -> dict[str, Any]:
     return {
         "messages": [
             message_json(message, readers)
@@ -231,7 +228,7 @@ def found_json(
     }
 
 
-def message_json(message: "Message", readers: "list[Reader] | Exception") -> dict[str, Any]:
+def message_json(message: "Message", readers: "Readers") -> dict[str, Any]:
     from rockoon.cli.consume import fields_of
 
     said = fields_of(message)

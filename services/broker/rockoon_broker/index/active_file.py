@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.directory import IndexDirectory, IndexShape, read_whole
 from rockoon_broker.index.entries import KeyEntries
 from rockoon_broker.store.disk import Disk
 from rockoon_format.index_file import (
@@ -125,7 +125,7 @@ class ActiveFile:
         for first in range(0, self._shape.slots, _SLOTS_PER_STEP):
             slots = self._slots[first : first + _SLOTS_PER_STEP]
             at = HEADER_BYTES + first * SLOT_BYTES
-            stored = np.frombuffer(self._disk.pread(self._fd, slots.nbytes, at), ">i4")
+            stored = np.frombuffer(read_whole(self._disk, self._fd, slots.nbytes, at), ">i4")
             self._changed[(first + np.flatnonzero(stored != slots)) // _SLOTS_PER_PAGE] = True
             yield first
 
@@ -134,7 +134,8 @@ class ActiveFile:
         return int(self._slots[key_hash % self._shape.slots])
 
     def read_unit(self, unit: int) -> bytes:
-        return self._disk.pread(self._fd, UNIT_BYTES, unit_position(self._shape.slots, unit))
+        at = unit_position(self._shape.slots, unit)
+        return read_whole(self._disk, self._fd, UNIT_BYTES, at)
 
     def close(self) -> None:
         """Let go of the file; what no checkpoint covered is indexed again at the next start."""

@@ -12,6 +12,7 @@ Source: IndexService#load, #getAndCreateLastIndexFile.
 """
 
 import datetime
+import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class IndexDirectory:
                 continue
             fd = self.disk.open_reading(path)
             try:
-                header = decode_header(self.disk.pread(fd, HEADER_BYTES, 0))
+                header = decode_header(read_whole(self.disk, fd, HEADER_BYTES, 0))
             finally:
                 self.disk.close(fd)
             found.append(StoredFile(path, header))
@@ -139,6 +140,18 @@ class IndexDirectory:
             log.warning(
                 "%s has %d bytes, not %d: it is not served", path, size, self.shape.file_bytes
             )
+
+
+def read_whole(disk: Disk, fd: int, count: int, position: int) -> bytes:
+    """Read so many bytes.
+
+    Raises:
+        OSError: the disk, or the file has been cut short.
+    """
+    data = disk.pread(fd, count, position)
+    if len(data) != count:
+        raise OSError(errno.EIO, f"an index file ends before byte {position + count}")
+    return data
 
 
 def is_index_name(name: str) -> bool:

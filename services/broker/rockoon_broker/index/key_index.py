@@ -114,8 +114,11 @@ class KeyIndex:
             keep = None if self._active is None else self._active.path
             removed = self._directory.remove_expired(log_min_offset, keep)
             if removed:
-                files = self._directory.files()
-                self.begins_ms = min(file.header.begin_timestamp_ms for file in files)
+                headers = [file.header for file in self._directory.files() if file.keys]
+                if self._active is not None:
+                    headers.append(self._active.header)
+                begins = [each.begin_timestamp_ms for each in headers if each.next_unit > 1]
+                self.begins_ms = min(begins, default=None)
         return [path.name for path in removed]
 
     def search(self, wanted: Wanted) -> Candidates:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from rockoon_broker.index.directory import IndexShape, StoredFile
+from rockoon_broker.index.directory import IndexShape, StoredFile, read_whole
 from rockoon_broker.store.disk import Disk
 from rockoon_format.index_file import (
     HEADER_BYTES,
@@ -104,12 +104,16 @@ def search_files(
             continue
         try:
             at = HEADER_BYTES + wanted.key_hash % shape.slots * SLOT_BYTES
-            (newest,) = _SLOT.unpack(disk.pread(fd, SLOT_BYTES, at))
-            candidates.walk(
-                wanted,
-                file.header,
-                newest,
-                lambda unit, fd=fd: disk.pread(fd, UNIT_BYTES, unit_position(shape.slots, unit)),  # type: ignore[misc]
-            )
+            (newest,) = _SLOT.unpack(read_whole(disk, fd, SLOT_BYTES, at))
+            candidates.walk(wanted, file.header, newest, unit_reader(fd, shape, disk))
         finally:
             disk.close(fd)
+
+
+def unit_reader(fd: int, shape: IndexShape, disk: Disk) -> Callable[[int], bytes]:
+    """Reads an open file's units by their numbers."""
+
+    def read(unit: int) -> bytes:
+        return read_whole(disk, fd, UNIT_BYTES, unit_position(shape.slots, unit))
+
+    return read

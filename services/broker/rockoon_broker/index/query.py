@@ -78,13 +78,14 @@ async def matching(
     """The candidates that are wanted, newest first, and why some are left out."""
     frames: list[bytes] = []
     size = 0
+    damage = ""
     # A message with the key twice is there twice.
     offsets = sorted(set(candidates.offsets), reverse=True)
     async for offset in in_turns(offsets, clock):
         try:
             frame = store.read_at(offset)
         except UnknownOffset:
-            # Retention or its topic's deletion took it, or the index is damaged there.
+            damage = damage or why_unread(store, offset)
             continue
         if not is_wanted(query, decode_record(frame, check_crc=False)):
             continue
@@ -94,7 +95,18 @@ async def matching(
             return frames, f"there is more than {BYTES_MAX} bytes of messages"
         frames.append(frame)
         size += len(frame)
-    return frames, ""
+    return frames, damage
+
+
+def why_unread(store: Store, offset: int) -> str:
+    """Why a candidate cannot be read, if it should be; empty if it is rightly gone."""
+    if offset < store.log_min_offset:
+        return ""
+    chunk = store.read_log(offset, 1)
+    is_record = chunk.records.count > 0 and chunk.start == offset
+    if is_record and store.is_dropped(chunk.records.topics[0].decode(errors="replace"), offset):
+        return ""
+    return f"the log or the index is damaged: no message can be read at position {offset}"
 
 
 def is_wanted(query: KeyQuery, record: Record) -> bool:

@@ -16,6 +16,7 @@ from rockoon_broker.index.directory import (
     UNFINISHED_SUFFIX,
     IndexDirectory,
     StoredFile,
+    read_whole,
 )
 from rockoon_format.index_file import (
     UNIT,
@@ -109,7 +110,7 @@ class Reopening:
             while header.next_unit < file.header.next_unit:
                 count = min(UNITS_PER_STEP, file.header.next_unit - header.next_unit)
                 at = unit_position(shape.slots, header.next_unit)
-                units = np.frombuffer(disk.pread(fd, count * UNIT_BYTES, at), UNIT)
+                units = np.frombuffer(read_whole(disk, fd, count * UNIT_BYTES, at), UNIT)
                 hashes, offsets = units["hash"].astype(np.int64), units["offset"].astype(np.int64)
                 # Offsets stand in for the times, which units have only to the second.
                 linked = link_keys(header, slots, np.maximum(hashes, 0), offsets, offsets)
@@ -145,7 +146,7 @@ class Reopening:
             try:
                 for unit in range(file.keys, 0, -1):
                     at = unit_position(self._directory.shape.slots, unit)
-                    raw = self._directory.disk.pread(fd, UNIT_BYTES, at)
+                    raw = read_whole(self._directory.disk, fd, UNIT_BYTES, at)
                     if int(np.frombuffer(raw, UNIT)["offset"][0]) != files[-1].header.end_offset:
                         return taken
                     taken += 1
