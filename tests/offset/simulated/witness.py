@@ -224,6 +224,11 @@ class Witness:
             case Removed():
                 assert cause is not None, record
                 assert cause.kind == "undo", record
+                # With the progress goes the owner; it is told so, and else finds out by itself.
+                for member in self.members.values():
+                    held = member.owns.get(record.queue)
+                    if held is not None and member.group == record.group:
+                        held.is_overtaken = True
             case QueueGone(group, queue, incarnation):
                 birth = self.told_view.birth(queue)
                 assert birth != incarnation, f"{group} forgets {queue}, which exists"
