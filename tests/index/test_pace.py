@@ -6,18 +6,21 @@ from rockoon_broker.index.pace import BUSY_PAUSE_SECONDS_MAX, POLL_SECONDS, paus
 
 
 @pytest.mark.parametrize(
-    ("work", "behind", "busy", "asked", "pause"),
+    ("work", "processor", "behind", "busy", "asked", "pause"),
     [
-        (0.001, False, 0.0, False, POLL_SECONDS),
-        (0.001, False, 1.0, True, POLL_SECONDS),
-        (0.001, True, 1.0, True, 0.0),
-        (0.001, True, 0.1, False, 0.001),
-        (0.001, True, 0.9, False, 0.024),
-        (10.0, True, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
+        (0.001, 0.001, False, 0.0, False, POLL_SECONDS),
+        (0.001, 0.001, False, 1.0, True, POLL_SECONDS),
+        (0.001, 0.001, True, 1.0, True, 0.0),
+        (0.001, 0.001, True, 0.1, False, 0.001),
+        (0.001, 0.001, True, 0.9, False, 0.024),
+        (0.004, 0.001, True, 0.1, False, 0.096),
+        (10.0, 10.0, True, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
     ],
 )
-def test_the_pause_follows_from_how_busy_the_broker_is(
-    work: float, behind: bool, busy: float, asked: bool, pause: float
+def test_the_pause_follows_from_how_scarce_the_processor_is(
+    work: float, processor: float, behind: bool, busy: float, asked: bool, pause: float
 ) -> None:
-    found = pause_seconds(work, behind=behind, busy_ratio=busy, somebody_waits=asked)
+    found = pause_seconds(
+        work, processor_seconds=processor, busy_ratio=busy, behind=behind, somebody_waits=asked
+    )
     assert found == pytest.approx(pause)

@@ -137,16 +137,17 @@ class IndexFollower:
             await self._clean(index)
             async with self._progress:
                 self._progress.notify_all()
-            # From one piece's beginning to the next one's: the pause is part of it.
             work_seconds = now - began
             await self._pause(
                 pause_seconds(
                     work_seconds,
-                    behind=index.position < self._store.visible_end,
+                    processor_seconds=own_seconds,
                     busy_ratio=self._busy_ratio,
+                    behind=index.position < self._store.visible_end,
                     somebody_waits=self._waiting > 0,
                 )
             )
+            # From one piece's beginning to the next one's: the pause is part of it.
             used_before, used = used, self._processor_seconds()
             began_before, began = began, self._clock.monotonic_seconds()
             elapsed_seconds = max(began - began_before, 1e-6)
