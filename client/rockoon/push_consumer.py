@@ -139,16 +139,9 @@ class PushConsumer:
         on_damaged: str = "stop",
         pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
     ) -> None:
-        if not subscriptions:
-            raise InvalidArgument(reason="a consumer needs at least one subscription")
-        if concurrency < 1 or batch_max < 1 or (attempts_max is not None and attempts_max < 1):
-            raise InvalidArgument(
-                reason="concurrency, batch_max and attempts_max must be 1 or more"
-            )
+        _check_numbers(concurrency, batch_max, attempts_max, consume_timeout_seconds)
         if on_damaged not in ("stop", "skip"):
             raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
-        if not consume_timeout_seconds > 0:
-            raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
         self._orderly = orderly
         self.group = group
         self._mode = mode_named(mode)
@@ -159,10 +152,7 @@ class PushConsumer:
         # In order nothing is sent back to come again: a message waits in its queue.
         reads_retries = isinstance(chosen, RetryTopic) and not orderly
         self._retry_topic = retry_topic(group) if reads_retries else None
-        texts = {**({self._retry_topic: ALL} if self._retry_topic else {}), **subscriptions}
-        self._subscriptions = {
-            topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)
-        }
+        self._subscriptions = _parsed(subscriptions, self._retry_topic)
         self._commit_seconds = commit_seconds
         self._drain_seconds = drain_seconds
         self._create_group = create_group
@@ -440,3 +430,20 @@ class PushConsumer:
             self._assignment.resolve_again(
                 r for q in persisted.lost if (r := self._assignment.readings.get(q))
             )
+
+
+def _check_numbers(
+    concurrency: int, batch_max: int, attempts_max: int | None, consume_timeout_seconds: float
+) -> None:
+    if concurrency < 1 or batch_max < 1 or (attempts_max is not None and attempts_max < 1):
+        raise InvalidArgument(reason="concurrency, batch_max and attempts_max must be 1 or more")
+    if not consume_timeout_seconds > 0:
+        raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
+
+
+def _parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:
+    """A subscription for each topic, and one to all of the group's retry topic."""
+    if not subscriptions:
+        raise InvalidArgument(reason="a consumer needs at least one subscription")
+    texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}
+    return {topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)}

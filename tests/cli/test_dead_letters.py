@@ -8,8 +8,7 @@ import pytest
 
 from rockoon.message import Message
 from rockoon.retry import RetryPolicy
-
-SECONDS_MAX = 20
+from support.eventually import eventually
 
 
 async def fail(message: Message) -> None:
@@ -27,18 +26,14 @@ def group(cluster: Any, topic: str) -> str:
                     await producer.send(
                         topic, b"bad %d" % number, keys=f"key-{number}", properties={"n": "1"}
                     )
-            async with (
-                asyncio.timeout(SECONDS_MAX),
-                connection.push_consumer(
-                    f"{topic}-readers",
-                    {topic: "*"},
-                    fail,
-                    consume_from="first",
-                    redelivery=RetryPolicy(attempts_max=0),
-                ) as consumer,
-            ):
-                while consumer.statistics.retries.dead < 3:
-                    await asyncio.sleep(0.01)
+            async with connection.push_consumer(
+                f"{topic}-readers",
+                {topic: "*"},
+                fail,
+                consume_from="first",
+                redelivery=RetryPolicy(attempts_max=0),
+            ) as consumer:
+                await eventually(lambda: consumer.statistics.retries.dead == 3)
 
     asyncio.run(give_up())
     return f"{topic}-readers"

@@ -10,6 +10,8 @@ import sys
 
 import rockoon
 
+LOOK_SECONDS = 0.01
+
 
 async def main(nameservers: str, group: str, topic: str) -> None:
     async def fail(message: rockoon.Message) -> None:
@@ -22,7 +24,7 @@ async def main(nameservers: str, group: str, topic: str) -> None:
         ) as consumer,
     ):
         while not consumer.statistics.retries.sent_back:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(LOOK_SECONDS)
         print("sent back", flush=True)
         await consumer.wait()
 
