@@ -1,10 +1,12 @@
 """Where a reader starts on a queue it has no progress on, and what was decided and why."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Self
 
 from rockoon.errors import InvalidArgument
 from rockoon.message import MessageQueue
+from rockoon.times import timestamp_ms_of
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1 import offset_pb2
 
@@ -33,6 +35,25 @@ class ConsumeFrom:
         return cls(wire.CONSUME_FROM_TIMESTAMP, timestamp_ms)
 
     @classmethod
+    def at(cls, moment: "str | datetime") -> "ConsumeFrom":
+        """At the first message stored at or after a moment.
+
+        Args:
+            moment: a datetime (local, when it has no zone), or a text that `timestamp_ms_of` takes:
+                "20260131120000", as RocketMQ's consumeTimestamp, or ISO 8601.
+
+        Raises:
+            InvalidArgument: the text is no point in time.
+        """
+        try:
+            text = moment if isinstance(moment, str) else moment.isoformat()
+            return cls.timestamp(timestamp_ms_of(text))
+        except ValueError as error:
+            raise InvalidArgument(
+                reason=f"{moment!r} is no time: write 20260131120000 or 2026-01-31T12:00:00"
+            ) from error
+
+    @classmethod
     def tail(cls, messages: int) -> "ConsumeFrom":
         """So many messages before the end of each queue."""
         return cls(wire.CONSUME_FROM_TAIL, messages)
@@ -44,16 +65,22 @@ class ConsumeFrom:
 
     @classmethod
     def of(cls, policy: "ConsumeFrom | str") -> "ConsumeFrom":
-        """Return the policy itself, or that of a name: "first", "last" or "group".
+        """Return the policy itself, or that of a name.
+
+        Args:
+            policy: a policy; "first", "last" or "group"; or a name of RocketMQ's ConsumeFromWhere.
+                CONSUME_FROM_TIMESTAMP alone is half an hour ago, as there; `at` says when. The
+                three that are deprecated there mean CONSUME_FROM_LAST_OFFSET, as there
+                (RebalancePushImpl#computePullFromWhereWithException), CONSUME_FROM_MIN_OFFSET too.
 
         Raises:
             InvalidArgument: the name is none of these.
         """
         if isinstance(policy, ConsumeFrom):
             return policy
-        found = {"first": cls.FIRST, "last": cls.LAST, "group": cls.GROUP}.get(policy)
+        found = _NAMED.get(policy)
         if found is None:
-            raise InvalidArgument(reason=f"{policy!r} is not a place to start: first, last, group")
+            raise InvalidArgument(reason=f"{policy!r} is not a place to start: {', '.join(_NAMED)}")
         return found
 
     def to_wire(self) -> wire.StartPolicy:
@@ -71,6 +98,20 @@ class ConsumeFrom:
 ConsumeFrom.FIRST = ConsumeFrom(wire.CONSUME_FROM_FIRST)
 ConsumeFrom.LAST = ConsumeFrom(wire.CONSUME_FROM_LAST)
 ConsumeFrom.GROUP = ConsumeFrom(wire.CONSUME_FROM_UNSPECIFIED)
+
+# RocketMQ's default of consumeTimestamp.
+_TIMESTAMP_AGO_MS = 30 * 60 * 1000
+_NAMED = {
+    "first": ConsumeFrom.FIRST,
+    "last": ConsumeFrom.LAST,
+    "group": ConsumeFrom.GROUP,
+    "CONSUME_FROM_FIRST_OFFSET": ConsumeFrom.FIRST,
+    "CONSUME_FROM_LAST_OFFSET": ConsumeFrom.LAST,
+    "CONSUME_FROM_TIMESTAMP": ConsumeFrom.ago(_TIMESTAMP_AGO_MS),
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST": ConsumeFrom.LAST,
+    "CONSUME_FROM_MIN_OFFSET": ConsumeFrom.LAST,
+    "CONSUME_FROM_MAX_OFFSET": ConsumeFrom.LAST,
+}
 
 
 @dataclass(frozen=True, slots=True)

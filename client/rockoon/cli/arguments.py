@@ -1,32 +1,31 @@
 """Times, durations and pairs as people type them."""
 
-import datetime
 import re
 from collections.abc import Iterable
 
 import typer
 
+from rockoon.times import timestamp_ms_of
+
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_time(text: str) -> int:
-    """Epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00" or "1769860800000".
+    """Epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00", "20260131120000" or
+    "1769860800000".
 
     A time without a zone is meant in the local one.
 
     Raises:
         typer.BadParameter: it is no time.
     """
-    if re.fullmatch(r"\d{11,14}", text):
-        return int(text)
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        return timestamp_ms_of(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is no time: write 2026-01-31T12:00:00, with +01:00 or Z if you mean "
             "another zone than this machine's, or epoch milliseconds"
         ) from None
-    return int(moment.timestamp() * 1000)
 
 
 def parse_duration(text: str) -> int:
