@@ -38,6 +38,10 @@ from rockoon_format.sequences import encode_sequences
 BODY_BYTES_MAX = 4 << 20
 
 _UNIQ_KEY_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()
+# 56 digits are the longest UNIQ_KEY (an IPv6 address); what fits must not depend on the host.
+_UNIQ_KEY_BYTES_MAX = len(_UNIQ_KEY_HEAD) + 56 + 1
+SEQUENCED_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + SEQUENCE_BYTES
+"""What an idempotent producer adds to the properties of a message, at most."""
 
 Body = bytes | bytearray | memoryview
 Extras = tuple[bytes, bytes]
@@ -112,18 +116,17 @@ def _bounded(head: bytes, tail: bytes) -> Extras:
     return head, tail
 
 
-def check_extras(extras: Extras, own_bytes: int = 0) -> None:
+def check_extras(extras: Extras, own_bytes: int = _UNIQ_KEY_BYTES_MAX) -> None:
     """Refuse properties that do not fit beside the producer's.
 
     Args:
         extras: from `encode_extras`.
-        own_bytes: what the producer adds, UNIQ_KEY aside.
+        own_bytes: what the producer adds.
 
     Raises:
         PropertiesTooLarge: they take more than 32767 bytes together.
     """
-    # 56 digits are the longest UNIQ_KEY (an IPv6 address); the bound must not depend on the host.
-    size = len(extras[0]) + len(extras[1]) + len(_UNIQ_KEY_HEAD) + 56 + 1 + own_bytes
+    size = len(extras[0]) + len(extras[1]) + own_bytes
     if size > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
             f"properties of {size} bytes are larger than {PROPERTIES_BYTES_MAX} bytes",
@@ -228,7 +231,9 @@ class BatchEncoder:
         own_bytes = self._section.itemsize
         for index, (head, tail) in extras.items():
             own = properties[index]
-            properties[index] = head + own[:own_bytes] + tail + own[own_bytes:]
+            if tail:
+                own = own[:own_bytes] + tail + own[own_bytes:]
+            properties[index] = head + own
         return encode_batch(topic, queue_id, bodies, properties, born_timestamp_ms, self._born_host)
 
     def _find_month(self, now_ms: int) -> int:

@@ -27,6 +27,7 @@ from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, R
 from rockoon.message import MessageQueue
 from rockoon.outgoing import (
     BODY_BYTES_MAX,
+    SEQUENCED_BYTES_MAX,
     Body,
     Extras,
     body_too_large,
@@ -40,7 +41,7 @@ from rockoon.producer_settings import ProducerSettings
 from rockoon.receipt import Receipt, SendResults, Span
 from rockoon.routes import TopicRoute
 from rockoon.selectors import KeyHash, crc32_key_hash
-from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
+from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -110,6 +111,8 @@ class Producer:
         self._keyed: dict[str, list[Lane]] = {}
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
+        own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else 0
+        self._extras_bytes_max = PROPERTIES_BYTES_MAX - own_bytes
         self._is_closed = False
         cluster.adopt(self)
 
@@ -180,9 +183,10 @@ class Producer:
         extras = None
         if tags is not None or keys is not None or properties is not None:
             extras = encode_extras(keys, tags, properties)
-            if self.settings.idempotent:
-                check_extras(extras, SEQUENCE_BYTES)
-            size += len(extras[0]) + len(extras[1])
+            extras_bytes = len(extras[0]) + len(extras[1])
+            if extras_bytes > self._extras_bytes_max:
+                check_extras(extras, SEQUENCED_BYTES_MAX)
+            size += extras_bytes
         delayed = delay_level is not None or delay_seconds is not None or deliver_at is not None
         if delayed:
             section = delay_section(delay_level, delay_seconds, deliver_at)
@@ -296,8 +300,8 @@ class Producer:
         size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
         extras = None if tags is None else encode_extras(None, tags, None)
         if extras is not None:
-            if self.settings.idempotent:
-                check_extras(extras, SEQUENCE_BYTES)
+            if len(extras[0]) > self._extras_bytes_max:
+                check_extras(extras, SEQUENCED_BYTES_MAX)
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)

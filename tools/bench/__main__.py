@@ -38,6 +38,7 @@ async def measure_throughput(folder: Path, flush: str, seconds: float) -> None:
             await cluster.admin.create_topic(topic, queues_per_broker=8)
             for rate in (
                 await throughput.append(cluster, topic, body_bytes, seconds),
+                await throughput.append(cluster, topic, body_bytes, seconds, idempotent=True),
                 await throughput.pull(cluster, topic, body_bytes, seconds),
             ):
                 table.add_row(

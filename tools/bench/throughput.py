@@ -23,11 +23,18 @@ async def appended_bytes(cluster: rockoon.Cluster) -> int:
     return sum(node.broker.bytes_appended for node in status.brokers if node.broker is not None)
 
 
-async def append(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: float) -> Rate:
+async def append(
+    cluster: rockoon.Cluster,
+    topic: str,
+    body_bytes: int,
+    seconds: float,
+    *,
+    idempotent: bool = False,
+) -> Rate:
     """One producer, default settings: `send()` for every message, `drain()` now and then."""
     body = b"x" * body_bytes
     before = await appended_bytes(cluster)
-    async with cluster.producer() as producer:
+    async with cluster.producer(idempotent=idempotent) as producer:
         await producer.send(topic, body)
         send = producer.send
         sent = 0
@@ -40,7 +47,8 @@ async def append(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds:
         await producer.flush()
         elapsed = time.perf_counter() - began
     stored = await appended_bytes(cluster) - before
-    return Rate(f"append, {body_bytes} B", sent / elapsed, stored / elapsed)
+    name = "append, idempotent" if idempotent else "append"
+    return Rate(f"{name}, {body_bytes} B", sent / elapsed, stored / elapsed)
 
 
 async def pull(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: float) -> Rate:
