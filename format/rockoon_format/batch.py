@@ -311,8 +311,10 @@ def check_batch(
     _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
     if not sources_allowed:
         at = starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
-        named = sliding(frames, ">i8")[at] != 0
-        _refuse(BatchFault.SOURCE, named, "it names another record as its source")
+        # Zero looks the same in any byte order.
+        prepared = sliding(frames, np.int64)[at]
+        if prepared.any():
+            _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")
     _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
     for fault, found_bytes, limit in (
         (BatchFault.BODY_TOO_LARGE, parts.body_lengths, body_bytes_max),
