@@ -79,8 +79,8 @@ __all__ = ["Resolution", "Transaction", "TransactionalProducer"]
 
 log = logging.getLogger(__name__)
 
-# Half messages whose append was not answered: that many are remembered, to be rolled back.
-_ABANDONED_MAX = 10_000
+# What no broker has confirmed: so many ends are remembered for the checks that will come.
+_UNTOLD_MAX = 10_000
 # One try of a call; the delivery timeout is for all of them.
 _TRY_SECONDS_MAX = 10.0
 
@@ -145,7 +145,7 @@ class TransactionalProducer:
         # What this producer can say without the user's check: by message id.
         self._open: dict[str, Transaction] = {}
         self._sending: set[str] = set()
-        self._abandoned: OrderedDict[str, None] = OrderedDict()
+        self._untold: OrderedDict[str, Resolution] = OrderedDict()
         self._is_closed = False
         self._checks = TransactionChecks(
             cluster,
@@ -372,10 +372,10 @@ class TransactionalProducer:
             )
         except RockoonError as error:
             if isinstance(error, _AMBIGUOUS):
-                self._abandon(message_id)
+                self._keep_untold(message_id, Resolution.ROLLBACK)
             raise
         except asyncio.CancelledError:
-            self._abandon(message_id)
+            self._keep_untold(message_id, Resolution.ROLLBACK)
             raise
         finally:
             self._sending.discard(message_id)
@@ -410,27 +410,31 @@ class TransactionalProducer:
             self._encoder = self._encoder or BatchEncoder(host, self._instance_hash, self._clock)
         return self._encoder
 
-    def _abandon(self, message_id: str) -> None:
-        self._abandoned[message_id] = None
-        while len(self._abandoned) > _ABANDONED_MAX:
-            self._abandoned.popitem(last=False)
+    def _keep_untold(self, message_id: str, resolution: Resolution) -> None:
+        self._untold[message_id] = resolution
+        while len(self._untold) > _UNTOLD_MAX:
+            self._untold.popitem(last=False)
 
     # Ends
 
     async def _end(self, transaction: Transaction, resolution: Resolution) -> EndTransactionReply:
+        message_id = transaction.message_id
         try:
             reply = await self._tell(transaction.half, resolution, from_check=False)
         except (TransactionEnded, TransactionNotFound):
-            self._open.pop(transaction.message_id, None)
             raise
-        self._open.pop(transaction.message_id, None)
+        except BaseException:
+            self._keep_untold(message_id, resolution)
+            raise
+        finally:
+            self._open.pop(message_id, None)
+        self._untold.pop(message_id, None)
         return reply
 
     async def _answer(self, message_id: str, half: HalfPlace, resolution: Resolution) -> None:
         await self._tell(half, resolution, from_check=True)
         if resolution is not Resolution.UNKNOWN:
-            # A transaction whose end could not be told is ended now.
-            self._open.pop(message_id, None)
+            self._untold.pop(message_id, None)
 
     async def _tell(
         self, half: HalfPlace, resolution: Resolution, *, from_check: bool
@@ -478,7 +482,7 @@ class TransactionalProducer:
             return transaction.resolution
         if message_id in self._sending:
             return Resolution.UNKNOWN
-        return Resolution.ROLLBACK if message_id in self._abandoned else None
+        return self._untold.get(message_id)
 
     def _try_seconds(self, deadline: float) -> float:
         left = deadline - asyncio.get_running_loop().time()

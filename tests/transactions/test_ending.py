@@ -103,6 +103,33 @@ async def test_saying_the_same_again_gets_the_same_answer_and_stores_nothing(
         assert await broker.bodies("orders") == [b"kept"]
 
 
+async def test_of_opposite_ends_at_the_same_moment_one_wins(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for number in range(10):
+            place = await begin(broker, b"%d" % number, first_id=number)
+
+            async def said(resolution: "pb.Resolution", place: pb.Appended = place) -> bool:
+                try:
+                    await end(broker, place, resolution)
+                except errors.TransactionEnded:
+                    return False
+                return True
+
+            async with asyncio.TaskGroup() as tasks:
+                wishes = (pb.COMMIT, pb.ROLLBACK) * 3
+                ends = [(wish, tasks.create_task(said(wish))) for wish in wishes]
+            won = {wish for wish, task in ends if task.result()}
+            lost = {wish for wish, task in ends if not task.result()}
+            assert len(won) == 1
+            assert not won & lost
+        described = await broker.describe()
+        read = await broker.bodies("orders")
+        assert len(set(read)) == len(read) == described.transactions_committed
+        assert described.transactions_committed + described.transactions_rolled_back == 10
+
+
 async def test_saying_the_opposite_is_refused_also_after_a_restart(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

@@ -167,3 +167,51 @@ async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(
         assert described.transactions_pending == 0
         with pytest.raises(errors.TransactionNotFound):
             await end(broker, place, pb.COMMIT)
+
+
+async def test_a_full_disk_puts_off_giving_up_and_forgets_none(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    disk = FillingDisk()
+    full: dict[str, Any] = {
+        "disk_used_percent_max": 10,
+        "disk_forced_percent": 95,
+        "disk_full_percent": 96,
+        "disk_check_delay_ms": 0,
+        "disk_check_interval_ms": 20,
+        "transaction_timeout_ms": 1000,
+        "transaction_check_interval_ms": 1,
+        "transaction_checks_max": 1,
+    }
+    async with running_broker(tmp_path, [nameserver.address], disk=disk, **full) as broker:
+        await begin(broker, *(b"%d" % n for n in range(5)))
+        disk.used_percent = 99
+        await broker.until(lambda described: not described.writable)
+        request = pb.CheckTransactionsRequest(producer_group=GROUP, client_id="one")
+        call = broker.stub.CheckTransactions(request)
+        for _ in range(6):
+            await call.read()
+        assert (await broker.describe()).transactions_pending == 5
+        disk.used_percent = 5
+        await broker.until(lambda described: described.transactions_given_up == 5)
+        call.cancel()
+
+
+async def test_a_commit_for_a_topic_that_was_deleted_is_refused_until_it_is_given_up(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    soon: dict[str, Any] = {
+        "transaction_timeout_ms": 1,
+        "transaction_check_interval_ms": 1,
+        "transaction_checks_max": 2,
+    }
+    async with running_broker(tmp_path, [nameserver.address], **soon) as broker:
+        place = await begin(broker, b"x")
+        revision = await nameserver.delete_topic("orders")
+        await broker.until(lambda described: described.route_revision >= revision)
+        with pytest.raises(errors.TopicNotFound):
+            await end(broker, place, pb.COMMIT)
+        request = pb.CheckTransactionsRequest(producer_group=GROUP, client_id="one")
+        call = broker.stub.CheckTransactions(request)
+        await broker.until(lambda described: described.transactions_given_up == 1)
+        call.cancel()

@@ -79,13 +79,17 @@ class HalfQueue:
         return self._settlement.queue(*HALF_QUEUE).pending()
 
     def settle(self, position: int) -> None:
-        """A half message has ended, by a record that is in the log."""
-        # One that was not taken in before would be taken for a waiting one afterwards.
-        self.take_in()
+        """A half message that was taken in has ended, by a record that is in the log."""
         self._settlement.queue(*HALF_QUEUE).settle([position])
 
     def take_in(self) -> None:
-        """Take note of new half messages."""
+        """Take note of new half messages.
+
+        What is to be settled must have been taken in before: afterwards it would seem to wait.
+
+        Raises:
+            OSError: the disk.
+        """
         queue = self._settlement.queue(*HALF_QUEUE)
         while (found := self._settlement.new_entries(HALF_QUEUE)) is not None:
             queue.take_in(*found)

@@ -318,6 +318,8 @@ class Transactions:
         def check() -> None:
             if self._book.find(half.position) is not half:
                 raise _EndedMeanwhile
+            # Before the append: behind it nothing may fail.
+            self._halves.take_in()
             if ending is Ending.COMMITTED:
                 self._check_queue(facts.topic, facts.queue_id)
 
@@ -426,13 +428,16 @@ class Transactions:
         self._count_lost()
         for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
             await self._give_up(half)
+        over: list[WaitingHalf] = []
         for half in self._book.take_due(now, CHECKS_PER_TURN_MAX):
             if self._book.is_over(half, now):
                 # Should the log refuse, it is due again; else it is gone before that.
                 self._book.put_off(half, now + PAUSE_SECONDS)
-                await self._give_up(half)
+                over.append(half)
             else:
                 self._ask(half, now)
+        for half in over:
+            await self._give_up(half)
         await self._write_ops(now)
 
     def _ask(self, half: WaitingHalf, now: float) -> None:
