@@ -1,6 +1,7 @@
 """SendBack: what consumers failed on is stored again, in the group's own topics, durably."""
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import CreateGroupRequest, DeleteGroupRequest, GroupConfig
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.holding_disk import HoldingDisk
+from support.store_directory import in_log
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 SOON = {"delay_ms": 1}
@@ -167,6 +170,46 @@ async def test_what_is_answered_survives_a_restart(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert [record.body for record in await records(broker, DEAD)] == [b"dead"]
         assert [record.body for record in await records(broker, RETRY)] == [b"late"]
+
+
+@pytest.mark.parametrize("how", [{"delay_level": -1}, {"delay_level": 1}])
+async def test_nothing_is_answered_before_it_is_on_disk(
+    tmp_path: Path, nameserver: BrokerRoutes, how: dict[str, int]
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    disk = HoldingDisk()
+    async with (
+        running_broker(tmp_path, [nameserver.address], disk=disk) as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await broker.append("T", 0, b"bad")
+        [bad] = await records(broker, "T")
+        end = (await broker.describe()).log_max_offset
+        disk.hold()
+        sending = tasks.create_task(send_back(broker, failed(bad, **how)))
+        described = await broker.until(lambda seen: seen.log_max_offset > end)
+        assert described.log_synced_offset == end
+        assert described.messages_sent_back == described.messages_dead == 0
+        assert not sending.done()
+        disk.release()
+        [result] = await sending
+        assert not result.HasField("error")
+
+
+async def test_a_failed_sync_is_told_and_not_taken_for_stored(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    disk = HoldingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        await broker.append("T", 0, b"bad")
+        [bad] = await records(broker, "T")
+        disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
+        [result] = await send_back(broker, failed(bad, delay_level=-1))
+        assert result.error.code == errors.StoreFailed.code
+        await broker.stop.wait()
 
 
 async def test_a_group_of_no_retries_keeps_what_fails_as_dead_letters(
