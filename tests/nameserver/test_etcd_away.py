@@ -1,5 +1,6 @@
 """etcd dies, falls silent, comes back, or comes back as another one."""
 
+import json
 import logging
 import time
 
@@ -164,6 +165,47 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_watchers_start_anew(
         assert view.revision < 5
         await until_written(nameserver, "after")
         await watching.until(lambda view: "after" in view.groups)
+
+
+async def test_an_etcd_wiped_and_set_up_alike_is_another_though_its_revisions_go_on(
+    own_etcd: EtcdServer,
+) -> None:
+    async with (
+        TcpGate(own_etcd.endpoint) as gate,
+        running_nameserver(etcd=(gate.address,)) as nameserver,
+        Watching(nameserver) as watching,
+    ):
+        await fill(nameserver)
+        view = await watching.until(lambda view: view.subscriptions)
+        before = await nameserver.call("GetRoute", GetRouteRequest())
+        # The nameserver sees nothing of it until the revisions have overtaken those that it knows.
+        await gate.cut()
+        own_etcd.kill()
+        own_etcd.erase()
+        own_etcd.start()
+        for number in range(view.revision + 10):
+            own_etcd.control("put", f"/others/{number % 5}", str(number))
+        await gate.open()
+        await watching.until(lambda view: not view.topics)
+        after = await nameserver.call("GetRoute", GetRouteRequest())
+        assert after.revision > before.revision
+        assert not after.topics
+        assert before.etcd_cluster_id != after.etcd_cluster_id != 0
+        # It stays what it is, for every nameserver.
+        async with running_nameserver(etcd=(own_etcd.endpoint,)) as other:
+            again = await other.call("GetRoute", GetRouteRequest())
+            assert again.etcd_cluster_id == after.etcd_cluster_id
+
+
+async def test_routes_from_before_etcds_had_a_number_keep_their_identity(
+    own_etcd: EtcdServer,
+) -> None:
+    own_etcd.control("put", "/rockoon/rockoon/topics/orders", '{"permissions":6}')
+    (status,) = json.loads(own_etcd.control("endpoint", "status", "--write-out=json"))
+    async with running_nameserver(etcd=(own_etcd.endpoint,)) as nameserver:
+        route = await nameserver.call("GetRoute", GetRouteRequest())
+    assert [topic.config.name for topic in route.topics] == ["orders"]
+    assert route.etcd_cluster_id == status["Status"]["header"]["cluster_id"]
 
 
 async def test_a_nameserver_started_before_etcd_waits_says_so_once_and_then_serves(

@@ -10,11 +10,12 @@ anything but etcd's own word.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from rockoon_nameserver.etcd import Compacted, Etcd
-from rockoon_nameserver.etcd_data import Header, WatchBatch
-from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
+from rockoon_nameserver.keyspace import Keyspace, UnreadableKey, identity_value, read_identity
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class AnotherEtcd(Exception):
-    """etcd's revision went back, or its cluster id changed: its history was replaced."""
+    """etcd's revision went back, or its identity changed: its history was replaced."""
 
 
 class RouteFollower:
@@ -61,6 +62,7 @@ class RouteFollower:
         self._heartbeat_seconds = heartbeat_seconds
         self._closing = False
         self._cluster_id = 0
+        self._identity = 0
         # When etcd was found not to answer; None while it does. Written by `run` only.
         self._away_since: float | None = clock()
         self.trouble = "it has not been asked yet"
@@ -77,8 +79,12 @@ class RouteFollower:
 
     @property
     def etcd_cluster_id(self) -> int:
-        """Identity of the etcd that counted the table's revisions; 0 before the first snapshot."""
-        return self._cluster_id
+        """Identity of the etcd that counted the table's revisions; 0 before the first snapshot.
+
+        Its cluster id tells etcds apart that are set up differently; the number in it those that
+        are set up alike, as when one was wiped and started anew.
+        """
+        return self._cluster_id ^ self._identity
 
     @property
     def away_seconds(self) -> float:
@@ -185,12 +191,24 @@ class RouteFollower:
 
     async def _load(self, *, new_history: bool) -> None:
         found = await self._etcd.read(self._keyspace.everything)
+        while (identity := identity_in(found.items, self._keyspace)) is None:
+            await self._make_identity(has_routes=bool(found.items))
+            found = await self._etcd.read(self._keyspace.everything)
         header = found.header
         if self.table.loaded and header.revision < self.table.revision:
             new_history = True
-        self._cluster_id = header.cluster_id
+        self._cluster_id, self._identity = header.cluster_id, identity
         complain(self.table.load(header.revision, found.items, new_history=new_history))
         self._announce_change()
+
+    async def _make_identity(self, *, has_routes: bool) -> None:
+        """Give etcd its number, unless somebody else was quicker.
+
+        Routes that are older than such numbers keep the identity under which they are known.
+        """
+        number = 0 if has_routes else secrets.randbits(63) | 1
+        key = self._keyspace.identity
+        await self._etcd.transaction([absent(only(key))], [Put(key, identity_value(number))])
 
     async def _follow(self) -> None:
         """Apply the watch until it breaks or etcd does not answer the probes."""
@@ -199,6 +217,7 @@ class RouteFollower:
             # Its revision proves nothing: the member that took the watch may be behind the others.
             self._check_same(header, at_least=0)
             self._came_back()
+            await self._check_identity()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(batches), name="etcd watch")
                 tasks.create_task(self._probe(), name="etcd probe")
@@ -248,6 +267,13 @@ class RouteFollower:
                 "its data was lost or restored"
             )
 
+    async def _check_identity(self) -> None:
+        """An etcd that came back may have been set up anew, with revisions that go on for all we
+        know; only the number in it cannot be the same."""
+        found = await self._etcd.read(only(self._keyspace.identity))
+        if identity_in(found.items, self._keyspace) != self._identity:
+            raise AnotherEtcd("etcd is not the one it was: it was set up anew")
+
     def _went_away(self, trouble: str) -> None:
         self.trouble = trouble
         if not self._logged_away:
@@ -268,6 +294,17 @@ class RouteFollower:
     def _announce_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def identity_in(items: Iterable[KeyValue], keyspace: Keyspace) -> int | None:
+    """The number among some keys; 0 where somebody wrote something else in its place."""
+    for item in items:
+        if item.key == keyspace.identity:
+            try:
+                return read_identity(item.value)
+            except UnreadableKey:
+                return 0
+    return None
 
 
 def says_something(update: RouteUpdate) -> bool:

@@ -1,5 +1,6 @@
 """How routes are written in etcd: the names of the keys and what their values hold.
 
+    /rockoon/{cluster}/identity                                 a number that no other etcd has
     /rockoon/{cluster}/nodes/{broker|offset}/{name}             Node, under the node's lease
     /rockoon/{cluster}/topics/{topic}                           TopicConfig
     /rockoon/{cluster}/queues/{topic}/{broker}/{first id}       how many queues the block has
@@ -91,6 +92,10 @@ class Keyspace:
     def everything(self) -> Span:
         return under(self._root)
 
+    @property
+    def identity(self) -> str:
+        return f"{self._root}identity"
+
     def key(self, key: RouteKey) -> str:
         match key:
             case NodeKey(kind, name):
@@ -142,6 +147,21 @@ class Keyspace:
         except (KeyError, ValueError):
             pass
         raise UnreadableKey(f"{key!r} is not a route")
+
+
+def identity_value(number: int) -> bytes:
+    return json_value({"number": number})
+
+
+def read_identity(value: bytes) -> int:
+    """Raises UnreadableKey: the value is not what `identity_value` writes."""
+    try:
+        number = json.loads(value)["number"]
+        if isinstance(number, int) and 0 <= number < 1 << 63:
+            return number
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UnreadableKey(f"{value!r} is no identity")
 
 
 def node_value(node: Node) -> bytes:

@@ -230,6 +230,9 @@ class RouteTable:
             else:
                 self._keys[event.key] = event.mod_revision
             try:
+                if event.key == self._keyspace.identity:
+                    # The follower looks after it.
+                    continue
                 key = self._keyspace.parse(event.key)
                 changed.add(TopicKey(key.topic) if isinstance(key, BlockKey) else key)
                 self._forget(key)

@@ -62,9 +62,9 @@ class OffsetSettings:
     )
     accept_etcd_cluster_id: str = setting(
         "",
-        "cluster id (16 hexadecimal digits) of an etcd that may replace the one that progress "
-        "belongs to: its topics and groups are then taken for those of the same names. It must "
-        "have all that have progress",
+        "identity (16 hexadecimal digits, as the refusal names it) of an etcd that may replace the "
+        "one that progress belongs to: its topics and groups are then taken for those of the same "
+        "names. It must have all that have progress",
     )
     broadcast_member_days_max: float = setting(
         30.0,
