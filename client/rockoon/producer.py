@@ -183,10 +183,9 @@ class Producer:
         extras = None
         if tags is not None or keys is not None or properties is not None:
             extras = encode_extras(keys, tags, properties)
-            extras_bytes = len(extras[0]) + len(extras[1])
+            size += (extras_bytes := len(extras[0]) + len(extras[1]))
             if extras_bytes > self._extras_bytes_max:
                 check_extras(extras, SEQUENCED_BYTES_MAX)
-            size += extras_bytes
         delayed = delay_level is not None or delay_seconds is not None or deliver_at is not None
         if delayed:
             section = delay_section(delay_level, delay_seconds, deliver_at)
