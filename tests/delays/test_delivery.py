@@ -3,14 +3,26 @@
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.settling.sources import named_source
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.verify import verify_store
-from rockoon_format.config_json import DelayOffsets, read_delay_offsets, write_delay_offsets
+from rockoon_broker.topic_file import TopicFile
+from rockoon_format.config_json import (
+    DelayOffsets,
+    TopicConfig,
+    TopicConfigs,
+    read_delay_offsets,
+    read_topics,
+    write_delay_offsets,
+    write_topics,
+)
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import decode
@@ -333,6 +345,61 @@ async def test_what_rocketmq_delivered_is_not_delivered_again(
     await again.turns()
     assert again.bodies() == [b"2"]
     again.store.close()
+
+
+async def test_rocketmqs_timed_messages_come_unless_it_delivered_them(
+    tmp_path: Path, desk: AsideDesk
+) -> None:
+    await desk.send(*({"TIMER_DELAY_SEC": seconds} for seconds in (1, 5, 2, 3)))
+    desk.store.close()
+    root = desk.settings.store_path
+    # RocketMQ's entries hold hashes of tags.
+    (file,) = (root / "consumequeue" / TIMER_TOPIC / "0").iterdir()
+    entries = bytearray(file.read_bytes())
+    for number, code in enumerate((0, 12, -3, 2**31 - 1)):
+        entries[number * 20 + 12 : number * 20 + 20] = code.to_bytes(8, signed=True)
+    file.write_bytes(entries)
+    checkpoint = (NOW_MS + 2500).to_bytes(8) + bytes(8) + (2).to_bytes(8)
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "timercheck").write_bytes(checkpoint.ljust(64, b"\0"))
+    again = AsideDesk(root, desk.clock)
+    await again.turns()
+    assert again.bodies() == []
+    again.clock.pass_ms(3000)
+    await again.turns()
+    assert again.bodies() == [b"2", b"3"], "the third came after its timer's checkpoint"
+    again.clock.pass_ms(2000)
+    await again.turns()
+    assert again.bodies() == [b"2", b"3", b"1"]
+    again.store.close()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "read"),
+    [
+        ("delayOffset.json", b"{", lambda config: DelayOffsetFile(config, lambda: 0).read()),
+        ("timercheck", b"short", read_timer_checkpoint),
+    ],
+)
+def test_notes_of_rocketmqs_that_cannot_be_read_stop_the_start(
+    file: str, content: bytes, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(StoreLayoutError, match=file):
+        read(tmp_path)
+
+
+def test_topics_where_messages_wait_are_not_served_though_rocketmq_lists_them(
+    tmp_path: Path,
+) -> None:
+    names = ("mine", SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC")
+    listed = TopicConfigs({name: TopicConfig(topic=name) for name in names})
+    (tmp_path / "topics.json").write_bytes(write_topics(listed))
+    file = TopicFile(tmp_path, Disk())
+    table = file.read()
+    assert set(table.topics) == {"mine"}
+    file.write(table, NOW_MS)
+    assert set(read_topics((tmp_path / "topics.json").read_bytes()).topics) == set(names)
 
 
 # Retention.

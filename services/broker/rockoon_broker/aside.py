@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rockoon_broker.appends import Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.delays.delay_offsets import DelayOffsetFile
+from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.settling.settlement import Captured, Settlement
@@ -91,7 +91,7 @@ class MessagesAside:
             OSError: the disk.
         """
         self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
-        self.delays.resume()
+        self.delays.resume(read_timer_checkpoint(self._config))
         self.transactions.take_over()
 
     async def run(self) -> None:

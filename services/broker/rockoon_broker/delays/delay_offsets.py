@@ -1,10 +1,16 @@
-"""`config/delayOffset.json`, RocketMQ's note of how far each delay level has got.
+"""RocketMQ's notes of which delayed messages it has delivered.
 
-It holds one offset for each level, below which everything is delivered. It is kept true for
-RocketMQ, and read at every start: RocketMQ may have run on the store since.
+`config/delayOffset.json` holds one offset for each level, below which everything is delivered. It
+is kept true for RocketMQ, and read at every start: RocketMQ may have run on the store since.
+
+`config/timercheck` begins with the time up to which its timer has delivered, the end of its timer
+log, and the offset in rmq_sys_wheel_timer up to which the timer knows messages: i64 big-endian
+each. It is only read. Source: ScheduleMessageService, TimerCheckpoint.
 """
 
+import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.consume_queue import QueueKey
@@ -19,6 +25,34 @@ from rockoon_format.config_json import (
 from rockoon_format.names import SCHEDULE_TOPIC
 
 FILE = "delayOffset.json"
+TIMER_FILE = "timercheck"
+_TIMER_CHECKPOINT = struct.Struct(">qqq")
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """What RocketMQ's timer has delivered: what it knew of, and was due until then."""
+
+    delivered_until_ms: int = 0
+    """Epoch milliseconds."""
+    known_below: int = 0
+    """Queue offset in rmq_sys_wheel_timer."""
+
+
+def read_timer_checkpoint(config: Path) -> TimerCheckpoint:
+    """RocketMQ's note in a store's config directory; nothing where there is none.
+
+    Raises:
+        StoreLayoutError: it is cut short.
+    """
+    path = config / TIMER_FILE
+    if not path.exists():
+        return TimerCheckpoint()
+    content = path.read_bytes()
+    if len(content) < _TIMER_CHECKPOINT.size:
+        raise StoreLayoutError(f"{path} has {len(content)} bytes only")
+    delivered_until_ms, _, known_below = _TIMER_CHECKPOINT.unpack_from(content)
+    return TimerCheckpoint(delivered_until_ms, known_below)
 
 
 class DelayOffsetFile:

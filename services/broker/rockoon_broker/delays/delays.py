@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rockoon_broker.appends import Appends, Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
+from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
     TIMED_QUEUE,
@@ -172,14 +173,18 @@ class Delays:
         """How many messages wait."""
         return sum(len(self._settlement.queue(*key)) for key in self._delays_ms)
 
-    def resume(self) -> None:
-        """Go on with what an earlier process left."""
+    def resume(self, timer: TimerCheckpoint) -> None:
+        """Go on with what an earlier process left.
+
+        Args:
+            timer: what RocketMQ's timer has delivered of it.
+        """
         now_ms, monotonic_ms = self._now()
         for key, delay_ms in self._delays_ms.items():
             table = Timetable(self._settlement.queue(*key), delay_ms)
             self._tables[key] = table
             if key == TIMED_KEY:
-                self._read_times()
+                self._read_times(timer)
             table.resume(now_ms, monotonic_ms)
         if len(self):
             log.info("%d delayed messages wait for their time", len(self))
@@ -541,8 +546,9 @@ class Delays:
         joined = b"".join(frames)
         return await self._appends.place(*key, joined, lengths, check, made_here=made_here)
 
-    def _read_times(self) -> None:
-        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags."""
+    def _read_times(self, timer: TimerCheckpoint) -> None:
+        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and settle
+        those that it delivered."""
         queue = self._settlement.queue(*TIMED_KEY)
         pending = queue.pending()
         codes = pending.codes
@@ -552,6 +558,8 @@ class Delays:
                 properties = self._record(int(pending.positions[index])).properties
                 codes[index] = timer_deliver_ms(properties) or codes[index]
         queue.revise(codes, pending.deadlines_ms)
+        done = (pending.offsets < timer.known_below) & (codes <= timer.delivered_until_ms)
+        queue.settle(pending.positions[done])
 
     def _write_rolled(self) -> bytes:
         pairs = [(first, now) for first, now in self._rolled.items() if self._are_pending([now])]

@@ -1,0 +1,83 @@
+"""Which entries are due, against a plain list of them, under clocks that jump."""
+
+import random
+
+import numpy as np
+
+from rockoon_broker.delays.timetable import NEAR_MS, Timetable
+from rockoon_broker.settling.settled_queue import SettledQueue
+from rockoon_format.consume_queue import encode_entries
+
+SEED = random.randrange(2**32)
+NOW_MS = 1_700_000_000_000
+LONGEST_MS = 1_000_000
+
+
+def test_what_bears_no_time_is_due_at_once() -> None:
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    table.take_in(0, encode_entries([0, 100], [99, 99], [-5, 2**31]), NOW_MS, 0)
+    assert table.due(NOW_MS, 0, 9).positions.tolist() == [0, 100]
+
+
+def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    times = [NOW_MS + 5, NOW_MS + 1, NOW_MS + 3]
+    table.take_in(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
+    assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [100, 200]
+    queue.settle([100])
+    assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [200, 0]
+
+
+def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    assert len(table.due(NOW_MS, 0, 9)) == 0
+    far = NOW_MS + 10 * NEAR_MS
+    table.take_in(0, encode_entries([0], [99], [far]), NOW_MS, 0)
+    for step in range(0, 10 * NEAR_MS, 777):
+        assert len(table.due(NOW_MS + step, step, 9)) == 0
+    assert table.due(far, 10 * NEAR_MS, 9).positions.tolist() == [0]
+
+
+def test_it_finds_what_a_plain_list_would_under_any_clock() -> None:
+    print("seed", SEED)
+    choose = random.Random(SEED)
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    wall_ms, monotonic_ms, position = NOW_MS, 0, 0
+    waiting: dict[int, tuple[int, int]] = {}
+    for turn in range(2000):
+        step = choose.choice((1, 50, 50, 50, 5_000, 60_000))
+        wall_ms, monotonic_ms = wall_ms + step, monotonic_ms + step
+        if choose.random() < 0.03:
+            wall_ms += choose.randrange(-200_000, 200_000)
+        if choose.random() < 0.4:
+            count = choose.randrange(1, 5)
+            times = [wall_ms + choose.randrange(-50_000, 400_000) for _ in range(count)]
+            positions = [position + 100 * index for index in range(count)]
+            position += 100 * count
+            entries = encode_entries(positions, [99] * count, times)
+            table.take_in(queue.next_offset, entries, wall_ms, monotonic_ms)
+            for at, time in zip(positions, times, strict=True):
+                waiting[at] = (time, monotonic_ms + time - wall_ms)
+        due = sorted(
+            at
+            for at, (time, deadline) in waiting.items()
+            if time <= wall_ms or deadline <= monotonic_ms
+        )
+        found = table.due(wall_ms, monotonic_ms, 10**6).positions
+        assert np.sort(found).tolist() == due, turn
+        taken = choose.sample(due, choose.randrange(len(due) + 1))
+        queue.settle(taken)
+        for at in taken:
+            del waiting[at]
+        if choose.random() < 0.01:
+            # A restart forgets the monotonic clock; what is left is waited for anew.
+            queue = SettledQueue.from_bytes(queue.to_bytes())
+            table = Timetable(queue, LONGEST_MS)
+            table.resume(wall_ms, monotonic_ms)
+            waiting = {
+                at: (time, monotonic_ms + time - wall_ms) for at, (time, _) in waiting.items()
+            }
