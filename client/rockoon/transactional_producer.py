@@ -14,6 +14,7 @@ anything is answered for by any live producer of its group, through `check`.
 What is not: that a half message is stored only once. When a broker dies between storing it and
 answering, it is sent again under a new id, and the check is asked for both. A check that looks for
 `message.message_id` tells them apart; one that goes by something else may commit both.
+`client/examples/pay_and_tell_sqlite.py` shows a check that never has to guess.
 """
 
 import asyncio
