@@ -36,18 +36,18 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """How much one queue may hold before pulling pauses. A pull is never cut short by them: what
-    is held can exceed each by one batch."""
+    """How much one queue may hold before pulling pauses; the defaults are RocketMQ's. A pull is
+    never cut short by them: what is held can exceed each by one batch, here up to 1024 messages."""
 
-    messages_max: int = 4096
-    """Unfinished messages. RocketMQ: 1000, with batches of 32; here a batch is up to 1024."""
+    messages_max: int = 1000
+    """Unfinished messages."""
     bytes_max: int = 100 * 2**20
     """Bytes of the batches held; a batch counts whole until its last message is finished,
     because so long it is in memory."""
-    span_max: int = 8192
+    span_max: int = 2000
     """Newest offset pulled minus smallest unfinished one: how far a message that does not get
-    finished can be overtaken, and how much comes again after a crash. RocketMQ: 2000, of the
-    messages held; so there, what overtook and was finished does not count."""
+    finished can be overtaken, and how much comes again after a crash. RocketMQ counts the span of
+    the messages held; so there, what overtook and was finished does not count."""
 
     def __post_init__(self) -> None:
         for name in ("messages_max", "bytes_max", "span_max"):
