@@ -263,3 +263,14 @@ async def test_a_message_that_is_damaged_is_not_passed_over_in_silence(
         assert bodies_of(reply) == [b"whole"]
         assert not reply.whole_range_searched
         assert "is damaged: no message can be read at position" in reply.not_searched_because
+
+
+async def test_a_clean_stop_indexes_what_is_left(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await found(broker, "k") == []
+        last = await send(broker, "T", [(b"x", keyed(keys="k"))] * 3000)
+        end = (await broker.describe()).log_max_offset
+    headers = [decode_header(each.read_bytes()) for each in (tmp_path / "index").iterdir()]
+    assert [header.next_unit - 1 for header in headers] == [3000]
+    assert last.first_physical_offset <= headers[0].end_offset < end
