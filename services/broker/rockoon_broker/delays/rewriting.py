@@ -36,7 +36,6 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import (
     NO_HOST,
-    SYS_FLAG_STORE_HOST_V6,
     SYS_FLAG_TRANSACTION,
     Record,
     encode_host,
@@ -131,7 +130,7 @@ def delivered(record: Record) -> Record:
         Undeliverable: it does not say where it goes.
     """
     topic, queue_id = destination(record)
-    flags = record.sys_flag & ~(SYS_FLAG_STORE_HOST_V6 | SYS_FLAG_TRANSACTION)
+    flags = record.sys_flag & ~SYS_FLAG_TRANSACTION
     return replace(
         record,
         topic=topic.encode(),
@@ -172,7 +171,7 @@ def stored_once_more(record: Record, due_ms: int) -> Aside:
         topic=TIMER_TOPIC.encode(),
         queue_id=TIMED_QUEUE,
         properties=encode(properties),
-        sys_flag=record.sys_flag & ~(SYS_FLAG_STORE_HOST_V6 | SYS_FLAG_TRANSACTION),
+        sys_flag=record.sys_flag & ~SYS_FLAG_TRANSACTION,
         store_host=NO_HOST,
         prepared_transaction_offset=named_source(record.physical_offset),
     )
