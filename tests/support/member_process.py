@@ -1,6 +1,6 @@
 """A member of a group in a process of its own, to be killed: prints each body it has handled.
 
-python member_process.py NAMESERVERS GROUP TOPIC
+python member_process.py NAMESERVERS GROUP TOPIC [clustering|broadcasting]
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import rockoon
 from rockoon.message import Message
 
 
-async def main(nameservers: str, group: str, topic: str) -> None:
+async def main(nameservers: str, group: str, topic: str, mode: str = "clustering") -> None:
     async def handle(message: Message) -> None:
         sys.stdout.write(message.body.decode() + "\n")
         sys.stdout.flush()
@@ -18,11 +18,11 @@ async def main(nameservers: str, group: str, topic: str) -> None:
     async with (
         rockoon.connect(nameservers) as cluster,
         cluster.push_consumer(
-            group, {topic: "*"}, handle, consume_from="first", commit_seconds=0.1
+            group, {topic: "*"}, handle, mode=mode, consume_from="first", commit_seconds=0.1
         ) as consumer,
     ):
         await consumer.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:]))
