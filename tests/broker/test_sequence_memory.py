@@ -174,3 +174,32 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again(
     await bench.memory.look()
     assert decode_snapshot(bench.path.read_bytes()).sequences
     bench.owner.store.close()
+
+
+async def test_what_was_stored_behind_the_snapshot_is_read_in_the_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Flush.SYNC)
+    bench.owner.confirm(bench.append(1, 0, b"a", b"b").end_offset)
+    bench.memory.write(bench.memory.snapshot())
+    bench.append(2, 0, b"another's")
+    bench.owner.confirm(bench.append(1, 2, b"c").end_offset)
+    assert bench.recall().ledger.copy() == bench.memory.ledger.copy()
+    assert bench.known(bench.recall()) == {1: 3, 2: 1}
+    bench.owner.store.close()
+
+
+async def test_a_topic_deleted_behind_the_snapshot_is_not_recalled(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Flush.SYNC)
+    bench.append(1, 0, b"a")
+    bench.owner.confirm(bench.append(2, 0, b"kept", topic="Kept").end_offset)
+    bench.memory.write(bench.memory.snapshot())
+    bench.owner.store.drop_topic("T")
+    assert bench.known(bench.recall()) == {2: 1}
+    bench.owner.store.close()
+
+
+def test_copies_in_topics_of_the_brokers_own_do_not_count(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for topic in ("%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "T"):
+        bench.append(1, 0, b"a", topic=topic)
+    assert list(bench.recall().ledger.copy()) == [SequenceKey(1, "T", 0)]
+    bench.owner.store.close()
