@@ -81,3 +81,13 @@ def test_it_finds_what_a_plain_list_would_under_any_clock() -> None:
             waiting = {
                 at: (time, monotonic_ms + time - wall_ms) for at, (time, _) in waiting.items()
             }
+
+
+def test_what_came_while_the_clock_was_ahead_for_a_moment_is_not_late() -> None:
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    table.take_in(0, encode_entries([0], [99], [NOW_MS + LONGEST_MS]), NOW_MS, 0)
+    assert len(table.due(NOW_MS, 0, 9)) == 0
+    ahead = NOW_MS + 8000
+    table.take_in(1, encode_entries([100], [99], [ahead + 5000]), ahead, 0)
+    assert table.due(NOW_MS + 5000, 5000, 9).positions.tolist() == [100]
