@@ -14,6 +14,7 @@ from rockoon.errors import InvalidArgument
 from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
 from rockoon.redelivery import Failure
+from rockoon_format.record import decode_record
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -161,6 +162,22 @@ async def test_a_message_in_vain_too_often_is_a_dead_letter_and_its_queue_goes_o
     assert [(each.messages[0].queue_offset, each.attempt, each.is_last) for each in dead] == [
         (1, 3, True)
     ]
+
+
+async def test_a_dead_letter_lies_in_the_groups_topic_by_default(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", bodies(3))
+
+    async def handle(message: Message) -> ConsumeResult:
+        wanted = {0: ConsumeResult.SUCCESS, 1: ConsumeResult.SUSPEND}
+        return wanted.get(message.queue_offset, ConsumeResult.later(level=-1))
+
+    async with consumer_of(cluster, handle, attempts_max=2):
+        await eventually(lambda: committed(fake) == 3)
+    dead = fake.brokers["broker-a"].queues["%DLQ%billing", 0]
+    assert [decode_record(frame).body for frame in dead.frames] == [b"1", b"2"]
 
 
 async def test_no_call_begins_once_the_lease_may_have_ended_and_all_goes_on_when_it_is_renewed(
