@@ -28,10 +28,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import rockoon
+from rockoon import Kept, KeptOffsetStore, Message, MessageQueue, Place
 from rockoon.errors import StoreLocked
-from rockoon.kept_offset_store import Kept, KeptOffsetStore
-from rockoon.message import Message, MessageQueue
-from rockoon.own_start import Place
 from rockoon.redelivery import LocalRedelivery
 
 SCHEMA = """

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster, connect
     from rockoon.consume_result import ConsumeResult
     from rockoon.errors import RockoonError
+    from rockoon.kept_offset_store import Keeper, Kept, KeptOffsetStore
+    from rockoon.local_offsets import LocalFileOffsetStore
     from rockoon.message import Batch, Message, MessageQueue, SendResult
+    from rockoon.offset_store import OffsetStore
+    from rockoon.own_start import Place
+    from rockoon.process_queue import FlowLimits
     from rockoon.pull_consumer import PullConsumer
+    from rockoon.pulling import PullLimits
     from rockoon.push_consumer import PushConsumer
     from rockoon.receipt import Receipt, SendResults
     from rockoon.redelivery import LocalRedelivery
     from rockoon.retry import RetryPolicy
     from rockoon.routes import TopicRoute
-    from rockoon.start import ConsumeFrom
+    from rockoon.start import ConsumeFrom, Start
     from rockoon.subscription import Sql
     from rockoon.transaction import Resolution, Transaction
     from rockoon.transactional_producer import TransactionalProducer
@@ -33,10 +39,18 @@ __all__ = [
     "Cluster",
     "ConsumeFrom",
     "ConsumeResult",
+    "FlowLimits",
+    "Keeper",
+    "Kept",
+    "KeptOffsetStore",
+    "LocalFileOffsetStore",
     "LocalRedelivery",
     "Message",
     "MessageQueue",
+    "OffsetStore",
+    "Place",
     "PullConsumer",
+    "PullLimits",
     "PushConsumer",
     "Receipt",
     "Resolution",
@@ -45,6 +59,7 @@ __all__ = [
     "SendResult",
     "SendResults",
     "Sql",
+    "Start",
     "TopicRoute",
     "Transaction",
     "TransactionalProducer",
@@ -58,10 +73,18 @@ _HOMES = {
     "Cluster": "rockoon.connection",
     "ConsumeFrom": "rockoon.start",
     "ConsumeResult": "rockoon.consume_result",
+    "FlowLimits": "rockoon.process_queue",
+    "Keeper": "rockoon.kept_offset_store",
+    "Kept": "rockoon.kept_offset_store",
+    "KeptOffsetStore": "rockoon.kept_offset_store",
+    "LocalFileOffsetStore": "rockoon.local_offsets",
     "LocalRedelivery": "rockoon.redelivery",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
+    "OffsetStore": "rockoon.offset_store",
+    "Place": "rockoon.own_start",
     "PullConsumer": "rockoon.pull_consumer",
+    "PullLimits": "rockoon.pulling",
     "PushConsumer": "rockoon.push_consumer",
     "Receipt": "rockoon.receipt",
     "Resolution": "rockoon.transaction",
@@ -70,6 +93,7 @@ _HOMES = {
     "SendResult": "rockoon.message",
     "SendResults": "rockoon.receipt",
     "Sql": "rockoon.subscription",
+    "Start": "rockoon.start",
     "TopicRoute": "rockoon.routes",
     "Transaction": "rockoon.transaction",
     "TransactionalProducer": "rockoon.transactional_producer",
