@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client spark
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help setup check test demo bench soak protos format clean
+.PHONY: help setup check test demo expansion bench soak protos format clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -35,6 +35,9 @@ soak: setup  ## the long random tests: kills, recovery, bad input
 
 demo: setup  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
+
+expansion: setup  ## every way a topic can grow under a group, and what the group misses; writes docs/expansion.md
+	@$(BIN)/python -m tools.expansion
 
 bench: setup  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench

@@ -120,6 +120,13 @@ class Carrier:
         if route.name not in self.routes:
             self._learn(route)
 
+    def look(self, topic: str) -> TopicRoute | None:
+        """Return a topic's route as it is this moment; the task that follows may be a turn late."""
+        current = self._cluster.routes.topic(topic)
+        if current is not None and current != self.routes.get(topic):
+            self._learn(current)
+        return self.routes.get(topic)
+
     def resolve(self, topic: str) -> None:
         """Learn a topic's route, unless that is under way."""
         if topic not in self._resolving:
@@ -162,6 +169,8 @@ class Carrier:
             if self._timer is not None:
                 self._timer.cancel()
             for batch in list(self.accumulator.pending):
+                if batch.sequence is not None:
+                    batch.sequence.may_be_stored = True
                 self.settle(batch, Closed(what="the producer"))
 
     # Handing out
@@ -261,6 +270,9 @@ class Carrier:
 
     def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
         """The stream broke; these batches, oldest first, have no answer."""
+        for batch in batches:
+            if batch.sequence is not None:
+                batch.sequence.may_be_stored = True
         if isinstance(error, WrongCluster):
             for batch in batches:
                 self._fail(batch, error)
@@ -271,9 +283,7 @@ class Carrier:
                 if gone := self._gone(batch.lane):
                     self._fail(batch, gone)
                 else:
-                    self._dispatcher.refused(
-                        batch, error, now, blame_broker=True, may_be_stored=True
-                    )
+                    self._dispatcher.refused(batch, error, now, blame_broker=True)
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:

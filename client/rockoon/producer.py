@@ -419,6 +419,8 @@ class Producer:
         check_topic(topic)
         route = self._carrier.routes.get(topic)
         if route is not None and queue not in route.births:
+            route = self._carrier.look(topic)
+        if route is not None and queue not in route.births:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
         return self._accumulator.open_chosen(queue)
 

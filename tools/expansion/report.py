@@ -1,0 +1,86 @@
+"""The matrix as a page of documentation."""
+
+from collections.abc import Iterable, Sequence
+
+from rockoon.start import Start
+from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, Rule
+
+HEADINGS = (
+    "group",
+    "growth",
+    "policy",
+    "new queues start at",
+    "because",
+    "skipped",
+    "replayed",
+    "old queues: skipped",
+    "replayed",
+)
+
+
+def page(cells: Sequence[Cell]) -> str:
+    """All of `docs/expansion.md`."""
+    parts = [
+        "# Where groups read on when a topic grows",
+        "Made by `make expansion` (`.venv/bin/python -m tools.expansion`), with real processes: "
+        "two brokers, the second added in between, a nameserver, the offset service, and a group "
+        "and a topic for each line. The command fails if a line of rule exact skips or replays "
+        "anything.",
+        f"Every queue gets {EARLIER} messages, then, later, {LATER} more, the new ones before "
+        "anybody can have heard of them; TIMESTAMP names a time between the two. Then other topics "
+        "fill the brokers' (small) memory, so that these messages count as gone to disk, the "
+        f"groups that were away come back, and every queue gets the last {AFTERWARDS}.",
+        "- *new*: the group subscribes after the topic has grown: everywhere its policy decides;\n"
+        "- *running*: it reads all the while; *lagging*: it runs and hangs; *stopped*: it is away. "
+        "Queues born meanwhile are its from their first message, whatever the policy.\n"
+        "- *skipped*: messages that the group had to be handed and never was; *replayed*: messages "
+        "it was handed without having asked, or twice. All queues of a line together.",
+    ]
+    for rule in Rule:
+        parts.append(f"## Rule {rule}")
+        parts.append(table(cell for cell in cells if cell.rule is rule))
+    parts.append("## In the service's words")
+    parts.append(
+        "What `rockoon offsets why` says of one new queue of each kind of line; figures as above."
+    )
+    parts.append(explanations(cells))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(cells: Iterable[Cell]) -> str:
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    lines += ["| " + " | ".join(row(cell)) + " |" for cell in cells]
+    return "\n".join(lines)
+
+
+def row(cell: Cell) -> tuple[str, ...]:
+    new, old = cell.difference(cell.new_queues), cell.difference(cell.old_queues)
+    starts = [cell.starts[queue] for queue in cell.new_queues]
+    return (
+        str(cell.group_is),
+        str(cell.growth),
+        str(cell.policy),
+        among(str(start.offset) for start in starts),
+        among(start.reason for start in starts),
+        str(new.skipped),
+        str(new.replayed),
+        str(old.skipped),
+        str(old.replayed),
+    )
+
+
+def among(values: Iterable[str]) -> str:
+    """The different values, once each."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def explanations(cells: Iterable[Cell]) -> str:
+    """The service's sentence for each rule and reason, from the first line that has it."""
+    found: dict[tuple[Rule, str], tuple[Start, Cell]] = {}
+    for cell in cells:
+        start = cell.starts[cell.new_queues[0]]
+        found.setdefault((cell.rule, start.reason), (start, cell))
+    return "\n".join(
+        f"- {rule}, {reason} ({cell.group_is}, {cell.growth}, {cell.policy}): {start.explanation}"
+        for (rule, reason), (start, cell) in found.items()
+    )
