@@ -50,7 +50,9 @@ PROPERTY_REPLAYED_FROM = "ROCKOON_REPLAYED_FROM"
 """On a message that was replayed: the offset id of its dead letter."""
 
 MESSAGES_PER_READ = 256
+# What is sent before it is noted, and so may be sent again by the next run.
 LETTERS_PER_MARK = 100
+BYTES_PER_MARK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,37 +267,35 @@ class DeadLetters:
         if to and only_group:
             raise InvalidArgument(reason="a replay goes to a topic, or to the group alone")
         route = await self._route(group)
-        report = ReplayReport()
-        sought = set(ids)
         marks = await self._marks(route)
-        if not dry_run:
+        sought = set(ids)
+        report = ReplayReport()
+
+        async def chosen(queue: MessageQueue) -> AsyncIterator[DeadLetter]:
+            async for letter in self.letters(group, since_ms=since_ms, queue=queue):
+                called = {each for each in ids if letter.is_called(each)}
+                if ids and not called:
+                    continue
+                sought.difference_update(called)
+                if letter.message.queue_offset in marks[queue] and not again:
+                    report.left_out += 1
+                    continue
+                on_letter(letter)
+                report.replayed += 1
+                yield letter
+
+        if dry_run:
+            for queue in route.queues:
+                async for _ in chosen(queue):
+                    pass
+        else:
             store = RemoteOffsetStore(self._cluster, REPLAY_GROUP, self._cluster.client_id)
             marks = await self._take_over(route, store, marks)
-        async with self._cluster.producer() as producer:
-            for queue in route.queues:
-                portion: list[DeadLetter] = []
-                async for letter in self.letters(group, since_ms=since_ms, queue=queue):
-                    if ids and not any(letter.is_called(each) for each in ids):
-                        continue
-                    sought -= {each for each in sought if letter.is_called(each)}
-                    if letter.message.queue_offset in marks[queue] and not again:
-                        report.left_out += 1
-                        continue
-                    on_letter(letter)
-                    report.replayed += 1
-                    if dry_run:
-                        continue
-                    portion.append(letter)
-                    if len(portion) >= LETTERS_PER_MARK:
-                        await self._replay(
-                            group, portion, marks[queue], store, producer, to, only_group
-                        )
-                        portion = []
-                if portion:
-                    await self._replay(
-                        group, portion, marks[queue], store, producer, to, only_group
-                    )
-        if not dry_run:
+            async with self._cluster.producer() as producer:
+                way = _Way(group, to, producer if not only_group else None)
+                for queue in route.queues:
+                    async for portion in _portions(chosen(queue)):
+                        await self._replay(portion, way, marks[queue], store)
             await store.release(list(route.queues))
         report.not_found = sorted(sought)
         return report
@@ -324,18 +324,17 @@ class DeadLetters:
 
     async def _replay(
         self,
-        group: str,
         letters: Sequence[DeadLetter],
+        way: "_Way",
         marks: ReplayMarks,
         store: RemoteOffsetStore,
-        producer: "Producer",
-        to: str,
-        only_group: bool,
     ) -> None:
-        if only_group:
-            outcomes = await self._send_back(group, [letter.message for letter in letters])
+        """Send some letters of one queue, and note those that were taken."""
+        messages = [letter.message for letter in letters]
+        if way.producer is None:
+            outcomes = await self._send_back(way.group, messages)
         else:
-            outcomes = await self._send(producer, [letter.message for letter in letters], to)
+            outcomes = await self._send(way.producer, messages, way.to)
         for letter, failure in zip(letters, outcomes, strict=True):
             if failure is None:
                 marks.add(letter.message.queue_offset)
@@ -404,6 +403,31 @@ class DeadLetters:
             from_wire(result.error) if result.HasField("error") else None
             for result in reply.results
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where a replay goes."""
+
+    group: str
+    to: str
+    """A topic; empty for each message's own."""
+    producer: "Producer | None"
+    """None: to the group alone."""
+
+
+async def _portions(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
+    """Cut letters into parts that are sent at once and noted together."""
+    part: list[DeadLetter] = []
+    size = 0
+    async for letter in letters:
+        part.append(letter)
+        size += letter.message.stored_bytes
+        if len(part) >= LETTERS_PER_MARK or size >= BYTES_PER_MARK:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def own_properties(message: Message) -> dict[str, str]:

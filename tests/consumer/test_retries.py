@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from rockoon.connection import Cluster
 from rockoon.consume_result import ConsumeResult
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message, MessageQueue
+from rockoon.own_start import Place, QueueFacts, decide, needs_policy
 from rockoon.push_consumer import PushConsumer
 from rockoon.redelivery import LocalRedelivery
 from rockoon.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
+from rockoon.start import ConsumeFrom
 from rockoon_proto.v1.broker_pb2 import FailedMessage
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -290,6 +294,16 @@ async def test_a_broadcasting_member_tries_again_itself_then_drops_and_says_so(
     assert any("is dropped after 3 deliveries" in record.message for record in caplog.records)
     with pytest.raises(InvalidArgument):
         consumer_of(cluster, handler, mode="broadcasting", member_id="a", redelivery=POLICY)
+
+
+def test_a_reader_with_a_store_of_its_own_starts_a_retry_topic_at_its_beginning() -> None:
+    policy, group = ConsumeFrom.LAST, GroupConfig(name="billing")
+    old = QueueFacts(RETRY, birth=5, min_offset=3, max_offset=9, since=7)
+    assert not needs_policy(old)
+    start = decide(old, group, policy)
+    assert (start.offset, start.reason) == (3, "RETRY_TOPIC")
+    committed = decide(replace(old, kept=Place(6, 5)), group, policy)
+    assert (committed.offset, committed.reason) == (6, "COMMITTED")
 
 
 async def test_calls_are_bounded(fake: FakeCluster, cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ Since = Annotated[
 
 BODY_CHARACTERS_SHOWN = 400
 PREVIEW_CHARACTERS = 40
+LETTERS_SHOWN = 50
 
 
 @app.command("list")
@@ -93,7 +94,9 @@ def show(
         typer.Option(min=0, metavar="OFFSET", help="With --queue: the one message at this offset."),
     ] = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many to list.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many to list.")
+    ] = LETTERS_SHOWN,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
@@ -170,6 +173,15 @@ def replay(
         where = to or (f"group {group}" if to_group else "their original topics")
         confirm(f"Replay the dead letters of {group} to {where}?", yes=yes)
 
+    ids_replayed: list[str] = []
+    first_ones: list[DeadLetter] = []
+
+    def note(letter: "DeadLetter") -> None:
+        if as_json:
+            ids_replayed.append(letter.dead_letter_id)
+        elif dry_run and len(first_ones) < LETTERS_SHOWN:
+            first_ones.append(letter)
+
     async def work(cluster: "Cluster") -> "ReplayReport":
         return await cluster.admin.dead_letters.replay(
             group,
@@ -179,23 +191,22 @@ def replay(
             only_group=to_group,
             again=again,
             dry_run=dry_run,
-            on_letter=chosen.append,
+            on_letter=note,
         )
 
-    chosen: list[DeadLetter] = []
     report = with_cluster(nameservers, work)
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
-                "replayed": [each.dead_letter_id for each in chosen],
+                "replayed": ids_replayed,
                 "left_out": report.left_out,
                 "not_found": report.not_found,
             }
         )
     else:
         if dry_run:
-            show_table(chosen)
+            show_table(first_ones)
         what = "would be replayed" if dry_run else "replayed"
         before = f", {report.left_out} were before" if report.left_out else ""
         print(f"{report.replayed} {what}{before}")
