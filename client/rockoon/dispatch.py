@@ -141,7 +141,6 @@ class Dispatcher:
         now: float,
         *,
         blame_broker: bool,
-        may_be_stored: bool = False,
     ) -> None:
         """A batch failed in a way that can pass; it waits at the front of its lane again.
 
@@ -152,17 +151,12 @@ class Dispatcher:
             error: why.
             now: seconds, of the clock that deadlines are on.
             blame_broker: other batches would fare no better with this broker.
-            may_be_stored: there was no answer. An idempotent producer's batch keeps its queue then.
         """
         slots = self._returned(batch)
         batch.last_error = error
         batch.tries += 1
         sequences = self._accumulator.sequences
-        if (
-            sequences is not None
-            and batch.sequence is not None
-            and sequences.refused(batch, may_be_stored=may_be_stored)
-        ):
+        if sequences is not None and batch.sequence is not None and sequences.refused(batch):
             batch.lane = self._lane_of_queue(batch)
         lane = batch.lane
         lane.put_back(batch)

@@ -39,7 +39,7 @@ class BatchSequence:
         self.producer_id = producer_id
         self.first = first
         self.may_be_stored = False
-        """An answer was lost."""
+        """It was sent, and an answer was lost or will not come. Written by the Carrier."""
         self._first_sent: float | None = None
 
     def sent(self, now: float) -> int:
@@ -79,19 +79,14 @@ class SequenceBook:
             batch.sequence = BatchSequence(producer_id, first)
             self._owed[queue] = batch
 
-    def refused(self, batch: "ProducerBatch", *, may_be_stored: bool) -> bool:
-        """A batch came back; it will be tried again.
-
-        Args:
-            batch: numbered.
-            may_be_stored: its answer was lost.
+    def refused(self, batch: "ProducerBatch") -> bool:
+        """A numbered batch came back; it will be tried again.
 
         Returns:
-            Whether it must go to the same queue.
+            Whether it must go to the same queue, because it may be stored there.
         """
         assert batch.sequence is not None
         assert batch.queue is not None
-        batch.sequence.may_be_stored |= may_be_stored
         if batch.sequence.may_be_stored:
             return True
         batch.sequence = None

@@ -1,5 +1,6 @@
 """An idempotent producer whose answers get lost: every message is stored once."""
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +15,7 @@ import rockoon
 from rockoon.connection import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
+    Closed,
     PropertiesTooLarge,
     RockoonError,
     SequenceGap,
@@ -216,6 +218,22 @@ async def test_a_message_given_up_after_its_answer_was_lost_may_be_stored_and_sa
     assert plan.sequences == [0, 0, 1]
     first, second, third = (request.producer_id for request in plan.requests)
     assert first != second == third
+
+
+async def test_a_message_without_an_answer_when_the_producer_ends_may_be_stored_and_says_so(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer(idempotent=True)
+    broker.gate.clear()
+    receipt = producer.send("orders", b"x")
+    await broker.wait_requests(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await producer.close()
+    with pytest.raises(Closed) as told:
+        await receipt
+    assert told.value.details["stored"] == "unknown"
+    broker.gate.set()
 
 
 async def test_a_gap_fails_the_message_and_the_queue_begins_anew(
