@@ -178,9 +178,7 @@ class PushConsumer:
             timeout_seconds=consume_timeout_seconds,
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
-        self._assignment = Assignment(
-            cluster,
-            group,
+        self._assignment = self._assignment_of(
             ReadingSettings(
                 subscriptions=self._subscriptions,
                 mode=self._mode,
@@ -195,7 +193,19 @@ class PushConsumer:
                 flow_limits=flow_limits or FlowLimits(),
                 rebalance_seconds=rebalance_seconds,
                 drain_seconds=drain_seconds,
-            ),
+            )
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._failure_was_raised = False
+        self._state = "new"
+
+    def _assignment_of(self, settings: ReadingSettings) -> Assignment:
+        return Assignment(
+            self._cluster,
+            self.group,
+            settings,
             membership=self._membership,
             changes=self._changes,
             store=self._store,
@@ -204,11 +214,6 @@ class PushConsumer:
             on_persisted=self._count_persisted,
             start_task=self._start_task,
         )
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ended = asyncio.Event()
-        self._failure: BaseException | None = None
-        self._failure_was_raised = False
-        self._state = "new"
 
     # Life
 
