@@ -309,12 +309,6 @@ def check_batch(
     )
     _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
     _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
-    if not sources_allowed:
-        at = starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
-        # Zero looks the same in any byte order.
-        prepared = sliding(frames, np.int64)[at]
-        if prepared.any():
-            _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")
     _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
     for fault, found_bytes, limit in (
         (BatchFault.BODY_TOO_LARGE, parts.body_lengths, body_bytes_max),
@@ -324,22 +318,16 @@ def check_batch(
         _refuse(fault, found_bytes > limit, f"more than {limit} bytes")
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
-    delays_ms = None
-    tag_codes = tags_codes(frames, parts)
-    if topic == _SCHEDULE_TOPIC:
-        delays_ms = _delays_ms(frames, parts, delay_levels_ms)
-    elif topic == _TIMER_TOPIC:
-        for index, section in enumerate(
-            slices(frames, parts.properties_starts, parts.properties_lengths)
-        ):
-            tag_codes[index] = timer_deliver_ms(section) or tag_codes[index]
+    if not sources_allowed:
+        _refuse_sources(frames, parts)
+    is_level = topic == _SCHEDULE_TOPIC
     return BatchLayout(
         starts=starts,
         lengths=sizes,
-        tag_codes=tag_codes,
+        tag_codes=(tags_codes if topic != _TIMER_TOPIC else _timer_codes)(frames, parts),
         store_positions=starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes,
         total_bytes=total,
-        delays_ms=delays_ms,
+        delays_ms=_delays_ms(frames, parts, delay_levels_ms) if is_level else None,
     )
 
 
@@ -437,6 +425,22 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     differs = letters != np.frombuffer(topic, np.uint8)
     wrong: NDArray[np.bool_] = differs.any(1)
     return wrong
+
+
+def _refuse_sources(frames: bytes, parts: Parts) -> None:
+    at = parts.starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
+    # Zero looks the same in any byte order.
+    prepared = sliding(frames, np.int64)[at]
+    if prepared.any():
+        _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")
+
+
+def _timer_codes(frames: bytes, parts: Parts) -> NDArray[np.int64]:
+    codes = tags_codes(frames, parts)
+    sections = slices(frames, parts.properties_starts, parts.properties_lengths)
+    for index, section in enumerate(sections):
+        codes[index] = timer_deliver_ms(section) or codes[index]
+    return codes
 
 
 def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> NDArray[np.int64]:
