@@ -86,7 +86,7 @@ async def serve(
 
                 await server.set_serving(False)
                 service.refuse("it is stopping")
-                broker.aside.transactions.end_checks()
+                broker.aside.transactions.asking.end()
                 await registration.leave()
                 broker.release_waiting()
             for task in loops:

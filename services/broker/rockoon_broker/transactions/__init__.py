@@ -6,5 +6,6 @@ check_book.py     which half messages wait, when to ask about each, when to give
 outcomes.py       how transactions have ended, for callers that ask again (pure)
 op_book.py        ended half messages that are still to be told to RocketMQ's readers (pure)
 checkers.py       the producers that can be asked, and whose turn it is
+asking.py         the streams on which they are asked
 transactions.py   all of it over an open store
 """

@@ -16,7 +16,10 @@ TransactionalMessageServiceImpl, TransactionalMessageUtil.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rockoon_broker.settling.sources import named_source
+from rockoon_format.columns import decode_columns
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_HALF_TOPIC,
@@ -39,7 +42,13 @@ from rockoon_format.properties import (
     decode,
     encode,
 )
-from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_COMMIT, Record
+from rockoon_format.record import (
+    SYS_FLAG_TRANSACTION,
+    TRANSACTION_COMMIT,
+    Record,
+    RecordError,
+)
+from rockoon_proto.errors import MalformedBatch
 
 HALF_TOPIC = TRANSACTION_HALF_TOPIC
 HALF_QUEUE_ID = 0
@@ -108,6 +117,38 @@ def half_record(record: Record) -> Record:
         properties=kept + encode(missing),
         sys_flag=record.sys_flag & ~SYS_FLAG_TRANSACTION,
     )
+
+
+def halves_of(
+    topic: str, queue_id: int, frames: bytes, lengths: bytes
+) -> list[tuple[Record, HalfFacts]]:
+    """What a producer's batch is stored as, and what each record says of itself.
+
+    Raises:
+        MalformedBatch: the batch is none, or a record cannot be a half message.
+    """
+    try:
+        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    except (RecordError, ValueError) as failure:
+        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    if not len(columns):
+        raise MalformedBatch(index=0, reason="the batch has no records")
+    if len(columns.wrong_bodies):
+        index = int(columns.wrong_bodies[0])
+        raise MalformedBatch(index=index, reason="the body does not have its CRC")
+    halves = []
+    for index in range(len(columns)):
+        record = columns.record(index)
+        if (record.topic, record.queue_id) != (topic.encode(), queue_id):
+            raise MalformedBatch(index=index, reason="of another topic or queue")
+        if record.prepared_transaction_offset:
+            raise MalformedBatch(index=index, reason="it names another record")
+        try:
+            half = half_record(record)
+            halves.append((half, facts_of(half)))
+        except NotAHalfMessage as failure:
+            raise MalformedBatch(index=index, reason=str(failure)) from failure
+    return halves
 
 
 def facts_of(half: Record) -> HalfFacts:

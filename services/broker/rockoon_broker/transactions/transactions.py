@@ -11,7 +11,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,19 +23,17 @@ from rockoon_broker.settling.settlement import Settlement
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.log_reading import LogChunk
 from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.asking import Asking
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules, WaitingHalf
-from rockoon_broker.transactions.checkers import Checker, Checkers
 from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_QUEUE_ID,
     HALF_TOPIC,
     OP_TOPIC,
     HalfFacts,
-    NotAHalfMessage,
     committed_record,
-    facts_of,
     given_up_record,
-    half_record,
+    halves_of,
     op_record,
     rollback_record,
 )
@@ -51,7 +49,6 @@ from rockoon_format.record import (
 )
 from rockoon_proto.errors import (
     Busy,
-    MalformedBatch,
     PropertiesTooLarge,
     RockoonError,
     TransactionEnded,
@@ -88,17 +85,7 @@ class TransactionCounts:
     committed: int = 0
     rolled_back: int = 0
     given_up: int = 0
-    checks_sent: int = 0
     lost: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckWish:
-    """A half message that a producer is asked about."""
-
-    half: WaitingHalf
-    frame: bytes
-    """The message as its topic would get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +114,10 @@ class Transactions:
         rules: when to ask and when to give up.
         pending_max: half messages that may wait at once; further ones are refused.
         check_queue: whether a message may go to its queue now.
+
+    Attributes:
+        asking: the producers' streams.
+        counts: what has become of half messages.
     """
 
     def __init__(
@@ -150,9 +141,7 @@ class Transactions:
         self._book = CheckBook(rules)
         self._outcomes = Outcomes()
         self._ops = OpBook()
-        self._checkers = Checkers(
-            lambda group: self._book.producer_came(group, clock.monotonic_seconds())
-        )
+        self.asking = Asking(self._book, self._halves, clock)
         self._checks_kept: dict[int, int] = {}
         # Ends that no sync covers yet, by their half messages' positions.
         self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
@@ -370,43 +359,7 @@ class Transactions:
             if refusal is not None:
                 raise refusal
 
-    # Checks.
-
-    async def checks(self, group: str, client_id: str) -> AsyncIterator[CheckWish | None]:
-        """What a producer is asked, until either side ends it; first None: it is on the list.
-
-        Raises:
-            Busy: too many producers are on it.
-        """
-        checker = self._checkers.enter(group, client_id)
-        try:
-            yield None
-            while (position := await checker.next()) is not None:
-                wish = self._wish(position)
-                if wish is not None:
-                    yield wish
-        finally:
-            self._gone(checker)
-
-    def _gone(self, checker: Checker) -> None:
-        """A producer's stream has ended: what it was to be asked is due again, and not counted."""
-        now = self._clock.monotonic_seconds()
-        for position in self._checkers.leave(checker):
-            half = self._book.find(position)
-            if half is not None:
-                self._book.not_asked(half, now)
-                self.counts.checks_sent -= 1
-
-    def _wish(self, position: int) -> CheckWish | None:
-        half = self._book.find(position)
-        if half is None:
-            return None
-        try:
-            record, facts = self._halves.read(position)
-        except HalfMessageGone:
-            # Retention has just taken it; the next turn counts it.
-            return None
-        return CheckWish(half, encode_record(committed_record(record, facts)))
+    # What is due.
 
     async def run(self) -> None:
         """Ask, give up, tell RocketMQ's readers, for as long as the broker runs."""
@@ -435,23 +388,10 @@ class Transactions:
                 self._book.put_off(half, now + PAUSE_SECONDS)
                 over.append(half)
             else:
-                self._ask(half, now)
+                self.asking.ask(half, now)
         for half in over:
             await self._give_up(half)
         await self._write_ops(now)
-
-    def _ask(self, half: WaitingHalf, now: float) -> None:
-        if not self._halves.is_visible(half.position):
-            # Not durable yet: its sender has not been answered either.
-            self._book.put_off(half, now + PAUSE_SECONDS)
-        elif not self._checkers.has(half.group):
-            self._book.park(half)
-        elif (checker := self._checkers.choose(half.group)) is None:
-            self._book.put_off(half, now + PAUSE_SECONDS)
-        else:
-            self._book.asked(half, now)
-            self.counts.checks_sent += 1
-            checker.ask(half.position)
 
     async def _give_up(self, half: WaitingHalf) -> None:
         try:
@@ -477,10 +417,6 @@ class Transactions:
             self._ops.written(len(offsets), now)
 
     # Ending.
-
-    def end_checks(self) -> None:
-        """End the producers' streams: the broker is stopping."""
-        self._checkers.end_all()
 
     async def close(self) -> None:
         """Tell RocketMQ's readers what they have not been told, if the log takes it."""
@@ -552,38 +488,6 @@ class Transactions:
             outcome = outcome_of(columns.record(index))
             if outcome is not None:
                 self._outcomes.note(source, outcome)
-
-
-def halves_of(
-    topic: str, queue_id: int, frames: bytes, lengths: bytes
-) -> list[tuple[Record, HalfFacts]]:
-    """What a producer's batch is stored as, and what each record says of itself.
-
-    Raises:
-        MalformedBatch: the batch is none, or a record cannot be a half message.
-    """
-    try:
-        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
-    except (RecordError, ValueError) as failure:
-        raise MalformedBatch(index=0, reason=str(failure)) from failure
-    if not len(columns):
-        raise MalformedBatch(index=0, reason="the batch has no records")
-    if len(columns.wrong_bodies):
-        index = int(columns.wrong_bodies[0])
-        raise MalformedBatch(index=index, reason="the body does not have its CRC")
-    halves = []
-    for index in range(len(columns)):
-        record = columns.record(index)
-        if (record.topic, record.queue_id) != (topic.encode(), queue_id):
-            raise MalformedBatch(index=index, reason="of another topic or queue")
-        if record.prepared_transaction_offset:
-            raise MalformedBatch(index=index, reason="it names another record")
-        try:
-            half = half_record(record)
-            halves.append((half, facts_of(half)))
-        except NotAHalfMessage as failure:
-            raise MalformedBatch(index=index, reason=str(failure)) from failure
-    return halves
 
 
 def _not_found(position: int, group: str) -> TransactionNotFound:

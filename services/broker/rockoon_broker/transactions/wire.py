@@ -46,9 +46,9 @@ async def end_transaction(
 async def check_transactions(
     transactions: Transactions, request: pb.CheckTransactionsRequest
 ) -> AsyncIterator[pb.TransactionCheck]:
-    """See `Transactions.checks`."""
+    """See `Asking.checks`."""
     check_group(request.producer_group)
-    async for wish in transactions.checks(request.producer_group, request.client_id):
+    async for wish in transactions.asking.checks(request.producer_group, request.client_id):
         if wish is None:
             yield pb.TransactionCheck()
             continue
@@ -88,7 +88,7 @@ def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerRe
     reply.transactions_committed = counts.committed
     reply.transactions_rolled_back = counts.rolled_back
     reply.transactions_given_up = counts.given_up
-    reply.transaction_checks_sent = counts.checks_sent
+    reply.transaction_checks_sent = transactions.asking.checks_sent
     reply.transactions_lost = counts.lost
 
 
