@@ -14,7 +14,7 @@ from rich.table import Table
 
 import rockoon
 from rockoon.local import LocalCluster
-from tools.bench import throughput
+from tools.bench import groups, throughput
 from tools.bench.raw import raw_write_bytes_per_second
 
 console = Console()
@@ -103,12 +103,44 @@ async def measure_memory() -> None:
     console.print(table)
 
 
+async def measure_groups(folder: Path, seconds: float) -> None:
+    """Commits, starts, rebalances and the way to the listener, on one broker, flush = async."""
+    settings = {"broker": {"flush": "async"}}
+    async with LocalCluster(folder / "groups", brokers=1, settings=settings) as local:
+        async with rockoon.connect(local.nameservers) as cluster:
+            await make_topic(cluster, "rates", groups.CALLS_IN_FLIGHT)
+            rates = await groups.offset_rates(cluster, "rates", seconds)
+            await make_topic(cluster, "latency", 1)
+            latencies = await groups.listener_latencies(cluster, "latency", count=2000)
+        async with rockoon.connect(local.nameservers) as cluster:
+            await make_topic(cluster, "balanced", 1000)
+            rebalances = await groups.rebalance_seconds(cluster, "balanced", 100, leaving=10)
+    table = Table(title="Consumer groups, one offset service", title_justify="left")
+    table.add_column("measure")
+    table.add_column("", justify="right")
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:,.0f} /s")
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        index = int(len(latencies) * share)
+        table.add_row(f"send to listener, {name}", f"{latencies[index] * 1e3:.2f} ms")
+    for name, taken in rebalances.items():
+        table.add_row(f"1,000 queues: {name}", f"{taken:.2f} s")
+    console.print(table)
+
+
+async def make_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
+    made = await cluster.admin.create_topic(name, queues_per_broker=queues)
+    await cluster.route(name, min_revision=made.modified_revision)
+
+
 async def measure(folder: Path, only: set[str], seconds: float) -> None:
     for flush in ("async", "sync"):
         if "throughput" in only:
             await measure_throughput(folder, flush, seconds)
         if "latency" in only:
             await measure_latency(folder, flush, count=3000)
+    if "groups" in only:
+        await measure_groups(folder, seconds)
     if "recovery" in only:
         await measure_recovery(folder, [64 << 20, 512 << 20, 2 << 30])
     if "memory" in only:
@@ -116,7 +148,7 @@ async def measure(folder: Path, only: set[str], seconds: float) -> None:
 
 
 def main() -> None:
-    parts = ("throughput", "latency", "recovery", "memory")
+    parts = ("throughput", "latency", "groups", "recovery", "memory")
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is measured")

@@ -1,0 +1,174 @@
+"""What consumer groups cost: commits, starts, a rebalance, and the way from send to listener."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import rockoon
+from rockoon.message import Message, MessageQueue
+from rockoon.push_consumer import PushConsumer
+from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
+
+CALLS_IN_FLIGHT = 64
+SETTLED_SECONDS_MAX = 120.0
+LOOK_SECONDS = 0.01
+
+
+async def calls_per_second(call: Callable[[int], Awaitable[None]], seconds: float) -> float:
+    """Rate of a call with `CALLS_IN_FLIGHT` under way; it is given the number of its caller."""
+    done = 0
+    began = time.perf_counter()
+
+    async def caller(number: int) -> None:
+        nonlocal done
+        while time.perf_counter() - began < seconds:
+            await call(number)
+            done += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(CALLS_IN_FLIGHT):
+            tasks.create_task(caller(number), name=f"caller {number}")
+    return done / (time.perf_counter() - began)
+
+
+async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> dict[str, float]:
+    """Starts and commits a second, each durable when answered; one queue for each caller.
+
+    Args:
+        cluster: with a topic of `CALLS_IN_FLIGHT` queues that hold messages.
+        topic: its name.
+        seconds: how long each rate is measured.
+    """
+    async with cluster.push_consumer("rates", {topic: "*"}, nothing, consume_from="first"):
+        pass
+    service = await cluster.wait_offset_service(10)
+    queues = [to_ref(queue) for queue in (await cluster.route(topic)).queues]
+    # A reader outside membership: nobody disputes the queues, and each start is a committed one.
+    request = ResolveRequest(group="rates", queues=queues)
+    starts = (await service.Resolve(request, metadata=cluster.metadata)).starts
+    ends = [start.offset for start in starts]
+
+    async def resolve(number: int) -> None:
+        request = ResolveRequest(group="rates", queues=[queues[number]])
+        reply = await service.Resolve(request, metadata=cluster.metadata)
+        assert not reply.starts[0].HasField("error"), reply.starts[0].error
+
+    async def commit_entries(numbers: range, shift: int) -> None:
+        entries = [
+            CommitEntry(
+                queue=queues[number],
+                offset=ends[number],
+                epoch=starts[number].epoch,
+                metadata=str(shift),
+            )
+            for number in numbers
+        ]
+        request = CommitRequest(group="rates", entries=entries)
+        reply = await service.Commit(request, metadata=cluster.metadata)
+        assert not any(result.HasField("error") for result in reply.results), reply
+
+    turns = 0
+
+    async def commit(number: int) -> None:
+        nonlocal turns
+        turns += 1
+        await commit_entries(range(number, number + 1), turns)
+
+    async def commit_all(_: int) -> None:
+        nonlocal turns
+        turns += 1
+        await commit_entries(range(len(queues)), turns)
+
+    return {
+        "Resolve, one queue a call": await calls_per_second(resolve, seconds),
+        "commits, one queue a call": await calls_per_second(commit, seconds),
+        f"commits, {len(queues)} queues a call": await calls_per_second(commit_all, seconds)
+        * len(queues),
+    }
+
+
+async def rebalance_seconds(
+    cluster: rockoon.Cluster, topic: str, members: int, leaving: int
+) -> dict[str, float]:
+    """How long until every queue has its one owner again, all members in this process.
+
+    Args:
+        cluster: with the topic.
+        topic: of more queues than members.
+        members: that join at once.
+        leaving: of them, leave at once later.
+    """
+    queues = len((await cluster.route(topic)).queues)
+    consumers: list[PushConsumer] = [
+        cluster.push_consumer("balanced", {topic: "*"}, nothing, member_id=f"m{number:03}")
+        for number in range(members)
+    ]
+    found: dict[str, float] = {}
+    began = time.perf_counter()
+
+    async def settled(present: list[PushConsumer]) -> float:
+        await until(lambda: is_settled(present, queues))
+        return time.perf_counter() - began
+
+    async with AsyncExitStack() as stack:
+        async with asyncio.TaskGroup() as tasks:
+            for consumer in consumers:
+                tasks.create_task(stack.enter_async_context(consumer), name="join")
+        found[f"{members} members join at once"] = await settled(consumers)
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for consumer in consumers[:leaving]:
+                tasks.create_task(consumer.close(), name="leave")
+        found[f"{leaving} of them leave"] = await settled(consumers[leaving:])
+        began = time.perf_counter()
+        late = cluster.push_consumer("balanced", {topic: "*"}, nothing, member_id="m-late")
+        await stack.enter_async_context(late)
+        found["one joins"] = await settled([*consumers[leaving:], late])
+    return found
+
+
+def is_settled(consumers: list[PushConsumer], queues: int) -> bool:
+    shares = [len(consumer.assignment) for consumer in consumers]
+    return sum(shares) == queues and max(shares) - min(shares) <= 1
+
+
+async def listener_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> list[float]:
+    """Seconds from `send` to the listener's call, one message at a time; sorted."""
+    seconds: list[float] = []
+    sent_at = 0.0
+    handled = asyncio.Event()
+
+    async def listen(_: Message) -> None:
+        seconds.append(time.perf_counter() - sent_at)
+        handled.set()
+
+    async with (
+        cluster.push_consumer("latencies", {topic: "*"}, listen, consume_from="last") as consumer,
+        cluster.producer() as producer,
+    ):
+        await until(lambda: bool(consumer.assignment))
+        for _ in range(count):
+            handled.clear()
+            sent_at = time.perf_counter()
+            receipt = producer.send(topic, b"x" * 100)
+            await handled.wait()
+            await receipt
+    return sorted(seconds)
+
+
+async def nothing(_: Message) -> None:
+    """Handle a message by having seen it."""
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
+    deadline = time.perf_counter() + SETTLED_SECONDS_MAX
+    while not holds():
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX} s")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def to_ref(queue: MessageQueue) -> QueueRef:
+    return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
