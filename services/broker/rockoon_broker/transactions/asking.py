@@ -11,7 +11,7 @@ from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_format.record import encode_record
 
 # When all producers of a group have their hands full, or the half message is not durable yet.
-PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 # Half messages that one producer was given and has not fetched. Few: whoever is slow should not
 # sit on what others could answer.
-QUEUED_MAX = 16
+QUEUED_MAX = 64
 CHECKERS_MAX = 10_000
 
 
