@@ -72,7 +72,7 @@ def find_records(buffer: Bytes, base: int, start: int, stop: int, *, proven: boo
 
 def first_record(buffer: Bytes, base: int, start: int, stop: int) -> int | None:
     """Position of the first record that starts in [start, stop) beyond doubt; None without one."""
-    view = memoryview(buffer)
+    view = buffer.data
     position, window_bytes = start, _FIRST_WINDOW_BYTES
     while position < stop:
         window = bytes(view[position : min(position + window_bytes, len(view))])
@@ -209,7 +209,7 @@ def _one_by_one(buffer: Bytes, base: int, first: int, stop: int) -> Found:
     starts: list[IntArray] = []
     sizes: list[IntArray] = []
     damages: list[Damage] = []
-    view = memoryview(buffer)
+    view = buffer.data
     position, at_log_end = first, False
     while position < stop:
         found = scan(view, position, len(view), check_crc=False)

@@ -83,7 +83,7 @@ class Selection:
             values = RANGED[column](records)
             wanted &= (values >= allowed.least) & (values <= allowed.most)
         for column, names in self.one_of.items():
-            wanted &= _is_one_of(NAMED[column](records), lambda name, names=names: name in names)
+            wanted &= _is_one_of(NAMED[column](records), names.__contains__)
         if self.topic_pattern != "*":
             wanted &= _is_one_of(
                 records.topics(), lambda name: fnmatchcase(name, self.topic_pattern)

@@ -266,21 +266,20 @@ def narrow(selection: Selection, condition: Filter) -> Selection | None:
                 return selection.among(column, frozenset({value}))
             case In(value=values) if all(isinstance(value, str) for value in values):
                 return selection.among(column, frozenset(values))
-    if column in RANGED:
-        value = _as_number(getattr(condition, "value", None))
-        if value is None:
-            return None
-        match condition:
-            case EqualTo():
-                return selection.ranged(column, Range(value, value))
-            case GreaterThan():
-                return selection.ranged(column, Range(least=value + 1))
-            case GreaterThanOrEqual():
-                return selection.ranged(column, Range(least=value))
-            case LessThan():
-                return selection.ranged(column, Range(most=value - 1))
-            case LessThanOrEqual():
-                return selection.ranged(column, Range(most=value))
+    number = _as_number(getattr(condition, "value", None)) if column in RANGED else None
+    if number is None:
+        return None
+    match condition:
+        case EqualTo():
+            return selection.ranged(column, Range(number, number))
+        case GreaterThan():
+            return selection.ranged(column, Range(least=number + 1))
+        case GreaterThanOrEqual():
+            return selection.ranged(column, Range(least=number))
+        case LessThan():
+            return selection.ranged(column, Range(most=number - 1))
+        case LessThanOrEqual():
+            return selection.ranged(column, Range(most=number))
     return None
 
 

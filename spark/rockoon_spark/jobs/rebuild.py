@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries, filler_entries
@@ -124,7 +125,7 @@ def _runs(
         behind = int(found.starts[chosen][-1] + found.sizes[chosen][-1])
         position = first
         while position < behind:
-            records = scan(buffer, position, behind, check_crc=False, delay_levels_ms=levels)
+            records = scan(buffer.data, position, behind, check_crc=False, delay_levels_ms=levels)
             if records.count == 0:
                 raise QueueDisorder(f"the record at {base + position}: {records.end.value}")
             yield _batch(records, base, marks, file_entries)
@@ -164,8 +165,9 @@ def _batch(records: Scan, base: int, marks: Mapping[str, int], file_entries: int
     )
 
 
-def _changes(values: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.diff(values) != 0
+def _changes(values: IntArray) -> NDArray[np.bool_]:
+    changed: NDArray[np.bool_] = np.diff(values) != 0
+    return changed
 
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
