@@ -27,7 +27,23 @@ def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
     table.take_in(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [100, 200]
     queue.settle([100])
-    assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [200, 0]
+    assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [0]
+    assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [200, 0], "they were not settled"
+
+
+def test_of_very_many_that_are_due_each_comes_though_few_are_asked_for_at_a_time() -> None:
+    queue = SettledQueue()
+    table = Timetable(queue, LONGEST_MS)
+    positions = np.arange(10_000) * 100
+    table.take_in(0, encode_entries(positions, [99] * 10_000, positions + NOW_MS), NOW_MS, 0)
+    came: list[int] = []
+    while len(due := table.due(NOW_MS + LONGEST_MS, LONGEST_MS, 64)):
+        came += due.positions.tolist()
+        queue.settle(due.positions[:-1])
+        if len(came) % 7 == 0:
+            queue.settle([due.positions[-1]])
+        assert len(came) < 20_000
+    assert set(came) == set(positions.tolist())
 
 
 def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:

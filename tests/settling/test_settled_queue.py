@@ -89,7 +89,7 @@ def test_bytes_that_are_no_queue_are_refused(spoil: str) -> None:
     if spoil == "count":
         raw = raw[:-1]
     if spoil == "order":
-        raw[16:40], raw[40:64] = raw[40:64], raw[16:40]
+        raw[16:24], raw[24:32] = raw[24:32], raw[16:24]
     if spoil == "outside":
         raw[0] = 2
     with pytest.raises(ValueError):  # noqa: PT011 - the one it raises

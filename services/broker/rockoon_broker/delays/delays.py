@@ -74,7 +74,7 @@ TICK_SECONDS = 0.05
 # After a failure; RocketMQ waits ten seconds (ScheduleMessageService).
 PAUSE_SECONDS = 1.0
 # Work of one turn: what everybody else waits for at most.
-DELIVERED_PER_TURN_MAX = 256
+DELIVERED_PER_TURN_MAX = 64
 READ_BYTES_PER_TURN_MAX = 4 << 20
 ROLL_SECONDS = 10.0
 
@@ -409,19 +409,26 @@ class Delays:
     async def _roll(self, now_ms: int) -> bool:
         """Store once more what retention would delete before it is due; whether there is more."""
         files = self._store.log_files()
+        old = list(
+            itertools.takewhile(
+                lambda file: now_ms - file.modified_ms >= self._reserved_ms // 2, files[:-1]
+            )
+        )
+        if not old:
+            return False
+        starts = np.array([file.start for file in old])
+        deleted_ms = np.array([max(file.modified_ms + self._reserved_ms, now_ms) for file in old])
+        end = files[len(old)].start
         left = DELIVERED_PER_TURN_MAX
-        for file, following in itertools.pairwise(files):
-            if now_ms - file.modified_ms < self._reserved_ms // 2:
-                break
-            for key in self._delays_ms:
-                waiting = self._settlement.queue(*key).pending_before(following.start)
-                deleted_ms = file.modified_ms + self._reserved_ms
-                threatened = np.flatnonzero(waiting.codes >= max(deleted_ms, now_ms))
-                for index in threatened[:left].tolist():
-                    await self._roll_one(int(waiting.positions[index]), int(waiting.codes[index]))
-                left -= min(left, len(threatened))
-                if left == 0:
-                    return True
+        for key in self._delays_ms:
+            waiting = self._settlement.queue(*key).pending_before(end)
+            holder = np.maximum(np.searchsorted(starts, waiting.positions, side="right") - 1, 0)
+            threatened = np.flatnonzero(waiting.codes >= deleted_ms[holder])[:left]
+            for index in threatened.tolist():
+                await self._roll_one(int(waiting.positions[index]), int(waiting.codes[index]))
+            left -= len(threatened)
+            if left == 0:
+                return True
         return False
 
     async def _roll_one(self, source: int, due_ms: int) -> None:

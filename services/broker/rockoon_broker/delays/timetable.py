@@ -17,6 +17,9 @@ from rockoon_format.consume_queue import EntryArray
 from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
 
 NEAR_MS = 10_000
+FOUND_MAX = 4096
+"""Due entries that are looked up at once and handed out in smaller portions."""
+_NONE = np.zeros(0, np.int64)
 
 
 class Timetable:
@@ -32,6 +35,8 @@ class Timetable:
         self._queue = queue
         self._delay_ms_max = delay_ms_max
         self._near = queue.pending(0)
+        # Due when they were looked up, and not handed out yet.
+        self._found = self._near
         # Entries due until then are in `_near`, by either clock.
         self._near_until_ms = -1
         self._near_until_monotonic_ms = -1
@@ -65,26 +70,46 @@ class Timetable:
     def due(self, now_ms: int, monotonic_ms: int, count_max: int) -> Pending:
         """Entries that are due and not settled, the most overdue first.
 
+        Those that were returned and are not settled then come again after the others.
+
         Args:
             now_ms: epoch milliseconds.
             monotonic_ms: milliseconds of a clock that never jumps.
-            count_max: how many, at most; the others come when these are settled.
+            count_max: how many, at most.
 
         Returns:
             Their queue offsets are not given (0).
         """
         if len(self._queue) == 0:
-            return self._near_part(np.zeros(0, np.int64))
+            return _part(self._near, _NONE)
+        while True:
+            if len(self._found) == 0:
+                self._find(now_ms, monotonic_ms)
+            indices = np.arange(len(self._found))
+            taken = _part(self._found, indices[:count_max])
+            self._found = _part(self._found, indices[count_max:])
+            waiting = self._queue.are_pending(taken.positions)
+            if waiting.any() or len(taken) == 0:
+                return _part(taken, np.flatnonzero(waiting))
+
+    def _find(self, now_ms: int, monotonic_ms: int) -> None:
+        """Look for what is due; some of it, if it is much."""
         if now_ms >= self._near_until_ms or monotonic_ms >= self._near_until_monotonic_ms:
             self._look_ahead(now_ms, monotonic_ms)
-        due = (self._near.codes <= now_ms) | (self._near.deadlines_ms <= monotonic_ms)
-        if not due.any():
-            return self._near_part(np.zeros(0, np.int64))
-        waiting = self._queue.are_pending(self._near.positions)
-        if not waiting.all():
-            self._near = self._near_part(np.flatnonzero(waiting))
-            due = due[waiting]
-        return self._near_part(np.flatnonzero(due)[:count_max])
+        while True:
+            near = self._near
+            due = (near.codes <= now_ms) | (near.deadlines_ms <= monotonic_ms)
+            first = np.flatnonzero(due)[:FOUND_MAX]
+            if len(first) == 0:
+                return
+            waiting = self._queue.are_pending(near.positions[first])
+            if not waiting.all():
+                # What was settled goes when it is met, or it would be met again and again.
+                kept = np.delete(np.arange(len(near)), first[~waiting])
+                self._near = _part(near, kept)
+            if waiting.any():
+                self._found = _part(near, first[waiting])
+                return
 
     def _times(
         self, codes: NDArray[np.int64], now_ms: int, monotonic_ms: int
@@ -101,14 +126,14 @@ class Timetable:
         near = self._queue.pending_until(self._near_until_ms, self._near_until_monotonic_ms)
         self._near = _in_order(near.positions, near.codes, near.deadlines_ms)
 
-    def _near_part(self, indices: NDArray[np.int64]) -> Pending:
-        near = self._near
-        return Pending(
-            near.offsets[indices],
-            near.positions[indices],
-            near.codes[indices],
-            near.deadlines_ms[indices],
-        )
+
+def _part(entries: Pending, indices: NDArray[np.int64]) -> Pending:
+    return Pending(
+        entries.offsets[indices],
+        entries.positions[indices],
+        entries.codes[indices],
+        entries.deadlines_ms[indices],
+    )
 
 
 def _in_order(

@@ -24,9 +24,8 @@ NO_DEADLINE = 2**63 - 1
 _TIDY_COUNT_MIN = 256
 
 _HEAD = struct.Struct("<qq")
-_PENDING = np.dtype([("offset", "<i8"), ("position", "<i8"), ("code", "<i8")])
-PENDING_BYTES = 24
-assert _PENDING.itemsize == PENDING_BYTES
+_COLUMNS = 3
+PENDING_BYTES = 8 * _COLUMNS
 
 IntArray = NDArray[np.int64]
 
@@ -184,12 +183,14 @@ class SettledQueue:
         self._deadlines_ms[waiting] = deadlines_ms
 
     def to_bytes(self) -> bytes:
-        """What `from_bytes` makes the same queue of: 16 bytes and 24 for each pending entry."""
-        pending = self.pending()
-        rows = np.empty(len(pending), _PENDING)
-        rows["offset"], rows["position"] = pending.offsets, pending.positions
-        rows["code"] = pending.codes
-        return _HEAD.pack(self.next_offset, len(pending)) + rows.tobytes()
+        """What `from_bytes` makes the same queue of: 16 bytes and 24 for each pending entry.
+
+        next offset 8 | count n 8 | n queue offsets | n positions | n codes, all little-endian
+        """
+        waits = ~self._settled[: self._count]
+        columns = (self._offsets, self._positions, self._codes)
+        pieces = [column[: self._count][waits].astype("<i8").tobytes() for column in columns]
+        return b"".join((_HEAD.pack(self.next_offset, len(self)), *pieces))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "SettledQueue":
@@ -203,15 +204,15 @@ class SettledQueue:
         next_offset, count = _HEAD.unpack_from(raw)
         if count < 0 or len(raw) != _HEAD.size + count * PENDING_BYTES:
             raise ValueError(f"{len(raw)} bytes for {count} pending entries")
-        rows = np.frombuffer(raw, _PENDING, offset=_HEAD.size)
-        offsets, positions = rows["offset"].astype(np.int64), rows["position"].astype(np.int64)
+        columns = np.frombuffer(raw, "<i8", offset=_HEAD.size).astype(np.int64)
+        offsets, positions, codes = columns.reshape(_COLUMNS, count)
         if (np.diff(offsets) <= 0).any() or (np.diff(positions) <= 0).any():
             raise ValueError("pending entries are out of order")
         if count and not 0 <= offsets[0] <= offsets[-1] < next_offset:
             raise ValueError(f"pending entries lie outside 0 to {next_offset}")
         queue = cls(next_offset)
         none = np.full(count, NO_DEADLINE, np.int64)
-        queue._add(offsets, positions, rows["code"].astype(np.int64), none)
+        queue._add(offsets, positions, codes, none)
         return queue
 
     def _find(self, positions: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
