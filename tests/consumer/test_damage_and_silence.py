@@ -7,6 +7,7 @@ import pytest
 from rockoon.connection import Cluster
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Message, MessageQueue
+from rockoon.pulling import PullLimits
 from rockoon.push_consumer import PushConsumer
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
@@ -65,7 +66,7 @@ async def test_only_what_is_damaged_counts_as_such_among_messages_for_others(
     fake: FakeCluster, cluster: Cluster, kind: str
 ) -> None:
     fake.create_topic("orders")
-    fake.append("orders", [b"<body>"] * 10, tags=["A", *["B"] * 5, "A", *["B"] * 2, "A"])
+    fake.append("orders", [b"<body>"] * 10, tags=[*["B"] * 6, "A", *["B"] * 2, "A"])
     if kind == "body":
         spoil_bodies(fake, 6)
     else:
@@ -73,7 +74,7 @@ async def test_only_what_is_damaged_counts_as_such_among_messages_for_others(
     seen = Seen()
     async with consumer_of(cluster, seen, tags="A", on_damaged="skip") as consumer:
         await eventually(lambda: committed(fake) == 10)
-        assert seen.offsets == [0, 9]
+        assert seen.offsets == [9]
         assert consumer.statistics.pulls.damaged == 1
 
 
@@ -83,12 +84,25 @@ async def test_a_disk_that_gives_nothing_any_more_stops_also_a_consumer_that_ski
     fake.create_topic("orders")
     fake.append("orders", [b"<body>"] * 1100)
     spoil_bodies(fake, *range(1100))
-    consumer = consumer_of(cluster, Seen(), on_damaged="skip")
+    limits = PullLimits(messages_max=2)
+    consumer = consumer_of(cluster, Seen(), on_damaged="skip", pull_limits=limits)
     await consumer.start()
     with pytest.raises(StoreCorrupt, match="message 1024 of"):
         await consumer.wait()
     await consumer.close()
     assert committed(fake) == 1024
+
+
+async def test_damage_here_and_there_is_never_too_much(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", [b"<body>"] * 2100)
+    spoil_bodies(fake, *range(0, 2100, 2))
+    seen = Seen()
+    limits = PullLimits(messages_max=2)
+    async with consumer_of(cluster, seen, on_damaged="skip", pull_limits=limits) as consumer:
+        await eventually(lambda: committed(fake) == 2100)
+        assert consumer.statistics.pulls.damaged == 1050
+    assert seen.offsets == list(range(1, 2100, 2))
 
 
 async def test_a_queue_whose_broker_stays_silent_is_resolved_again_with_its_progress(

@@ -198,6 +198,8 @@ async def test_no_call_begins_once_the_lease_may_have_ended_and_all_goes_on_when
         await fake.offset.listener.start()
         await eventually(lambda: seen.count == 5)
         await eventually(lambda: committed(fake) == 5)
+        assert not consumer._membership.holds_since(0), "what was granted before is not sure again"
+        assert consumer._membership.holds_since(1)
     assert seen.offsets[Q0] == list(range(5))
 
 
