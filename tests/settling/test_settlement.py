@@ -12,6 +12,7 @@ from rockoon_broker.settling.sources import named_source, sources_of
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record
+from support.holding_disk import HoldingDisk
 from support.store_directory import BORN_HOST, Owner, PowerCutDisk, crashed_copy, settings
 
 SEED = random.randrange(2**32)
@@ -152,15 +153,17 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
 
 
 def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: Path) -> None:
-    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
+    disk = HoldingDisk()
+    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC), disk)
     settlement, _ = opened(owner)
     first = owner.append_durably("W").first_physical_offset
     take_in(settlement)
+    disk.hold()
     settle(owner, settlement, first)
     settlement.capture_if_due(1000.0)
+    assert settlement.take_durable() is None
+    disk.release()
     end = owner.store.appended_end
-    if owner.store.durable_end < end:
-        assert settlement.take_durable() is None
     owner.confirm(end)
     captured = settlement.take_durable()
     assert captured is not None
