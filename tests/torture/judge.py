@@ -1,0 +1,161 @@
+"""What the members of groups did, from their logs, and whether it was right. Pure.
+
+- Every message that was acknowledged was handled, in every group.
+- The next owner of a queue goes on no further than where the last one was: nothing is left out.
+- In an orderly group a queue's messages are handled one by one, in order, and once there is another
+  owner the one before begins no call, however late it wakes.
+- In any group a former owner begins a call only if it was stopped and had it in hand already.
+- What was handled twice was handled by a member that could not store it: it was killed, it was
+  stopped, or the offset service was down when it let go.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """One handler call; times are monotonic nanoseconds, `end_ns` None when it was cut off."""
+
+    group: str
+    member: str
+    queue: str
+    epoch: int
+    offset: int
+    begin_ns: int
+    end_ns: int | None
+
+
+class Span(NamedTuple):
+    """A time in which something could go wrong for a member, or for all ("")."""
+
+    what: str
+    member: str
+    from_ns: int
+    to_ns: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found; `faults` must be empty."""
+
+    calls: int = 0
+    changes_of_owner: int = 0
+    # Messages handled again, by what explains it.
+    duplicates: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def read_calls(lines: Iterable[str]) -> list[Call]:
+    """The calls that log lines tell of, in the order of their beginnings."""
+    open_calls: dict[tuple[str, ...], int] = {}
+    calls: list[Call] = []
+    for line in lines:
+        word, *what, time_ns = line.split()
+        key = tuple(what)
+        if word == "begin":
+            open_calls[key] = int(time_ns)
+        else:
+            calls.append(made(key, open_calls.pop(key), int(time_ns)))
+    calls += [made(key, begin_ns, None) for key, begin_ns in open_calls.items()]
+    return sorted(calls, key=lambda call: call.begin_ns)
+
+
+def made(key: Sequence[str], begin_ns: int, end_ns: int | None) -> Call:
+    group, member, queue, epoch, offset = key
+    return Call(group, member, queue, int(epoch), int(offset), begin_ns, end_ns)
+
+
+def judge(
+    calls: Sequence[Call],
+    groups: Iterable[str],
+    acknowledged: Mapping[str, Iterable[int]],
+    spans: Sequence[Span],
+) -> Verdict:
+    """Find what must not be.
+
+    Args:
+        calls: of all members, sorted by when they began.
+        groups: all of them.
+        acknowledged: queue → offsets of messages that producers were told of.
+        spans: kills, stops and outages.
+    """
+    verdict = Verdict(calls=len(calls))
+    by_queue: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    handled: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for call in calls:
+        by_queue[call.group, call.queue].append(call)
+        if call.end_ns is not None:
+            handled[call.group, call.queue].add(call.offset)
+    for group in groups:
+        for queue, offsets in acknowledged.items():
+            missing = sorted(set(offsets) - handled[group, queue])
+            if missing:
+                verdict.faults.append(f"{group} never handled {queue} {missing[:5]}")
+    for (group, queue), its in by_queue.items():
+        judge_owners(its, spans, verdict)
+        if group.startswith("orderly"):
+            judge_order(f"{group} {queue}", its, verdict)
+        judge_duplicates(its, spans, verdict)
+    return verdict
+
+
+def judge_owners(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict) -> None:
+    """Nobody begins a call when a later owner has begun, unless it woke up with it in hand."""
+    latest = calls[0]
+    for call in calls:
+        if call.epoch > latest.epoch:
+            verdict.changes_of_owner += call.member != latest.member
+            latest = call
+        elif call.epoch < latest.epoch and call.member != latest.member:
+            orderly = call.group.startswith("orderly")
+            if orderly or not explained(call, latest.begin_ns, spans, ("stopped",)):
+                verdict.faults.append(f"{call} begins when {latest} owns the queue")
+
+
+def judge_order(name: str, calls: Sequence[Call], verdict: Verdict) -> None:
+    """One by one, in order; another epoch begins no further than the next offset."""
+    before: Call | None = None
+    wanted = 0
+    for call in calls:
+        if before is not None:
+            again = call.epoch > before.epoch and call.offset <= wanted
+            if call.offset != wanted and not again:
+                verdict.faults.append(f"{name}: {call} where {wanted} comes next, after {before}")
+            if (
+                call.member == before.member
+                and before.end_ns is not None
+                and call.begin_ns < before.end_ns
+            ):
+                verdict.faults.append(f"{name}: {call} begins within {before}")
+        before, wanted = call, call.offset + 1
+
+
+def judge_duplicates(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict) -> None:
+    first: dict[int, Call] = {}
+    for call in calls:
+        earlier = first.setdefault(call.offset, call)
+        if earlier is call:
+            continue
+        for what in ("killed", "stopped", "offset service down", "broker down"):
+            if explained(earlier, call.begin_ns, spans, (what,)):
+                verdict.duplicates[what] += 1
+                break
+        else:
+            verdict.duplicates["unexplained"] += 1
+            verdict.faults.append(f"{earlier} was handled, and again: {call}")
+        # A third time is explained by what happened since the second.
+        first[call.offset] = call
+
+
+def explained(call: Call, until_ns: int, spans: Sequence[Span], whats: Sequence[str]) -> bool:
+    """Whether something happened to a member between a call of its and a later moment."""
+    low, high = min(call.begin_ns, until_ns), max(call.begin_ns, until_ns)
+    return any(
+        span.what in whats
+        and span.member in ("", call.member)
+        and span.from_ns <= high
+        and span.to_ns >= low
+        for span in spans
+    )
