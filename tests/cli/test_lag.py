@@ -1,12 +1,16 @@
 """`rockoon lag`: how far behind, who has what, and how long until retention overtakes it."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rockoon.cli.lag import in_danger, loss_text, with_dangers_first
+from rockoon.connection import connect
 from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL, LOSS_EXPIRED, LOSS_EXPIRED_AT_HOUR
 from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag, QueueRef
+from support.eventually import eventually
 
 HOUR_MS = 3_600_000
 
@@ -89,3 +93,37 @@ def test_a_group_that_has_read_a_part(rockoon: Any, topic: str) -> None:
     sentence = rockoon.fails("lag", group, "--fail-if-loss-within", "30d")
     assert "can lose unread messages in " in sentence
     assert "is no duration" in rockoon.misused("lag", group, "--fail-if-loss-within", "soon")
+
+
+async def read_all(nameservers: Any, group: str, topic: str, members: Sequence[str]) -> None:
+    """Each member reads twenty messages, and goes."""
+    async with connect(nameservers) as cluster:
+        for member in members:
+            seen: list[Any] = []
+            options = {"mode": "broadcasting", "member_id": member, "consume_from": "first"}
+            async with cluster.push_consumer(group, {topic: "*"}, seen.append, **options):
+                await eventually(lambda: len(seen) == 20)  # noqa: B023 - within its own turn
+
+
+def test_members_with_their_own_progress_are_told_apart_and_moved_apart(
+    rockoon: Any, cluster: Any, topic: str
+) -> None:
+    group = f"{topic}-prices"
+    created = rockoon("group", "create", group, "--broadcast-progress", "server", "--json").json
+    assert created["broadcast_progress"] == "server"
+    rockoon("produce", topic, stdin="\n".join(str(number) for number in range(20)))
+    members = ("pod-0", "pod-1")
+    asyncio.run(read_all(cluster.nameservers, group, topic, members))
+    assert "kept by the offset service" in rockoon("group", "describe", group).out
+    args = (group, topic, "--to-earliest", "--member", "pod-1", "--yes", "--json")
+    plan = rockoon("offsets", "reset", *args).json
+    assert {step["member"] for step in plan["steps"]} == {"pod-1"}
+    queues = rockoon("lag", group, "--json").json["queues"]
+    left = {member: sum(q["lag"] for q in queues if q["member"] == member) for member in members}
+    assert left == {"pod-0": 0, "pod-1": 20}
+    assert all(queue["absent"] for queue in queues)
+    assert "pod-1 (absent)" in rockoon("lag", group).out
+    assert f"{topic}@broker-a:0 for member pod-1" in rockoon("offsets", "why", group).out
+    assert "neither local nor server" in rockoon.misused(
+        "group", "create", f"{group}-2", "--broadcast-progress", "remote"
+    )

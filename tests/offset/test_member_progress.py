@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_offset.absences import DAY_MS, DAY_NS, Absences
+from rockoon_offset.ledger import Ledger
 from rockoon_offset.membership import BROADCASTING, Membership
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import reader_of
-from rockoon_offset.records import Member
+from rockoon_offset.records import Member, MemberForgotten, Record, ResetStep, decode, encode
 from rockoon_offset.start_position import Decision, StartReason
 from rockoon_offset.store import Store
 from rockoon_proto.errors import ERROR_METADATA_KEY
@@ -317,3 +319,48 @@ async def test_no_member_is_forgotten_where_none_shall_be(tmp_path: Path) -> Non
     days.pass_days(400)
     assert days.known == ["pod-0", "pod-1"]
     days.store.close()
+
+
+def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
+    live, replayed = Ledger(), Ledger()
+
+    def do(records: Iterable[Record]) -> None:
+        for record in records:
+            replayed.apply(decode(encode(record)))
+
+    queue = Queue(TOPIC, "broker-a", 0)
+    for member in ("pod-0", "pod-1", "pod-2"):
+        do(live.members_changed(*live.known.reads(GROUP, 3, member, TOPIC, 5, 1000)))
+        decision = Decision(7, StartReason.NEW_QUEUE, "")
+        do(live.start(reader_of(GROUP, member), 3, queue, 4, decision, member, 1000))
+    do(live.members_changed(MemberForgotten(GROUP, "pod-1")))
+    epoch = live.list_progress()[1].epoch
+    step = ResetStep(queue, 7, 9, 0, 10, False, 4, epoch, "pod-2")
+    do(live.apply_reset("r", GROUP, 3, TOPIC, [step], "ada", 2000))
+    copied = Ledger()
+    for record in live.snapshot():
+        copied.apply(decode(encode(record)))
+    for other in (replayed, copied):
+        assert other.list_progress() == live.list_progress()
+        assert list(other.known) == list(live.known)
+        assert other.reset("r") == live.reset("r")
+    assert [(p.group, p.offset) for p in live.list_progress()] == [
+        ("billing@pod-0", 7),
+        ("billing@pod-2", 9),
+    ]
+    do(live.forget_group(GROUP, 100))
+    assert list(live.known) == list(replayed.known) == live.list_progress() == []
+
+
+def test_another_etcd_keeps_members_their_place_and_calls_nothing_new() -> None:
+    ledger = Ledger()
+    queue = Queue(TOPIC, "broker-a", 0)
+    ledger.members_changed(*ledger.known.reads(GROUP, 30, "pod-0", TOPIC, 50, 1000))
+    decision = Decision(7, StartReason.LAST, "")
+    ledger.start(reader_of(GROUP, "pod-0"), 30, queue, 40, decision, "pod-0", 1000)
+    assert ledger.missing_in({TOPIC}, set()) == [f"group {GROUP}"]
+    ledger.accept_etcd(77, 9, {queue: 5}, {GROUP: 6})
+    (known,) = ledger.known
+    assert (known.group_incarnation, known.since) == (6, ((TOPIC, 9),))
+    (progress,) = ledger.list_progress()
+    assert (progress.offset, progress.incarnation, progress.group_incarnation) == (7, 5, 6)
