@@ -26,6 +26,7 @@ from support.eventually import eventually
 
 SECONDS_MAX = 40.0
 QUEUES = 4
+PACE_SECONDS = 0.02
 # What ends first for a member that was stopped: its lease, or its time to let a queue go.
 WAYS = {
     "lease": {"lease_seconds": 2.0, "heartbeat_seconds": 0.4, "handover_seconds_max": 10.0},
@@ -150,7 +151,7 @@ class Load:
                     producer.send(self._topic, b"%d" % number, key=str(key))
                 number += 1
                 await producer.flush()
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(PACE_SECONDS)
 
 
 @asynccontextmanager
