@@ -4,7 +4,8 @@
 - The next owner of a queue goes on no further than where the last one was: nothing is left out.
 - In an orderly group a queue's messages are handled one by one, in order, and once there is another
   owner the one before begins no call, however late it wakes.
-- In any group a former owner begins a call only if it was stopped and had it in hand already.
+- In any group a former owner begins a call only if it could not know yet: it was stopped, or the
+  offset service, which would have told it, was down.
 - What was handled twice was handled by a member that could not store it: it was killed, it was
   stopped, or the offset service was down when it let go.
 """
@@ -44,6 +45,8 @@ class Verdict:
     changes_of_owner: int = 0
     # Messages handled again, by what explains it.
     duplicates: Counter[str] = field(default_factory=Counter)
+    # Calls that a former owner began, by what explains it; never in an orderly group.
+    late: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
@@ -109,9 +112,10 @@ def judge_owners(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict)
             verdict.changes_of_owner += call.member != latest.member
             latest = call
         elif call.epoch < latest.epoch and call.member != latest.member:
-            orderly = call.group.startswith("orderly")
-            if orderly or not explained(call, latest.begin_ns, spans, ("stopped",)):
+            why = explanation(call, latest.begin_ns, spans, ("stopped", "offset service down"))
+            if call.group.startswith("orderly") or not why:
                 verdict.faults.append(f"{call} begins when {latest} owns the queue")
+            verdict.late[why or "unexplained"] += 1
 
 
 def judge_order(name: str, calls: Sequence[Call], verdict: Verdict) -> None:
@@ -138,24 +142,22 @@ def judge_duplicates(calls: Sequence[Call], spans: Sequence[Span], verdict: Verd
         earlier = first.setdefault(call.offset, call)
         if earlier is call:
             continue
-        for what in ("killed", "stopped", "offset service down", "broker down"):
-            if explained(earlier, call.begin_ns, spans, (what,)):
-                verdict.duplicates[what] += 1
-                break
-        else:
-            verdict.duplicates["unexplained"] += 1
+        why = explanation(
+            earlier, call.begin_ns, spans, ("killed", "stopped", "offset service down")
+        )
+        verdict.duplicates[why or "unexplained"] += 1
+        if not why:
             verdict.faults.append(f"{earlier} was handled, and again: {call}")
         # A third time is explained by what happened since the second.
         first[call.offset] = call
 
 
-def explained(call: Call, until_ns: int, spans: Sequence[Span], whats: Sequence[str]) -> bool:
-    """Whether something happened to a member between a call of its and a later moment."""
+def explanation(call: Call, until_ns: int, spans: Sequence[Span], whats: Sequence[str]) -> str:
+    """The first of `whats` that happened to a member between a call of its and a later moment."""
     low, high = min(call.begin_ns, until_ns), max(call.begin_ns, until_ns)
-    return any(
-        span.what in whats
-        and span.member in ("", call.member)
-        and span.from_ns <= high
-        and span.to_ns >= low
-        for span in spans
-    )
+    for what in whats:
+        for span in spans:
+            happened = span.from_ns <= high and span.to_ns >= low
+            if span.what == what and span.member in ("", call.member) and happened:
+                return what
+    return ""

@@ -207,7 +207,7 @@ async def torture(directory: Path, seed: int, seconds: float, processes_max: int
     print(
         f"{sent} messages acknowledged, {verdict.calls} calls in {len(members.processes)} "
         f"processes, {verdict.changes_of_owner} changes of owner; {dict(run.deeds)}; "
-        f"duplicates {dict(verdict.duplicates)}"
+        f"duplicates {dict(verdict.duplicates)}, late calls {dict(verdict.late)}"
     )
     assert not verdict.faults, "\n".join([f"seed {seed}", *verdict.faults[:20]])
     assert not members.errors()
