@@ -194,6 +194,7 @@ async def test_members_that_join_and_leave_keep_the_order_and_repeat_nothing(
     assert members.log.check() == 0, f"messages came again: see {members.log.path}"
 
 
+@pytest.mark.parametrize("local", ["lease"], indirect=True)
 async def test_a_member_that_is_killed_is_followed_in_order(
     local: LocalCluster, cluster: Cluster, tmp_path: Path
 ) -> None:
