@@ -168,8 +168,7 @@ class Simulation:
         self.witness.on_written(records)
 
     def _told(self, queue: Queue, state: QueueState) -> None:
-        if self.witness.cause is not None:
-            self.witness.cause.told.setdefault(queue, []).append(state)
+        self.witness.told(queue, state)
 
     def _do_crash(self) -> None:
         self.service.store.crash(self.chance)
@@ -501,10 +500,10 @@ class Simulation:
 
     def _do_outsider(self) -> None:
         """A reader outside membership asks where to start, and owns nothing."""
-        queue = self._some_queue()
-        if queue is not None:
+        queues = list(self.world.view.topics.get(self.chance.choice(TOPICS), {}))
+        if queues:
             group = self.chance.choice(tuple(GROUPS))
-            coroutine = self.service.resolver.resolve(group, "", [queue], StartPolicy(), 0)
+            coroutine = self.service.resolver.resolve(group, "", queues, StartPolicy(), 0)
             self._call(Call("resolve", group), coroutine, lambda _: None)
 
     # Operators.
@@ -634,7 +633,7 @@ DOINGS = {
     "sleep": 6,
     "wake": 6,
     "retention": 6,
-    "outsider": 5,
+    "outsider": 10,
     "undo_reset": 4,
     "stick": 3,
     "broker_away": 3,

@@ -117,8 +117,8 @@ class Call:
     on_done: Any = None
     commits: dict[Queue, Commit] = field(default_factory=dict)
     releases: frozenset[Queue] = frozenset()
-    # What brokers said in its course.
-    told: dict[Queue, list[QueueState]] = field(default_factory=dict)
+    # What brokers said in its course, and the offset that was stored at that moment.
+    told: dict[Queue, list[tuple[QueueState, int | None]]] = field(default_factory=dict)
     # Queues whose offset it has moved.
     moved: set[Queue] = field(default_factory=set)
 
@@ -307,8 +307,8 @@ class Witness:
                 assert newer, f"back to a deleted queue: {before} to {after}"
             elif after.offset != before.offset:
                 out_of_range = any(
-                    not state.min_offset <= before.offset <= state.max_offset
-                    for state in call.told[after.queue]
+                    stored == before.offset and not state.min_offset <= stored <= state.max_offset
+                    for state, stored in call.told[after.queue]
                 )
                 assert out_of_range, f"moved without need: {before} to {after}, {call.told}"
             if before.owner not in ("", after.owner) and not is_other:
@@ -340,7 +340,7 @@ class Witness:
         group = view.groups.get(after.group)
         subscribed = view.subscriptions.get((after.group, after.queue.topic))
         log = self._world.logs.get((after.queue, after.incarnation))
-        told = call.told[after.queue]
+        told = [state for state, _ in call.told[after.queue]]
         if (
             group is None
             or subscribed is None
@@ -369,6 +369,13 @@ class Witness:
         else:
             expected, why = {state.max_offset for state in told}, "is read from the last"
         assert after.offset in expected, f"{after.queue} {why}: {expected}, not {after.offset}"
+
+    def told(self, queue: Queue, state: QueueState) -> None:
+        """A broker names a queue's ends; they are acted on later."""
+        if self.cause is not None:
+            entry = self.written.progress.get((self.cause.group, queue))
+            stored = None if entry is None else entry.offset
+            self.cause.told.setdefault(queue, []).append((state, stored))
 
     # Who waits for whom.
 
