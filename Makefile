@@ -31,7 +31,7 @@ test: setup  ## every test that a fresh machine can run
 	$(BIN)/python -m pytest
 
 soak: setup  ## the long random tests: kills, recovery, bad input
-	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers" --timeout 3600
+	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
 
 demo: setup  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
