@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from rockoon_format.properties import decode_text
 
 INT32_MIN = -(2**31)
+INT32_MAX = 2**31 - 1
 
 _UINT32_MASK = 0xFFFFFFFF
-# Where fewer rows than this, or only such long ones, are left, they are cheaper one by one.
-_LIVE_ROWS_MIN = 8
-_COLUMNS_MAX = 256
+# Texts are hashed together with others of about their length; longer ones one by one.
+_WIDTHS = (8, 16, 32, 64, 128, 256)
+_NOT_ASCII = np.uint64(0x8080808080808080)
+_LOW_HALF = np.uint64(_UINT32_MASK)
 
 
 def java_hash_code(text: str) -> int:
@@ -46,18 +48,6 @@ def index_key_hash(key: str) -> int:
     return 0 if code == INT32_MIN else abs(code)
 
 
-def index_key_hashes(keys: Sequence[str]) -> NDArray[np.int64]:
-    """Return `index_key_hash` of many keys, int64[n]."""
-    text = "".join(keys)
-    if not text.isascii():
-        return np.fromiter(map(index_key_hash, keys), np.int64, len(keys))
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    data = np.frombuffer(text.encode("ascii"), np.uint8)
-    codes = np.abs(java_hash_codes(data, np.cumsum(lengths) - lengths, lengths))
-    codes[codes == -INT32_MIN] = 0
-    return codes
-
-
 def java_hash_codes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -71,31 +61,108 @@ def java_hash_codes(
     Returns:
         int64[n] of signed 32-bit hashes, what `java_hash_code` says of each decoded text.
     """
-    count = len(starts)
-    if count == 0:
-        return np.zeros(0, np.int64)
-    exact = np.zeros(count, np.bool_)
-    shortest, longest = int(lengths.min()), int(lengths.max())
-    codes = np.zeros(count, np.uint32)
-    any_bits = np.zeros(count, np.uint8)
-    for column in range(longest):
-        if column < shortest:
-            units = data[starts + column]
-            codes *= np.uint32(31)
-            codes += units
-            any_bits |= units
-            continue
-        live = np.flatnonzero(lengths > column)
-        if len(live) < _LIVE_ROWS_MIN or column >= _COLUMNS_MAX:
-            exact[live] = True
-            break
-        units = data[starts[live] + column]
-        codes[live] = codes[live] * np.uint32(31) + units
-        any_bits[live] |= units
+    codes, exact = _ascii_codes(data, starts, lengths)
     result = codes.view(np.int32).astype(np.int64)
-    exact |= any_bits > 0x7F
-    for index in np.flatnonzero(exact).tolist():
-        start = int(starts[index])
-        text = decode_text(data[start : start + int(lengths[index])].tobytes())
-        result[index] = java_hash_code(text)
+    for index in exact.tolist():
+        result[index] = java_hash_code(_text(data, starts, lengths, index))
     return result
+
+
+def joined_key_hashes(
+    fronts: Sequence[str],
+    which: NDArray[np.int64],
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return `index_key_hash` of many texts, each behind one of a few others.
+
+    Args:
+        fronts: what a text can stand behind.
+        which: int64[n], the front of each text.
+        data, starts, lengths: the n texts, as `java_hash_codes` takes them.
+    """
+    codes, exact = _ascii_codes(data, starts, lengths)
+    # The hash of a joined text is that of its front, times 31 to the length of its back, and more.
+    front_codes = np.array([java_hash_code(front) & _UINT32_MASK for front in fronts], np.uint32)
+    codes += front_codes[which] * _powers_of_31(int(lengths.max(initial=0)))[lengths]
+    hashes = np.abs(codes.view(np.int32).astype(np.int64))
+    hashes &= INT32_MAX
+    for index in exact.tolist():
+        text = _text(data, starts, lengths, index)
+        hashes[index] = index_key_hash(fronts[int(which[index])] + text)
+    return hashes
+
+
+def _ascii_codes(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Hashes of those texts that are ASCII, uint32[n], and the indices that it left out."""
+    if len(starts) == 0:
+        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    lowest, highest = np.searchsorted(_WIDTHS, (lengths.min(), lengths.max())).tolist()
+    if lowest == highest < len(_WIDTHS):
+        return _codes_of_width(data, starts, lengths, _WIDTHS[lowest])
+    classes = np.searchsorted(_WIDTHS, lengths)
+    codes = np.zeros(len(starts), np.uint32)
+    left_out = [np.flatnonzero(classes == len(_WIDTHS))]
+    for number in range(lowest, min(highest + 1, len(_WIDTHS))):
+        rows = np.flatnonzero(classes == number)
+        if len(rows):
+            found, odd = _codes_of_width(data, starts[rows], lengths[rows], _WIDTHS[number])
+            codes[rows] = found
+            left_out.append(rows[odd])
+    return codes, np.concatenate(left_out)
+
+
+def _codes_of_width(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """See `_ascii_codes`; no text is longer than `width`, a power of two from 8 on.
+
+    A text is copied with what is in front of it up to the width. Zeros there change no hash. Then
+    neighbouring digits of the base 31 become one of a base squared, until eight are one.
+    """
+    if len(data) < width:
+        return np.zeros(len(starts), np.uint32), np.arange(len(starts))
+    fronts = starts + lengths - width
+    odd = fronts < 0
+    rows = _windows(data, np.maximum(fronts, 0), width)
+    if int(lengths.min()) != width:
+        # Of so many zeros and then as many ones, the piece that has a text's own number of ones.
+        mask = np.repeat(np.array([0, 0xFF], np.uint8), width)
+        rows &= _windows(mask, lengths, width)
+    if (rows & _NOT_ASCII).any():
+        odd |= (rows & _NOT_ASCII).any(axis=1)
+
+    pairs = rows.view("<u2")
+    pairs = (pairs & 0xFF) * np.uint16(31) + (pairs >> 8)
+    fours = pairs.view("<u4")
+    fours = (fours & 0xFFFF) * np.uint32(31**2) + (fours >> 16)
+    eights = fours.view("<u8")
+    eights = (eights & _LOW_HALF) * np.uint64(31**4) + (eights >> np.uint64(32))
+    codes = eights[:, 0].astype(np.uint32)
+    for column in range(1, width // 8):
+        codes *= np.uint32(31**8 & _UINT32_MASK)
+        codes += eights[:, column].astype(np.uint32)
+    return codes, np.flatnonzero(odd)
+
+
+def _windows(data: NDArray[np.uint8], starts: NDArray[np.int64], width: int) -> NDArray[np.uint64]:
+    """Copies of `width` bytes from each position, as words, "<u8"[n, width / 8]."""
+    pieces = np.ndarray((len(data) - width + 1,), f"V{width}", buffer=data, strides=(1,))
+    return pieces[starts].view("<u8").reshape(len(starts), width // 8)
+
+
+def _powers_of_31(highest: int) -> NDArray[np.uint32]:
+    """31 to the power of 0, 1, ... `highest`, modulo 2**32."""
+    factors = np.full(highest + 1, 31, np.uint32)
+    factors[0] = 1
+    return np.multiply.accumulate(factors, dtype=np.uint32)
+
+
+def _text(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], index: int
+) -> str:
+    start = int(starts[index])
+    return decode_text(data[start : start + int(lengths[index])].tobytes())

@@ -14,26 +14,16 @@ are not stored: a lookup returns hash collisions too, and its caller compares th
 Invariants: 1 <= next unit <= units; every slot and every `previous` is below the next unit; the
 previous of a unit is below the unit.
 
-Source: IndexFile, IndexHeader, IndexService#buildIndex.
+Which keys a record has: `index_entries`. Source: IndexFile, IndexHeader.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from itertools import islice, repeat
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rockoon_format.hashes import index_key_hashes, java_hash_code, java_hash_codes
-from rockoon_format.properties import (
-    PROPERTY_KEYS,
-    PROPERTY_SEPARATOR,
-    PROPERTY_UNIQ_KEY,
-    find_value,
-    split_keys,
-)
-from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
 
 SLOTS_DEFAULT = 5_000_000
 UNITS_DEFAULT = 20_000_000
@@ -41,9 +31,6 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 UNIT_BYTES = 20
 SECONDS_MAX = 2**31 - 1
-
-_UNIQUE_INSIDE = f"\x02{PROPERTY_UNIQ_KEY}\x01".encode()
-_KEYS_START = f"{PROPERTY_KEYS}\x01".encode()
 
 UNIT = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _HEADER = struct.Struct(">qqqqii")
@@ -80,76 +67,6 @@ def decode_header(raw: bytes | memoryview) -> IndexHeader:
 def index_file_bytes(slots: int = SLOTS_DEFAULT, units: int = UNITS_DEFAULT) -> int:
     """Return the size of an index file."""
     return HEADER_BYTES + slots * SLOT_BYTES + units * UNIT_BYTES
-
-
-def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
-    """Return the keys under which a record is indexed, in order: `topic#key`.
-
-    The unique key comes first, then each token of KEYS. Prepared records are indexed, rolled-back
-    ones are not (IndexService#buildIndex).
-    """
-    if sys_flag & SYS_FLAG_TRANSACTION == TRANSACTION_ROLLBACK:
-        return []
-    keys = split_keys(find_value(properties, PROPERTY_KEYS) or "")
-    unique = find_value(properties, PROPERTY_UNIQ_KEY)
-    if unique:
-        keys.insert(0, unique)
-    return [f"{topic}#{key}" for key in keys]
-
-
-def index_entries(
-    topic: str, sections: Sequence[bytes], sys_flags: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the index hashes of many records of one topic, as `index_keys` orders them.
-
-    Args:
-        topic: of all the records.
-        sections: the properties of each record, as stored, n of them.
-        sys_flags: system flag of each record, int64[n].
-
-    Returns:
-        For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
-    """
-    count = len(sections)
-    # A unique key in ASCII behind another property, and no KEYS: what our producers send.
-    lasts = np.fromiter(map(bytes.rfind, sections, repeat(_UNIQUE_INSIDE)), np.int64, count)
-    starts = lasts + len(_UNIQUE_INSIDE)
-    lengths = np.fromiter(map(len, sections), np.int64, count)
-    ends = np.fromiter(
-        map(bytes.find, sections, repeat(PROPERTY_SEPARATOR), starts.tolist()), np.int64, count
-    )
-    ends = np.where(ends < 0, lengths, ends)
-    plain = (lasts >= 0) & (ends > starts) & (sys_flags & SYS_FLAG_TRANSACTION == 0)
-    plain &= np.fromiter(map(bytes.isascii, sections), np.bool_, count)
-    together = b"".join(sections)
-    if together.find(_KEYS_START) >= 0:
-        plain &= ~np.fromiter((_KEYS_START in section for section in sections), np.bool_, count)
-    numbers = np.flatnonzero(plain)
-    bases = np.cumsum(lengths) - lengths
-    key_lengths = (ends - starts)[numbers]
-    codes = java_hash_codes(
-        np.frombuffer(together, np.uint8), (bases + starts)[numbers], key_lengths
-    )
-    # The hash of a joined text is that of its front, times 31 to the length of its back, and more.
-    distinct, which = np.unique(key_lengths, return_inverse=True)
-    powers = np.array([pow(31, length, 2**32) for length in distinct.tolist()], np.uint32)
-    front = np.uint32(java_hash_code(f"{topic}#") & 0xFFFFFFFF)
-    codes32 = front * powers[which] + codes.astype(np.uint32)
-    hashes = np.abs(codes32.view(np.int32).astype(np.int64))
-    hashes[hashes == 2**31] = 0
-    if len(numbers) == count:
-        return numbers, hashes
-
-    other_numbers: list[int] = []
-    other_keys: list[str] = []
-    for number in np.flatnonzero(~plain).tolist():
-        keys = index_keys(topic, sections[number], int(sys_flags[number]))
-        other_keys += keys
-        other_numbers += [number] * len(keys)
-    all_numbers = np.concatenate([numbers, np.array(other_numbers, np.int64)])
-    all_hashes = np.concatenate([hashes, index_key_hashes(other_keys)])
-    order = np.argsort(all_numbers, kind="stable")
-    return all_numbers[order], all_hashes[order]
 
 
 def encode_header(header: IndexHeader) -> bytes:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,11 @@ from rockoon_format.record import (
     Buffer,
 )
 
+_SIZE = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">ii")
+# Behind so many records of one size, a run of equal ones is looked for, so far.
+_RUN_RECORDS_MIN = 16
+_RUN_RECORDS_MAX = 512
 RECORDS_MAX_DEFAULT = 4096
 # A call looks at no more than this beyond its first record, however many records were asked for.
 CHUNK_BYTES_MAX = 8 * 2**20
@@ -77,7 +82,10 @@ class Scan:
     store_timestamps_ms: NDArray[np.int64]
     sys_flags: NDArray[np.int64]
     tag_codes: NDArray[np.int64]
-    """What a queue entry holds: hash of the tags, or the deliver time of a delayed record."""
+    """What a queue entry holds: hash of the tags, or the deliver time of a delayed record.
+
+    Empty if the scan was not asked for them.
+    """
     has_queue_entry: NDArray[np.bool_]
     """False for prepared and rolled-back records: no ConsumeQueue lists them."""
     properties_starts: NDArray[np.int64]
@@ -98,6 +106,7 @@ def scan(
     end: int,
     *,
     check_crc: bool = True,
+    with_tag_codes: bool = True,
     records_max: int = RECORDS_MAX_DEFAULT,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> Scan:
@@ -108,6 +117,8 @@ def scan(
         position: where the first record starts.
         end: where the file, or what is known of it, ends; `position <= end <= len(buffer)`.
         check_crc: compare body CRCs.
+        with_tag_codes: work out what the queue entries hold, which takes half of the time. Without,
+            delay levels are not looked at either: for records that were scanned before.
         records_max: bound of one call; with `ScanEnd.LIMIT`, call again from `Scan.position`.
         delay_levels_ms: delays of levels 1, 2, ... for SCHEDULE_TOPIC_XXXX.
 
@@ -120,7 +131,7 @@ def scan(
         raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
     starts, sizes, why, stop = _walk(view, position, end, records_max)
     if not starts:
-        return _result(b"", position, _no_parts(), [], why, stop, delay_levels_ms)
+        return _result(b"", position, _no_parts(), [], why, stop, None)
     # A copy is one pass over bytes that are read several times below, and what the file's writer
     # does meanwhile cannot come between two checks.
     window = bytes(view[position:stop])
@@ -129,7 +140,8 @@ def scan(
     if fault is not None:
         why, stop = fault, starts[good]
         parts = locate(window, parts.starts[:good])
-    return _result(window, position, parts, sizes[:good], why, stop, delay_levels_ms)
+    levels_ms = delay_levels_ms if with_tag_codes else None
+    return _result(window, position, parts, sizes[:good], why, stop, levels_ms)
 
 
 def _walk(
@@ -140,6 +152,7 @@ def _walk(
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     bytes_end = position + CHUNK_BYTES_MAX
+    last_size = alike = 0
     at = position
     while True:
         if at == end:
@@ -167,7 +180,26 @@ def _walk(
         starts.append(at)
         sizes.append(size)
         at += size
+        alike = alike + 1 if size == last_size else 0
+        last_size = size
+        if alike >= _RUN_RECORDS_MIN:
+            more = min(_run(view, at - size, end), records_max - len(starts))
+            more = min(more, max(bytes_end - at, 0) // size)
+            starts.extend(range(at, at + more * size, size))
+            sizes.extend(repeat(size, more))
+            at += more * size
+            alike = 0
     return starts, sizes, why, at
+
+
+def _run(view: memoryview, at: int, end: int) -> int:
+    """How many whole records follow the one at a position with its very size and magic."""
+    (size,) = _SIZE.unpack_from(view, at)
+    count = min((end - at) // size, _RUN_RECORDS_MAX)
+    heads = np.ndarray((count,), f"V{_SIZE_AND_MAGIC.size}", view, at, (size,))
+    words = np.ascontiguousarray(heads).view(np.uint64)
+    other = words != words[0]
+    return int(other.argmax()) - 1 if other.any() else count - 1
 
 
 def _leading_good(
@@ -195,51 +227,30 @@ def _result(
     sizes: list[int],
     why: ScanEnd,
     stop: int,
-    delay_levels_ms: Sequence[int],
+    delay_levels_ms: Sequence[int] | None,
 ) -> Scan:
+    """The columns; without tag codes if there are no delay levels."""
     count = len(sizes)
     prefix = parts.prefix
     store_at = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes
     stored_ms = (
         sliding(window, ">i8")[store_at].astype(np.int64) if count else np.zeros(0, np.int64)
     )
-    numbers: dict[bytes, int] = {}
-    topic_numbers = np.fromiter(
-        (
-            numbers.setdefault(topic, len(numbers))
-            for topic in slices(window, parts.topic_starts, parts.topic_lengths)
-        ),
-        np.int64,
-        count,
-    )
-    codes = tags_codes(window, parts)
-    delayed = numbers.get(SCHEDULE_TOPIC.encode())
-    if delayed is not None:
-        bad = _set_deliver_times(
-            window,
-            parts,
-            np.flatnonzero(topic_numbers == delayed),
-            codes,
-            stored_ms,
-            delay_levels_ms,
-        )
+    topics, topic_numbers = _topics(window, parts)
+    codes = np.zeros(0, np.int64)
+    if delay_levels_ms is not None:
+        codes, bad = _queue_codes(window, parts, topics, topic_numbers, stored_ms, delay_levels_ms)
         if bad is not None:
             kept = locate(window, parts.starts[:bad])
             at = position + int(parts.starts[bad])
             return _result(
                 window, position, kept, sizes[:bad], ScanEnd.BAD_DELAY_LEVEL, at, delay_levels_ms
             )
-    timed = numbers.get(TIMER_TOPIC.encode())
-    if timed is not None:
-        for index in np.flatnonzero(topic_numbers == timed).tolist():
-            start = int(parts.properties_starts[index])
-            end = start + max(0, int(parts.properties_lengths[index]))
-            codes[index] = timer_deliver_ms(window[start:end]) or codes[index]
     flags = prefix["sys_flag"].astype(np.int64)
     return Scan(
         offsets=parts.starts + position,
         sizes=np.array(sizes, np.int64),
-        topics=list(numbers),
+        topics=topics,
         topic_numbers=topic_numbers,
         queue_ids=prefix["queue_id"].astype(np.int64),
         queue_offsets=prefix["queue_offset"].astype(np.int64),
@@ -253,6 +264,42 @@ def _result(
         end=why,
         position=stop,
     )
+
+
+def _topics(window: bytes, parts: Parts) -> tuple[list[bytes], NDArray[np.int64]]:
+    """Distinct topics, in order of appearance, and which of them each record names."""
+    count = len(parts.starts)
+    names = slices(window, parts.topic_starts, parts.topic_lengths)
+    if count and names.count(names[0]) == count:
+        return names[:1], np.zeros(count, np.int64)
+    numbers: dict[bytes, int] = {}
+    each = (numbers.setdefault(name, len(numbers)) for name in names)
+    topic_numbers = np.fromiter(each, np.int64, count)
+    return list(numbers), topic_numbers
+
+
+def _queue_codes(
+    window: bytes,
+    parts: Parts,
+    topics: list[bytes],
+    topic_numbers: NDArray[np.int64],
+    stored_ms: NDArray[np.int64],
+    delay_levels_ms: Sequence[int],
+) -> tuple[NDArray[np.int64], int | None]:
+    """What queue entries hold; and the first record whose delay level is no number, if any."""
+    codes = tags_codes(window, parts)
+    if SCHEDULE_TOPIC.encode() in topics:
+        delayed = np.flatnonzero(topic_numbers == topics.index(SCHEDULE_TOPIC.encode()))
+        bad = _set_deliver_times(window, parts, delayed, codes, stored_ms, delay_levels_ms)
+        if bad is not None:
+            return codes, bad
+    if TIMER_TOPIC.encode() in topics:
+        timed = topic_numbers == topics.index(TIMER_TOPIC.encode())
+        for index in np.flatnonzero(timed).tolist():
+            start = int(parts.properties_starts[index])
+            end = start + max(0, int(parts.properties_lengths[index]))
+            codes[index] = timer_deliver_ms(window[start:end]) or codes[index]
+    return codes, None
 
 
 def _set_deliver_times(

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from rockoon_format.batch import scan
 from rockoon_format.file_names import index_file_name
-from rockoon_format.hashes import index_key_hash, index_key_hashes
+from rockoon_format.hashes import index_key_hash
+from rockoon_format.index_entries import index_keys
 from rockoon_format.index_file import (
     IndexFile,
     IndexFileError,
     IndexHeader,
     decode_header,
-    index_entries,
     index_file_bytes,
-    index_keys,
 )
 from support import golden_store
 from support.random_messages import reproducible
@@ -152,51 +151,6 @@ def test_adding_in_bulk_leaves_the_bytes_that_adding_one_by_one_leaves(
         assert content(bulk) == content(one)
 
 
-@given(keys=st.lists(st.one_of(st.text(max_size=12), st.text("abc#", max_size=300)), max_size=20))
-@reproducible
-def test_hashing_keys_in_bulk_says_what_hashing_one_by_one_says(keys: list[str]) -> None:
-    keys = [*keys, "polygenelubricants", "T#k"]
-    assert index_key_hashes(keys).tolist() == [index_key_hash(key) for key in keys]
-
-
-key_sections = st.lists(
-    st.sampled_from(
-        [
-            b"UNIQ_KEY\x01u1\x02",
-            b"UNIQ_KEY\x01u1",
-            b"UNIQ_KEY\x01\x02",
-            b"UNIQ_KEY\x01\xc3\xa9\x02",
-            b"UNIQ_KEY\x01" + 32 * b"A" + b"\x02",
-            b"KEYS\x01k1 k2  k3\x02",
-            b"KEYS\x01" + 90 * b"k" + b"\x02",
-            b"KEYS\x01 \x02",
-            b"MONKEYS\x01no\x02",
-            b"TAGS\x01TagA\x02",
-        ]
-    ),
-    max_size=4,
-).map(b"".join)
-
-
-@given(
-    sections=st.lists(key_sections, max_size=20),
-    flags=st.lists(st.sampled_from([0, 1, 4, 8, 12]), min_size=20, max_size=20),
-    topic=st.sampled_from(["T", "%RETRY%" + 240 * "g"]),
-)
-@reproducible
-def test_indexing_many_records_finds_the_keys_of_each(
-    sections: list[bytes], flags: list[int], topic: str
-) -> None:
-    sys_flags = np.array(flags[: len(sections)], np.int64)
-    expected = [
-        (number, index_key_hash(key))
-        for number, section in enumerate(sections)
-        for key in index_keys(topic, section, flags[number])
-    ]
-    numbers, hashes = index_entries(topic, sections, sys_flags)
-    assert list(zip(numbers.tolist(), hashes.tolist(), strict=True)) == expected
-
-
 def test_a_damaged_chain_does_not_run_in_a_circle() -> None:
     damaged = bytearray(golden_store.index_file())
     unit_1 = 40 + 4 * SLOTS + 20
@@ -216,14 +170,6 @@ def test_a_file_of_another_shape_is_refused() -> None:
         decode_header(bytes(39))
     assert decode_header(bytes(40)) == IndexHeader(next_unit=1)
     assert replace(IndexHeader(), next_unit=1) == IndexHeader()
-
-
-def test_keys_of_a_message_are_its_unique_key_and_then_the_others() -> None:
-    properties = b"KEYS\x01a  b\x02UNIQ_KEY\x01u\x02"
-    assert index_keys("T", properties, 0) == ["T#u", "T#a", "T#b"]
-    assert index_keys("T", properties, 0x4) == ["T#u", "T#a", "T#b"]
-    assert index_keys("T", properties, 0xC) == []
-    assert index_keys("T", b"", 0) == []
 
 
 def test_an_index_file_is_named_after_its_time() -> None:

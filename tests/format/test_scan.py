@@ -1,6 +1,7 @@
 """Walking a log file as recovery does."""
 
 import mmap
+import random
 import tempfile
 
 import pytest
@@ -18,6 +19,7 @@ from rockoon_format.record import (
     encode_record,
     record_size,
 )
+from rockoon_format.scan import CHUNK_BYTES_MAX
 from support import golden_store
 from support.random_messages import Messages, batches, reproducible
 
@@ -156,3 +158,39 @@ def test_a_scan_finds_what_reading_record_by_record_finds(
     assert found.tag_codes.tolist() == [
         tags_code(decode(record.properties).get("TAGS", "")) for _, record in expected
     ]
+
+
+def test_runs_of_records_of_one_size_end_where_walking_one_by_one_ends() -> None:
+    seed = 20_261_121
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    for _ in range(60):
+        log = bytearray()
+        for _ in range(choose.randrange(6)):
+            topic = choose.choice([b"T", 200 * b"t"])
+            record = encode_record(Record(topic=topic, body=b"b" * choose.choice([1, 2, 300])))
+            log += record * choose.choice([1, 15, 16, 17, 18, 40, 600])
+        log += choose.choice([b"", bytes(100), bytes.fromhex("00000064cbd43194"), b"\0\0\0\x7f"])
+        end = len(log) - choose.choice([0, 0, 1, 50, 300])
+        if end < 0:
+            continue
+        most = choose.choice([10, 33, 4096])
+        starts, at, why = [], 0, ScanEnd.LIMIT
+        while why is ScanEnd.LIMIT and len(starts) < most:
+            one = scan(log, at, end, records_max=1)
+            starts += one.offsets.tolist()
+            at, why = one.position, one.end
+        found = scan(log, 0, end, records_max=most)
+        assert (found.offsets.tolist(), found.position) == (starts, at)
+        assert found.end is why or len(starts) == most
+        bare = scan(log, 0, end, records_max=most, with_tag_codes=False)
+        assert (bare.offsets.tolist(), bare.end) == (starts, found.end)
+        assert len(bare.tag_codes) == 0
+
+
+def test_one_call_looks_at_no_more_bytes_than_its_bound_whatever_the_records() -> None:
+    record = encode_record(Record(topic=b"T", body=bytes(300_000)))
+    log = record * 40
+    found = scan(log, 0, len(log), check_crc=False)
+    assert found.end is ScanEnd.LIMIT
+    assert found.position == -(-CHUNK_BYTES_MAX // len(record)) * len(record)

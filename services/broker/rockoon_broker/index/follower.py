@@ -14,13 +14,13 @@ from typing import TypeVar
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
-from rockoon_broker.index.entries import entries_of
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.pace import pause_seconds
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log_reading import LogChunk
 from rockoon_broker.store.store import Store
+from rockoon_format.index_entries import index_entries
 
 Result = TypeVar("Result")
 
@@ -254,4 +254,5 @@ class IndexFollower:
 
 def has_keys(chunk: LogChunk, end: int) -> bool:
     """Whether any record before a physical offset has a key."""
-    return bool((entries_of(chunk).offsets < end).any())
+    entries = index_entries(chunk.frames, chunk.records, chunk.start)
+    return bool((entries.offsets < end).any())

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import IndexDirectory
-from rockoon_broker.index.entries import KeyEntries, entries_of
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log_reading import LogChunk
+from rockoon_format.index_entries import KeyEntries, index_entries
 
 
 class KeyIndex:
@@ -67,7 +67,7 @@ class KeyIndex:
         Raises:
             OSError: the disk.
         """
-        entries = entries_of(chunk)
+        entries = index_entries(chunk.frames, chunk.records, chunk.start)
         with self._lock:
             entries = self._without_taken(entries)
             added = len(entries)

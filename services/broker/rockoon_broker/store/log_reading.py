@@ -29,7 +29,7 @@ class LogChunk:
     frames: bytes
     """The records, back to back, as they are stored."""
     records: Scan
-    """Their fields as columns; its offsets are positions in `frames`."""
+    """Their fields as columns, without tag codes; its offsets are positions in `frames`."""
     next_offset: int
     """Where to read on: a physical offset, the end given when there is no more."""
     skipped_bytes: int = 0
@@ -59,12 +59,14 @@ def read_chunk(log: CommitLog, position: int, end: int, bytes_max: int) -> LogCh
     if not data:
         return LogChunk(position, b"", scan(b"", 0, 0), max(position, min(end, log.end)))
     file_end = position - position % log.file_bytes + log.file_bytes
-    records = scan(data, 0, len(data), check_crc=False, records_max=RECORDS_MAX)
+    records = scan(
+        data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
+    )
     if records.count == 0:
         whole = _first_record_bytes(data, min(file_end, end) - position)
         if whole > len(data):
             data = log.read(position, whole)
-            records = scan(data, 0, len(data), check_crc=False)
+            records = scan(data, 0, len(data), check_crc=False, with_tag_codes=False)
     at = position + records.position
     frames = data[: records.position]
     if records.end is ScanEnd.BLANK:
