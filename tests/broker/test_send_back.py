@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
-from rockoon_format.record import Record
+from rockoon_format.names import TRANSACTION_HALF_TOPIC
+from rockoon_format.record import Record, encode_record
 from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import CreateGroupRequest, DeleteGroupRequest, GroupConfig
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.half_messages import begin
 from support.holding_disk import HoldingDisk
 from support.store_directory import in_log
 
@@ -137,6 +140,74 @@ async def test_another_broker_takes_the_record_itself_and_keeps_its_origin(
         [first, second] = await send_back(other, torn, elsewhere)
         assert first.error.code == errors.InvalidArgument.code
         assert second.error.code == errors.MessageNotFound.code
+
+
+async def test_one_message_that_cannot_come_again_spoils_no_other(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """(what comes along, what is said of it, or its fate)"""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"good", b"bad")
+        good, bad = await records(broker, "T")
+
+        def forged(**fields: Any) -> pb.FailedMessage:
+            record = replace(bad, **fields)
+            return failed(record, record=encode_record(record))
+
+        retry = {"topic": RETRY.encode()}
+        for message, fate in (
+            (failed(bad, delay_ms=10**15), errors.InvalidDelay),
+            (failed(bad, delay_ms=10**12), errors.DelayTooLong),
+            (forged(body=bytes((4 << 20) + 1)), errors.BodyTooLarge),
+            (forged(properties=b"x\x01" + b"y" * 32_700), errors.PropertiesTooLarge),
+            (forged(physical_offset=-1), errors.InvalidArgument),
+            (forged(reconsume_times=-9, **retry), RETRY),
+            (forged(reconsume_times=2**31 - 1, **retry), DEAD),
+        ):
+            first, second, third = await send_back(
+                broker, failed(good, **SOON), message, failed(good, **SOON)
+            )
+            assert (first.topic, third.topic) == (RETRY, RETRY)
+            found = second.topic if isinstance(fate, str) else second.error.code
+            assert found == (fate if isinstance(fate, str) else fate.code)
+
+
+async def test_what_waits_aside_cannot_be_had_by_sending_it_back(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        place = await begin(broker, b"not committed", topic="T")
+        [result] = await send_back(
+            broker,
+            pb.FailedMessage(
+                topic=TRANSACTION_HALF_TOPIC,
+                queue_offset=place.first_queue_offset,
+                physical_offset=place.first_physical_offset,
+                **SOON,
+            ),
+        )
+        assert result.error.code == errors.InvalidArgument.code
+
+
+async def test_a_broker_of_small_batches_takes_many_back(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(
+        tmp_path, [nameserver.address], batch_messages_max=2, batch_bytes_max=1024
+    ) as broker:
+        for body in (b"0", b"1", b"2", b"3" * 700, b"4" * 700):
+            await broker.append("T", 0, body)
+        found: list[Record] = []
+        while len(found) < 5:
+            found += await records(broker, "T", len(found))
+        results = await send_back(broker, *(failed(each, delay_level=-1) for each in found))
+        assert [result.topic for result in results] == [DEAD] * 5
 
 
 async def test_large_messages_go_back_in_portions(tmp_path: Path, nameserver: BrokerRoutes) -> None:

@@ -40,7 +40,11 @@ from rockoon_proto.v1.nameserver_pb2 import GroupConfig, RouteUpdate
 ATTEMPTS_DEFAULT = 16
 QUEUES_DEFAULT = 1
 FIRST_LEVEL = 3
+# Of no broker: higher ones count as its last, as long as they fit into 32 bits.
+LEVEL_MAX = 2**31 - 1
 FAILURE_BYTES_MAX = 512
+ATTEMPTS_COUNTED_MAX = 2**31 - 1
+"""A record's field holds no more."""
 
 # Of the way the message took before: kept, they would send it that way again, or tell a lie.
 _OF_THE_LAST_WAY = (
@@ -144,7 +148,7 @@ def returned(
     topic = original.topic.decode()
     came_back = topic == retry_topic(group)
     # Dead letters of another group have failed there, and not here.
-    failed_before = original.reconsume_times if came_back else 0
+    failed_before = max(original.reconsume_times, 0) if came_back else 0
     attempts_max = rules.attempts_max if failure.attempts_max is None else failure.attempts_max
     dead = rules.queues <= 0 or failure.delay_level < 0 or failed_before >= attempts_max
     properties = decode(original.properties)
@@ -168,7 +172,7 @@ def returned(
         sys_flag=original.sys_flag & SYS_FLAGS_ALLOWED,
         born_timestamp_ms=original.born_timestamp_ms,
         born_host=original.born_host,
-        reconsume_times=failed_before + 1,
+        reconsume_times=min(failed_before + 1, ATTEMPTS_COUNTED_MAX),
     )
     return Returned(record, dead, origin)
 
@@ -177,7 +181,7 @@ def delay_of(failure: Failure, failed_before: int) -> dict[str, str]:
     """The property that says when a retry comes."""
     if failure.delay_level == 0 and failure.delay_ms > 0:
         return {PROPERTY_TIMER_DELAY_MS: str(failure.delay_ms)}
-    level = failure.delay_level or FIRST_LEVEL + failed_before
+    level = failure.delay_level or min(FIRST_LEVEL + failed_before, LEVEL_MAX)
     return {PROPERTY_DELAY_TIME_LEVEL: str(level)}
 
 

@@ -13,12 +13,18 @@ from rockoon_broker.appends import Placed
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries import Failure, RetryRules, Returned, returned
 from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.topic_file import TOPICS_ASIDE
 from rockoon_format.record import Record, RecordError, decode_record, encode_record
 from rockoon_proto.errors import (
+    BodyTooLarge,
+    DelayTooLong,
     GroupNotFound,
     InvalidArgument,
+    InvalidDelay,
+    MalformedBatch,
     MessageNotFound,
     NotReady,
+    PropertiesTooLarge,
     RockoonError,
 )
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -33,6 +39,7 @@ MESSAGES_MAX = 1024
 PORTION_BYTES = 4 << 20
 GROUP_SECONDS_MAX = 2.0
 NAMESERVER_SECONDS_MAX = 3.0
+_OF_ONE_MESSAGE = (BodyTooLarge, DelayTooLong, InvalidDelay, MalformedBatch, PropertiesTooLarge)
 
 
 @dataclass(slots=True)
@@ -78,9 +85,15 @@ class SendBacks:
             raise InvalidArgument(reason=f"attempts_max is {request.attempts_max}")
         rules = await self._rules(request.group, request.route_revision)
         results: list[pb.SentBack] = [pb.SentBack() for _ in request.messages]
-        for portion in portions(self._made(request, rules, results)):
+        settings = self._broker.settings
+        for portion in portions(
+            self._made(request, rules, results),
+            messages_max=settings.batch_messages_max,
+            bytes_max=min(PORTION_BYTES, settings.batch_bytes_max),
+        ):
             for dead in (False, True):
-                await self._store([i for i in portion if i.returned.dead is dead], request, results)
+                chosen = [item for item in portion if item.returned.dead is dead]
+                await self._store(chosen, request.group, results)
         return pb.SendBackReply(results=results)
 
     async def _rules(self, group: str, route_revision: int) -> RetryRules:
@@ -116,9 +129,12 @@ class SendBacks:
 
         Raises:
             MessageNotFound: this broker does not have it.
-            InvalidArgument: the record that came along is none, or another.
+            InvalidArgument: the record that came along is none, or no group can have read it.
         """
         position = f"offset {failed.queue_offset} of queue {failed.queue_id} of {failed.topic!r}"
+        if failed.topic in TOPICS_ASIDE:
+            # What waits there is not to be read yet, and may never be.
+            raise InvalidArgument(reason=f"no group reads {failed.topic}")
         try:
             frame = failed.record or self._broker.store.read_at(failed.physical_offset)
             record = decode_record(frame)
@@ -126,21 +142,29 @@ class SendBacks:
             raise MessageNotFound(position=position) from failure
         except RecordError as failure:
             raise InvalidArgument(reason=f"{position}: {failure}") from failure
+        if record.physical_offset < 0:
+            raise InvalidArgument(reason=f"{position}: it lies at {record.physical_offset}")
         wanted = (failed.topic.encode(), failed.queue_id, failed.queue_offset)
         if (record.topic, record.queue_id, record.queue_offset) != wanted:
             raise MessageNotFound(position=position)
         return record
 
-    async def _store(
-        self, items: Sequence[_Item], request: pb.SendBackRequest, results: list[pb.SentBack]
-    ) -> None:
+    async def _store(self, items: Sequence[_Item], group: str, results: list[pb.SentBack]) -> None:
         if not items:
             return
         try:
-            placed = await self._place(items, request.group)
+            placed = await self._place(items, group)
             refusal = await placed.durable if placed.durable is not None else None
             if refusal is not None:
                 raise refusal
+        except _OF_ONE_MESSAGE as failure:
+            if len(items) > 1:
+                # One spoils the batch: the others are not to be refused for it.
+                for item in items:
+                    await self._store([item], group, results)
+                return
+            results[items[0].index].error.CopyFrom(failure.to_wire())
+            return
         except RockoonError as failure:
             for item in items:
                 results[item.index].error.CopyFrom(failure.to_wire())
@@ -197,12 +221,12 @@ class SendBacks:
             raise NotReady(service="the broker", reason=f"its queue of {topic} is being made")
 
 
-def portions(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """Cut a stream of records into parts of some 4 MiB, a larger record being one of its own."""
+def portions(items: Iterable[_Item], *, messages_max: int, bytes_max: int) -> Iterator[list[_Item]]:
+    """Cut a stream of records into parts of bounded size, a larger record being one of its own."""
     part: list[_Item] = []
     size = 0
     for item in items:
-        if part and size + len(item.frame) > PORTION_BYTES:
+        if len(part) == messages_max or (part and size + len(item.frame) > bytes_max):
             yield part
             part, size = [], 0
         part.append(item)
