@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from rockoon_format.record import decode_record
@@ -221,3 +222,13 @@ async def test_only_a_check_may_be_answered_with_unknown(
             await end(broker, place, resolution)
         with pytest.raises(errors.InvalidArgument):
             await end(broker, place, pb.COMMIT, producer_group="")
+
+
+async def test_a_producer_without_a_name_or_with_an_endless_one_is_not_asked(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for client_id in ("", "c" * 256):
+            request = pb.CheckTransactionsRequest(producer_group=GROUP, client_id=client_id)
+            with pytest.raises(grpc.RpcError, match="a client id of"):
+                await broker.stub.CheckTransactions(request).read()

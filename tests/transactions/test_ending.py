@@ -219,6 +219,9 @@ async def test_what_can_be_no_half_message_is_refused_and_not_stored(
             (half(b"x", topic="unknown"), errors.TopicNotFound),
             (half(b"x", queue_id=2), errors.QueueNotFound),
             (half(b"x", filling="y" * 32_700), errors.PropertiesTooLarge),
+            (half(b"x", group="g" * 121), errors.MalformedBatch),
+            (half(b"x", group="no name"), errors.MalformedBatch),
+            (half(b"x", b"y"), errors.Busy),
         ):
             with pytest.raises(refusal):
                 await broker.call("Append", request)
@@ -226,6 +229,18 @@ async def test_what_can_be_no_half_message_is_refused_and_not_stored(
         await begin(broker, b"x")
         with pytest.raises(errors.Busy):
             await begin(broker, b"one more than may wait")
+
+
+@pytest.mark.parametrize("digits", [16, 300, 400, 5000])
+async def test_a_time_that_is_no_number_of_seconds_does_not_count(
+    tmp_path: Path, nameserver: BrokerRoutes, digits: int
+) -> None:
+    """Not even for a broker that starts with such a half message in its store."""
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        place = await begin(broker, b"x", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * digits)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await end(broker, place, pb.COMMIT)
+        assert await broker.bodies("orders") == [b"x"]
 
 
 async def test_a_commit_waits_until_its_topic_takes_it(

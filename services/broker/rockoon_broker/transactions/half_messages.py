@@ -24,6 +24,7 @@ from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
+    group_fault,
 )
 from rockoon_format.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -59,6 +60,8 @@ GIVEN_UP_QUEUE_ID = 0
 OP_TAG = "d"
 OP_SEPARATOR = ","
 OP_BODY_BYTES_MAX = 4096
+# More would not fit into a Java long as milliseconds.
+SECONDS_DIGITS_MAX = 15
 
 _DELAYS = (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -90,12 +93,15 @@ def half_record(record: Record) -> Record:
     """The half message of a producer's record.
 
     Raises:
-        NotAHalfMessage: it has no group or no id, or a delay.
+        NotAHalfMessage: it has no id, no group that can be one, or a delay.
     """
     properties = decode(record.properties)
     for name in (PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQ_KEY):
         if name not in properties:
             raise NotAHalfMessage(f"a half message needs the property {name}")
+    if fault := group_fault(properties[PROPERTY_PRODUCER_GROUP]):
+        # Nobody of such a group could end it, or be asked about it.
+        raise NotAHalfMessage(fault)
     for name in _DELAYS:
         if name in properties:
             raise NotAHalfMessage(f"a half message cannot be delayed, it has {name}")
@@ -167,11 +173,16 @@ def facts_of(half: Record) -> HalfFacts:
             group=properties[PROPERTY_PRODUCER_GROUP],
             topic=properties[PROPERTY_REAL_TOPIC],
             queue_id=int(properties[PROPERTY_REAL_QUEUE_ID]),
-            # Whatever is no number of seconds does not count, as in RocketMQ.
-            immunity_seconds=int(immunity) if immunity.isdecimal() else None,
+            immunity_seconds=seconds_of(immunity),
         )
     except (KeyError, ValueError) as failure:
         raise NotAHalfMessage(f"a half message without its properties: {failure}") from failure
+
+
+def seconds_of(text: str) -> int | None:
+    """A number of seconds; whatever is none, or too large, does not count, as in RocketMQ."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= SECONDS_DIGITS_MAX
+    return int(text) if is_number else None
 
 
 def committed_record(half: Record, facts: HalfFacts) -> Record:

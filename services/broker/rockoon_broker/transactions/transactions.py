@@ -203,11 +203,15 @@ class Transactions:
         Raises:
             RockoonError: they are refused, or the store takes none; nothing was appended.
         """
-        if len(self._book) >= self._pending_max:
-            raise Busy(reason=f"{len(self._book)} half messages wait for their end")
         halves = halves_of(topic, queue_id, frames, lengths)
         encoded = [self._encoded(half, index) for index, (half, _) in enumerate(halves)]
-        placed = await self._append(HALF_TOPIC, HALF_QUEUE_ID, encoded, check)
+
+        def check_all() -> None:
+            check()
+            if len(self._book) + len(halves) > self._pending_max:
+                raise Busy(reason=f"{len(self._book)} half messages wait for their end")
+
+        placed = await self._append(HALF_TOPIC, HALF_QUEUE_ID, encoded, check_all)
         now = self._clock.monotonic_seconds()
         position = placed.appended.first_physical_offset
         for index, (_, facts) in enumerate(halves):

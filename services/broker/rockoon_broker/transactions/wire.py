@@ -10,6 +10,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 1024
+CLIENT_ID_CHARACTERS_MAX = 255
 
 _ENDINGS: dict[int, Ending] = {
     pb.COMMIT: Ending.COMMITTED,
@@ -48,6 +49,11 @@ async def check_transactions(
 ) -> AsyncIterator[pb.TransactionCheck]:
     """See `Asking.checks`."""
     check_group(request.producer_group)
+    if not 1 <= len(request.client_id) <= CLIENT_ID_CHARACTERS_MAX:
+        count = len(request.client_id)
+        raise InvalidArgument(
+            reason=f"a client id of {count} characters, not 1 to {CLIENT_ID_CHARACTERS_MAX}"
+        )
     async for wish in transactions.asking.checks(request.producer_group, request.client_id):
         if wish is None:
             yield pb.TransactionCheck()
