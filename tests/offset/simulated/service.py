@@ -161,6 +161,21 @@ class SimulatedGroups(Groups):
         super().require_free(group, queue, incarnation, member_id)
 
 
+class SimulatedWatch(GroupWatch):
+    """Tells of groups whose members are out because their group was deleted.
+
+    Args:
+        on_deleted: told the group's name.
+    """
+
+    def __init__(self, on_deleted: Callable[[str], None]) -> None:
+        super().__init__(watchers_max=0)
+        self._on_deleted = on_deleted
+
+    def group_deleted(self, group: str) -> None:
+        self._on_deleted(group)
+
+
 class Service:
     """One life of the offset service, from a start to a crash.
 
@@ -172,6 +187,7 @@ class Service:
         on_durable: see SimulatedStore.
         on_told: see SimulatedBrokers.
         on_asked: told of group, queue and member when a member asks for a queue.
+        on_deleted: told of groups whose members are out.
     """
 
     def __init__(
@@ -183,6 +199,7 @@ class Service:
         on_durable: Callable[[list[Record]], None],
         on_told: Callable[[Queue, QueueState], None],
         on_asked: Callable[[str, Queue, str], None],
+        on_deleted: Callable[[str], None],
     ) -> None:
         def now_ns() -> int:
             return world.now_ns
@@ -195,7 +212,7 @@ class Service:
         brokers = SimulatedBrokers(world, on_told)
         table, routes = self.routes.table, cast(Any, self.routes)
         ends: Any = SimulatedEnds(brokers)
-        watch = GroupWatch(0)
+        watch = SimulatedWatch(on_deleted)
         self.groups = SimulatedGroups(
             self.store,
             table,

@@ -377,6 +377,12 @@ class Witness:
             stored = None if entry is None else entry.offset
             self.cause.told.setdefault(queue, []).append((state, stored))
 
+    def group_deleted(self, group: str) -> None:
+        """Its members are out, those of a successor included; they hear of it when they call."""
+        for member in self.members.values():
+            if member.group == group:
+                member.heard_ns = 0
+
     # Who waits for whom.
 
     def _is_member(self, member: Member) -> bool:
