@@ -11,19 +11,13 @@ from offset.simulated.world import SECOND_NS, World
 
 from rockoon_offset.queues import Queue
 from rockoon_offset.start_position import QueueState
-from rockoon_proto.errors import (
-    RockoonError,
-)
+from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 BROKERS = ("broker-a", "broker-b", "broker-c")
 TOPICS = ("orders", "payments", "%RETRY%first")
-QUEUES_PER_TOPIC_MAX = 14
-MEMBERS_PER_GROUP_MAX = 6
 CALLS_MAX = 40
 KEPT_MAX = 50
-HISTORY_MAX = 400
-CALM_EVERY = 4000
 
 GROUPS = {
     "first": ns.GroupConfig(
@@ -42,9 +36,6 @@ GROUPS = {
         name="failing", below_min=ns.OUT_OF_RANGE_FAIL, above_max=ns.OUT_OF_RANGE_FAIL
     ),
 }
-STRATEGY_OF = dict(
-    zip(GROUPS, ("AVG", "AVG_BY_CIRCLE", "STICKY", "CONSISTENT_HASH", "AVG"), strict=True)
-)
 
 
 class Driver:

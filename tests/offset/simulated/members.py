@@ -6,8 +6,6 @@ from pathlib import Path
 from offset.simulated.driver import (
     GROUPS,
     KEPT_MAX,
-    MEMBERS_PER_GROUP_MAX,
-    STRATEGY_OF,
     TOPICS,
     Driver,
 )
@@ -28,6 +26,11 @@ from rockoon_proto.errors import (
     MemberIdTaken,
     OffsetBeyondEnd,
     RockoonError,
+)
+
+MEMBERS_PER_GROUP_MAX = 6
+STRATEGY_OF = dict(
+    zip(GROUPS, ("AVG", "AVG_BY_CIRCLE", "STICKY", "CONSISTENT_HASH", "AVG"), strict=True)
 )
 
 

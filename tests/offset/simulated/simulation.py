@@ -13,11 +13,8 @@ from typing import Any
 from offset.simulated.driver import (
     BROKERS,
     CALLS_MAX,
-    CALM_EVERY,
     GROUPS,
-    HISTORY_MAX,
     KEPT_MAX,
-    QUEUES_PER_TOPIC_MAX,
     TOPICS,
 )
 from offset.simulated.members import MemberDoings
@@ -32,6 +29,10 @@ from rockoon_proto.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
 )
+
+CALM_EVERY = 4000
+HISTORY_MAX = 400
+QUEUES_PER_TOPIC_MAX = 14
 
 
 class Simulation(MemberDoings):
