@@ -9,12 +9,20 @@ node that does not answer shows as an error beside its name.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rockoon.backoff import Backoff
 from rockoon.channels import Channels
 from rockoon.delayed_messages import DelayedMessages
+from rockoon.descriptions import (
+    ClusterStatus,
+    GroupDescription,
+    GroupSummary,
+    NodeStatus,
+    QueueEnds,
+    QueueStory,
+    TopicDescription,
+)
 from rockoon.errors import (
     BrokerUnavailable,
     GroupHasMembers,
@@ -30,9 +38,7 @@ from rockoon.stored_messages import StoredMessages
 from rockoon.transaction_listing import BrokerTransactions, pending_transactions
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
-    DescribeBrokerReply,
     DescribeBrokerRequest,
-    QueueState,
     QueueStatusRequest,
 )
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -42,7 +48,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
-    DescribeClusterReply,
     DescribeClusterRequest,
     Group,
     GroupConfig,
@@ -72,7 +77,6 @@ from rockoon_proto.v1.offset_pb2 import (
     Member,
     PlanResetRequest,
     Progress,
-    QueueLag,
     QueueRef,
     ResetPlan,
     ResetTarget,
@@ -89,96 +93,7 @@ STATUS_SECONDS_MAX = 3.0
 QUEUES_PER_CALL_MAX = 4096
 
 # Calls to the offset service that change nothing.
-_LOOKS = frozenset({"ListMembers", "ListProgress", "Lag", "Export"})
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEnds:
-    """What a broker says of one queue, or why it says nothing."""
-
-    queue: MessageQueue
-    birth_revision: int
-    """etcd revision at which the queue was created."""
-    state: QueueState | None
-    error: RockoonError | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    route: TopicRoute
-    queues: Sequence[QueueEnds]
-    groups: Sequence[str]
-    """Groups that read the topic, sorted."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    group: Group
-    topics: Mapping[str, int]
-    """Topics it reads, with the etcd revision at which it began to."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    group: Group
-    topics: Mapping[str, int]
-    """Topics it reads, with the etcd revision at which it began to."""
-    members: Sequence[Member]
-    lag: LagReply
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStory:
-    """Where a group stands on one queue, how it came to be there, and what is left."""
-
-    queue: MessageQueue
-    member: str
-    """Whose progress, where members have their own; empty for the group's."""
-    progress: Progress | None
-    """None when the group has never started on the queue."""
-    lag: QueueLag | None
-    """None when the queue is no longer part of the topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """A node of the cluster and what it answered; `error` is why it did not."""
-
-    name: str
-    address: str
-    node: Node | None = None
-    """As the routes have it; None for a nameserver."""
-    cluster: DescribeClusterReply | None = None
-    """From a nameserver."""
-    broker: DescribeBrokerReply | None = None
-    """From a broker."""
-    members: int | None = None
-    """From the offset service: live members of all groups."""
-    error: RockoonError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    cluster: str
-    nameservers: Sequence[NodeStatus]
-    brokers: Sequence[NodeStatus]
-    offset_services: Sequence[NodeStatus]
-
-    @property
-    def etcd_reachable(self) -> bool:
-        """Whether every nameserver that answers reaches etcd, and one answers at all."""
-        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
-        return bool(answers) and all(answer.etcd_reachable for answer in answers)
-
-    @property
-    def healthy(self) -> bool:
-        nodes = (*self.nameservers, *self.brokers, *self.offset_services)
-        return (
-            self.etcd_reachable
-            and bool(self.brokers)
-            and bool(self.offset_services)
-            and all(node.error is None for node in nodes)
-        )
+_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export"})
 
 
 class Admin:

@@ -20,9 +20,9 @@ from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.admin import ClusterStatus
     from rockoon.cli.produce import Tally
     from rockoon.connection import Cluster
+    from rockoon.descriptions import ClusterStatus
     from rockoon_proto.v1.offset_pb2 import LagReply
 
 app = typer.Typer(

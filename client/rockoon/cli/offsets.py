@@ -22,8 +22,8 @@ from rockoon.cli.session import (
 from rockoon.cli.why import show_stories, story_json
 
 if TYPE_CHECKING:
-    from rockoon.admin import QueueStory
     from rockoon.connection import Cluster
+    from rockoon.descriptions import QueueStory
     from rockoon_proto.v1.offset_pb2 import (
         ExportFormat,
         ExportReply,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rockoon.cli.output import for_humans, print_table
 
 if TYPE_CHECKING:
-    from rockoon.admin import ClusterStatus, NodeStatus
+    from rockoon.descriptions import ClusterStatus, NodeStatus
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
 

@@ -17,8 +17,8 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.admin import QueueEnds, TopicDescription
     from rockoon.connection import Cluster
+    from rockoon.descriptions import QueueEnds, TopicDescription
     from rockoon.routes import TopicRoute
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect, grow and delete topics.")
