@@ -24,7 +24,6 @@ from rockoon.consumer_statistics import ConsumerStatistics
 from rockoon.delivery import Delivery
 from rockoon.departures import Departures
 from rockoon.errors import (
-    ConsumeDisabled,
     GroupNotFound,
     InvalidArgument,
     InvalidExpression,
@@ -50,7 +49,6 @@ log = logging.getLogger(__name__)
 
 # What no retry can mend: somebody has to change the cluster, or this consumer's settings.
 FATAL = (
-    ConsumeDisabled,
     GroupNotFound,
     InvalidArgument,
     InvalidExpression,
@@ -157,7 +155,7 @@ class Assignment:
         """Keep the readings as they should be, for ever.
 
         Raises:
-            ConsumeDisabled, TopicNotFound, ...: one of `FATAL`.
+            GroupNotFound, TopicNotFound, ...: one of `FATAL`.
         """
         backoff = Backoff(first_seconds=0.1)
         while True:
@@ -216,6 +214,8 @@ class Assignment:
         return not gained or await self._take_up(gained, births)
 
     def _share(self, births: Collection[MessageQueue]) -> set[MessageQueue]:
+        if self._membership.is_paused:
+            return set()
         if self._settings.mode == BROADCASTING:
             return set(births)
         return allocate(
@@ -228,7 +228,7 @@ class Assignment:
 
     def _tell_idle(self, queues: int, births: Collection[MessageQueue]) -> None:
         """Say once that this member has nothing to do."""
-        is_idle = not queues and bool(births)
+        is_idle = not queues and bool(births) and not self._membership.is_paused
         if is_idle and not self._was_idle:
             log.warning(
                 "%s idles: group %s has more members (%d) than queues to share (%d)",

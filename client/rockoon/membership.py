@@ -84,6 +84,8 @@ class Membership:
         self.owners: Mapping[MessageQueue, str] | None = None
         """Who held which queue when the members became these; the same on every member. None when
         nobody wants to know, or there are too many queues to tell."""
+        self.is_paused = False
+        """Whether nobody is to read in the group at the moment."""
         self.lapses = 0
         """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
@@ -182,6 +184,7 @@ class Membership:
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
+        self._take_in_pause(is_paused=reply.consume_disabled)
         if reply.membership_version >= self._version:
             self._take_in_owners(reply)
             self._take_in(reply.membership_version, reply.members)
@@ -267,12 +270,23 @@ class Membership:
             raise GroupNotFound(group=self._group)
         if event.reset_queues:
             self._on_reset([from_ref(ref) for ref in event.reset_queues])
+        self._take_in_pause(is_paused=event.consume_disabled)
         if not self._wants_owners:
             self._take_in(event.membership_version, event.members)
         elif event.membership_version > self._version:
             # Members and owners have to be of the same version, and an answer brings both.
             self._hurry.set()
         if event.routes_changed or event.released_queues:
+            self._changes.note()
+
+    def _take_in_pause(self, *, is_paused: bool) -> None:
+        if is_paused != self.is_paused:
+            self.is_paused = is_paused
+            log.warning(
+                "group %s is %s",
+                self._group,
+                "paused: queues are let go, and nothing is read" if is_paused else "read again",
+            )
             self._changes.note()
 
     def _take_in_owners(self, reply: HeartbeatReply) -> None:

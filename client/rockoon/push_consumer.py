@@ -62,6 +62,9 @@ class PushConsumer:
     here after a pause. Until it succeeds the committed offset of its queue stays at it; messages
     behind it go on up to the flow limits, then the queue stops. `queues()` shows which one it is.
 
+    While its group is paused (`rockoon group pause`) it stays a member, has no queues and calls
+    nothing; once the group is resumed it goes on from what was committed.
+
     Args:
         cluster: the connection; it closes the consumer when it is closed itself.
         group: the consumer group.
@@ -306,7 +309,6 @@ class PushConsumer:
         """Wait until the consumer is closed. Cancelling it is safe.
 
         Raises:
-            ConsumeDisabled: the group was paused.
             GroupNotFound, TopicNotFound: somebody deleted what it reads.
             MemberIdTaken: another process joined under the member id.
             Exception: what a bug in the consumer raised.

@@ -157,6 +157,26 @@ def test_a_group_from_its_creation_to_its_end(rockoon: Any) -> None:
     assert "'made' does not exist" in rockoon.fails("group", "describe", "made")
 
 
+def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoon: Any) -> None:
+    rockoon("group", "create", "resting", "--from", "first")
+
+    def config() -> Any:
+        return rockoon("group", "describe", "resting", "--json").json
+
+    assert "rockoon group resume resting" in rockoon("group", "pause", "resting").out
+    assert (config()["consume_disabled"], config()["start_policy"]["consume_from"]) == (
+        True,
+        "CONSUME_FROM_FIRST",
+    )
+    assert "paused: nothing is read" in rockoon("group", "describe", "resting").out
+    assert rockoon("group", "resume", "resting").out == "group resting reads again\n"
+    assert (config()["consume_disabled"], config()["start_policy"]["consume_from"]) == (
+        False,
+        "CONSUME_FROM_FIRST",
+    )
+    assert "'absent' does not exist" in rockoon.fails("group", "pause", "absent")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -12,7 +12,6 @@ from rockoon.broadcasting import member_id_of
 from rockoon.connection import Cluster
 from rockoon.delivery import LocalRedelivery
 from rockoon.errors import (
-    ConsumeDisabled,
     InvalidArgument,
     InvalidOffset,
     OffsetBeyondEnd,
@@ -195,17 +194,6 @@ async def test_a_reset_of_the_group_and_the_end_of_the_membership_leave_a_reader
         await seen.wait(20)
         assert (consumer.statistics.queues_gained, consumer.statistics.resets) == (1, 0)
     assert seen.bodies == numbered(20)
-
-
-async def test_a_paused_group_is_not_read(
-    fake: FakeCluster, cluster: Cluster, tmp_path: Path
-) -> None:
-    fake.create_topic("orders")
-    config = wire.GroupConfig(name="prices", consume_disabled=True)
-    fake.nameserver.group_configs["prices"] = config
-    async with reader(cluster, tmp_path, "a", Seen()) as consumer:
-        with pytest.raises(ConsumeDisabled):
-            await consumer.wait()
 
 
 async def test_a_second_reader_with_the_same_id_and_folder_is_refused_and_harms_nothing(

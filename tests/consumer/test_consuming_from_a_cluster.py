@@ -16,6 +16,7 @@ from rockoon.errors import OffsetServiceUnavailable
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support import member_process
 from support.eventually import eventually
@@ -230,6 +231,27 @@ async def test_a_reset_moves_members_that_run(cluster: Cluster, topic: str) -> N
         assert sorted(seen.bodies[:800]) == sorted(2 * numbered(400))
         assert consumer.statistics.resets == 4
         await wait_read(cluster, topic)
+
+
+async def test_a_paused_group_rests_also_when_members_come_and_go_on_when_it_is_resumed(
+    cluster: Cluster, topic: str
+) -> None:
+    group = f"group-of-{topic}"
+    first, second = Seen(), Seen()
+    await send(cluster, topic, numbered(200))
+    async with member(cluster, topic, first) as one:
+        await first.wait_all(numbered(200))
+        await cluster.admin.update_group(GroupConfig(name=group, consume_disabled=True))
+        await eventually(lambda: not one.queues(), SECONDS_MAX)
+        await wait_read(cluster, topic)
+        await send(cluster, topic, numbered(200, 200))
+        async with member(cluster, topic, second) as two:
+            await eventually(lambda: len(two.members) == 2, SECONDS_MAX)
+            waiting = await cluster.admin.lag(group)
+            assert (waiting.total_lag, two.queues(), one.queues()) == (200, {}, {})
+            await cluster.admin.update_group(GroupConfig(name=group))
+            await eventually(lambda: len(first.bodies + second.bodies) >= 400, SECONDS_MAX)
+    assert sorted(map(int, first.bodies + second.bodies)) == list(range(400))
 
 
 async def test_a_pull_consumer_reads_everything_and_goes_on_after_a_restart(

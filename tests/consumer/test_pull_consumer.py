@@ -7,7 +7,6 @@ import pytest
 from rockoon.connection import Cluster
 from rockoon.errors import (
     CommitBehind,
-    ConsumeDisabled,
     Fenced,
     InvalidArgument,
     InvalidOffset,
@@ -326,14 +325,6 @@ async def test_a_commit_after_a_reset_is_refused(fake: FakeCluster, cluster: Clu
         await bodies(consumer, 8)
         await consumer.commit()
         assert await consumer.committed(Q0) == 10
-
-
-async def test_a_paused_group_says_so(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.create_topic("orders")
-    fake.offset.disabled.add("billing")
-    async with cluster.pull_consumer("billing") as consumer:
-        with pytest.raises(ConsumeDisabled):
-            await consumer.assign([Q0])
 
 
 async def test_a_reader_without_a_group_has_nothing_to_commit(cluster: Cluster) -> None:

@@ -13,7 +13,6 @@ import rockoon
 from rockoon.connection import Cluster
 from rockoon.delivery import ConsumeResult, LocalRedelivery
 from rockoon.errors import (
-    ConsumeDisabled,
     GroupNotFound,
     InvalidArgument,
     InvalidOffset,
@@ -516,11 +515,15 @@ async def test_a_failure_that_nobody_waited_for_is_raised_on_leaving(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders")
-    fake.offset.disabled.add("billing")
-    consumer = consumer_of(cluster, Seen())
-    with pytest.raises(ConsumeDisabled):
-        async with consumer:
+
+    async def until_it_fails() -> None:
+        async with consumer_of(cluster, Seen()) as consumer:
+            await eventually(lambda: len(consumer.assignment) == 1)
+            fake.delete_group("billing")
             await eventually(lambda: consumer._failure is not None)
+
+    with pytest.raises(GroupNotFound):
+        await until_it_fails()
 
 
 async def test_two_live_members_cannot_have_one_id(fake: FakeCluster, cluster: Cluster) -> None:

@@ -188,6 +188,21 @@ async def test_watchers_are_told_of_routes_and_of_the_group_s_end(cluster: Clust
         await anext(events)
 
 
+async def test_members_are_told_at_once_when_their_group_is_paused_and_resumed(
+    cluster: Cluster,
+) -> None:
+    await cluster.start_of()
+    await cluster.until_revision()
+    events = watch(cluster)
+    assert not (await anext(events)).consume_disabled
+    await cluster.set_group(consume_disabled=True)
+    await event_with(events, lambda event: event.consume_disabled)
+    assert (await heartbeat(cluster, "a")).consume_disabled
+    await cluster.set_group()
+    await event_with(events, lambda event: not event.consume_disabled)
+    assert not (await heartbeat(cluster, "a")).consume_disabled
+
+
 @pytest.mark.parametrize("deletion", ["seen", "missed"])
 async def test_deleting_a_group_ends_its_members(cluster: Cluster, deletion: str) -> None:
     for name in ("a", "b"):

@@ -371,6 +371,8 @@ async def test_a_paused_group_is_told_so(cluster: Cluster) -> None:
     await cluster.set_group(consume_disabled=True)
     assert (await cluster.start_of()).error.code == Error.CONSUME_DISABLED
     assert await cluster.progress() == []
+    await cluster.set_group(consume_disabled=False)
+    assert not (await cluster.start_of()).HasField("error")
 
 
 async def test_nameservers_away_known_groups_go_on_and_new_ones_are_told_to_wait(

@@ -351,7 +351,6 @@ class FakeOffsetService(OffsetServiceServicer):
         self.members: dict[str, dict[str, offset_wire.Member]] = {}
         self.instances: dict[tuple[str, str], str] = {}
         self.resets: list[tuple[str, Place]] = []
-        self.disabled: set[str] = set()
         self.progress: dict[tuple[str, Place], FakeProgress] = {}
         self.commits: list[tuple[str, Place, int]] = []
         """Accepted: committer, queue, offset."""
@@ -399,6 +398,7 @@ class FakeOffsetService(OffsetServiceServicer):
             lease_seconds=self.lease_seconds,
             handover_seconds_max=self.handover_seconds_max,
             owners_known=request.wants_owners,
+            consume_disabled=self._is_paused(request.group),
         )
         if request.wants_owners and request.owners_version != self.version:
             reply.owners.extend(self._owners(request.group))
@@ -430,6 +430,15 @@ class FakeOffsetService(OffsetServiceServicer):
                 )
         return reply
 
+    def pause(self, group: str, *, paused: bool = True) -> None:
+        config = route_wire.GroupConfig(name=group, consume_disabled=paused)
+        self.cluster.nameserver.group_configs[group] = config
+        self.changed()
+
+    def _is_paused(self, group: str) -> bool:
+        config = self.cluster.nameserver.group_configs.get(group)
+        return config is not None and config.consume_disabled
+
     def _members(self, group: str) -> list[offset_wire.Member]:
         return [member for _, member in sorted(self.members.get(group, {}).items())]
 
@@ -456,6 +465,7 @@ class FakeOffsetService(OffsetServiceServicer):
                     and (not request.member_id or request.member_id in waiting)
                 ],
                 deleted=request.group not in self.cluster.nameserver.groups,
+                consume_disabled=self._is_paused(request.group),
             )
             await self.changes.wait(seen)
 
@@ -465,7 +475,7 @@ class FakeOffsetService(OffsetServiceServicer):
 
     async def Resolve(self, request: Any, _: Any) -> offset_wire.ResolveReply:
         self._check_group(request.group)
-        if request.group in self.disabled:
+        if self._is_paused(request.group):
             raise errors.ConsumeDisabled(group=request.group)
         reply = offset_wire.ResolveReply()
         for ref in request.queues:

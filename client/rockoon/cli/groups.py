@@ -17,8 +17,10 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.admin import GroupDescription, GroupSummary
+    from collections.abc import Callable
+
     from rockoon.connection import Cluster
+    from rockoon.descriptions import GroupDescription, GroupSummary
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, StartPolicy
     from rockoon_proto.v1.offset_pb2 import Member
 
@@ -119,17 +121,14 @@ def update(
     if len(changes.ListFields()) == 1:
         raise typer.BadParameter("say what to change")
 
-    async def work(cluster: "Cluster") -> "Group":
-        from rockoon.errors import GroupNotFound
+    def change(config: "GroupConfig") -> None:
+        # A policy is replaced as a whole: half of an old one makes no sense.
+        if changes.HasField("start_policy"):
+            config.ClearField("start_policy")
+        config.MergeFrom(changes)
 
-        for each in await cluster.admin.list_groups():
-            if each.group.config.name == name:
-                # A policy is replaced as a whole: half of an old one makes no sense.
-                if changes.HasField("start_policy"):
-                    each.group.config.ClearField("start_policy")
-                each.group.config.MergeFrom(changes)
-                return await cluster.admin.update_group(each.group.config)
-        raise GroupNotFound(group=name)
+    async def work(cluster: "Cluster") -> "Group":
+        return await changed(cluster, name, change)
 
     group = with_cluster(nameservers, work)
     if as_json:
@@ -138,6 +137,43 @@ def update(
         print(
             f"group {name}: {retries_text(group.config)}, starts from {policy_text(group.config)}"
         )
+
+
+@app.command()
+def pause(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Keep a group from reading (consumeEnable = false); its members wait, progress stays."""
+    set_paused(name, nameservers, paused=True)
+    print(f"group {name} is paused: it reads nothing until rockoon group resume {name}")
+
+
+@app.command()
+def resume(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Let a paused group go on where it was."""
+    set_paused(name, nameservers, paused=False)
+    print(f"group {name} reads again")
+
+
+def set_paused(name: str, nameservers: str, *, paused: bool) -> None:
+    def change(config: "GroupConfig") -> None:
+        config.consume_disabled = paused
+
+    async def work(cluster: "Cluster") -> None:
+        await changed(cluster, name, change)
+
+    with_cluster(nameservers, work)
+
+
+async def changed(
+    cluster: "Cluster", name: str, change: "Callable[[GroupConfig], None]"
+) -> "Group":
+    """Change a group's configuration and leave alone what is not spoken of."""
+    from rockoon.errors import GroupNotFound
+
+    for each in await cluster.admin.list_groups():
+        if each.group.config.name == name:
+            change(each.group.config)
+            return await cluster.admin.update_group(each.group.config)
+    raise GroupNotFound(group=name)
 
 
 @app.command("list")
@@ -201,6 +237,8 @@ def describe(
     config = said.group.config
     print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
     print(retries_text(config))
+    if config.consume_disabled:
+        print(f"paused: nothing is read until rockoon group resume {name}")
     if config.broadcast_progress == BROADCAST_SERVER:
         print("progress of members that read everything is kept by the offset service")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")

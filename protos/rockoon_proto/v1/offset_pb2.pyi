@@ -136,7 +136,7 @@ class PulledPosition(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max", "owners", "owners_known")
+    __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max", "owners", "owners_known", "consume_disabled")
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class HeartbeatReply(_message.Message):
     HANDOVER_SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_DISABLED_FIELD_NUMBER: _ClassVar[int]
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     heartbeat_seconds: float
@@ -151,7 +152,8 @@ class HeartbeatReply(_message.Message):
     handover_seconds_max: float
     owners: _containers.RepeatedCompositeFieldContainer[QueueOwner]
     owners_known: bool
-    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., handover_seconds_max: _Optional[float] = ..., owners: _Optional[_Iterable[_Union[QueueOwner, _Mapping]]] = ..., owners_known: _Optional[bool] = ...) -> None: ...
+    consume_disabled: bool
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., handover_seconds_max: _Optional[float] = ..., owners: _Optional[_Iterable[_Union[QueueOwner, _Mapping]]] = ..., owners_known: _Optional[bool] = ..., consume_disabled: _Optional[bool] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("group", "member_id", "instance")
@@ -176,20 +178,22 @@ class WatchGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class GroupEvent(_message.Message):
-    __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted", "released_queues")
+    __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted", "released_queues", "consume_disabled")
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     RESET_QUEUES_FIELD_NUMBER: _ClassVar[int]
     ROUTES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_DISABLED_FIELD_NUMBER: _ClassVar[int]
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     reset_queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     routes_changed: bool
     deleted: bool
     released_queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ..., released_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    consume_disabled: bool
+    def __init__(self, membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reset_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., routes_changed: _Optional[bool] = ..., deleted: _Optional[bool] = ..., released_queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., consume_disabled: _Optional[bool] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
     __slots__ = ("group", "queue", "member")

@@ -118,6 +118,10 @@ class RouteTable:
         topic = self.topics.get(queue.topic)
         return None if topic is None else topic.births.get(queue)
 
+    def is_paused(self, group: str) -> bool:
+        known = self.groups.get(group)
+        return known is not None and known.config.consume_disabled
+
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}
 

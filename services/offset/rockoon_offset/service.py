@@ -99,6 +99,7 @@ class OffsetService(OffsetServiceServicer):
             heartbeat_seconds=self._settings.heartbeat_seconds,
             lease_seconds=self._settings.lease_seconds,
             handover_seconds_max=self._settings.handover_seconds_max,
+            consume_disabled=self._routes.table.is_paused(request.group),
         )
         if request.wants_owners:
             self._add_owners(request, reply)
@@ -130,6 +131,7 @@ class OffsetService(OffsetServiceServicer):
                 routes_changed=event.routes_changed,
                 deleted=event.deleted,
                 released_queues=map(queue_to_wire, sorted(event.released_queues)),
+                consume_disabled=self._routes.table.is_paused(request.group),
             )
 
     async def Query(self, request: pb.QueryRequest, context: Any) -> pb.QueryReply:
