@@ -129,9 +129,12 @@ def link_keys(
     numbers = header.next_unit + np.arange(count)
     slot_numbers = key_hashes % len(slots)
 
-    # Sorting by slot, stably, puts the keys of a chain next to each other in their order.
-    order = np.argsort(slot_numbers, kind="stable")
-    sorted_slots, sorted_numbers = slot_numbers[order], numbers[order]
+    # Sorting by slot, and by number within, puts the keys of a chain next to each other in their
+    # order. Both in one integer, since NumPy sorts those several times faster than by an order.
+    index_bits = count.bit_length()
+    both = np.sort(slot_numbers << index_bits | np.arange(count))
+    order = both & ((1 << index_bits) - 1)
+    sorted_slots, sorted_numbers = both >> index_bits, numbers[order]
     starts_chain = np.ones(count, np.bool_)
     starts_chain[1:] = sorted_slots[1:] != sorted_slots[:-1]
     before = slots[sorted_slots].astype(np.int64)

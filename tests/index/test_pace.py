@@ -2,25 +2,43 @@
 
 import pytest
 
-from rockoon_broker.index.pace import BUSY_PAUSE_SECONDS_MAX, POLL_SECONDS, pause_seconds
+from rockoon_broker.index.pace import (
+    BUSY_PAUSE_SECONDS_MAX,
+    BUSY_SHARE_MAX,
+    FAR_BEHIND_BYTES,
+    POLL_SECONDS,
+    pause_seconds,
+)
+
+FULL = 1 / BUSY_SHARE_MAX - 1
 
 
 @pytest.mark.parametrize(
     ("work", "processor", "behind", "busy", "asked", "pause"),
     [
-        (0.001, 0.001, False, 0.0, False, POLL_SECONDS),
-        (0.001, 0.001, False, 1.0, True, POLL_SECONDS),
-        (0.001, 0.001, True, 1.0, True, 0.0),
-        (0.001, 0.001, True, 0.1, False, 0.001),
-        (0.001, 0.001, True, 0.9, False, 0.024),
-        (0.004, 0.001, True, 0.1, False, 0.096),
-        (10.0, 10.0, True, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
+        (0.001, 0.001, 0.0, 0.0, False, POLL_SECONDS),
+        (0.001, 0.001, 0.0, 1.0, True, POLL_SECONDS),
+        (0.001, 0.001, 0.1, 1.0, True, 0.0),
+        # The processor is there: half of the time, or more when far behind.
+        (0.001, 0.001, 0.01, 0.1, False, 0.001),
+        (0.001, 0.001, 7.0, 0.1, False, 0.001 * FULL),
+        # The broker needs it for something else.
+        (0.001, 0.001, 0.01, 0.9, False, 0.024),
+        (0.001, 0.001, 0.25, 0.9, False, 0.003),
+        (0.001, 0.001, 7.0, 0.9, False, 0.001 * FULL),
+        # Others do.
+        (0.004, 0.001, 0.01, 0.1, False, 0.096),
+        (10.0, 10.0, 0.01, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
     ],
 )
-def test_the_pause_follows_from_how_scarce_the_processor_is(
-    work: float, processor: float, behind: bool, busy: float, asked: bool, pause: float
+def test_the_pause_follows_from_how_scarce_the_processor_is_and_how_far_behind_the_index(
+    work: float, processor: float, behind: float, busy: float, asked: bool, pause: float
 ) -> None:
     found = pause_seconds(
-        work, processor_seconds=processor, busy_ratio=busy, behind=behind, somebody_waits=asked
+        work,
+        processor_seconds=processor,
+        busy_ratio=busy,
+        behind_bytes=int(behind * FAR_BEHIND_BYTES),
+        somebody_waits=asked,
     )
-    assert found == pytest.approx(pause)
+    assert found == pytest.approx(pause, rel=1e-6)

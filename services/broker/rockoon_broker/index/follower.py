@@ -26,7 +26,8 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 128 << 10
+# Of what a piece costs, some is the same for every piece.
+PIECE_BYTES = 512 << 10
 CHECKPOINT_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS_MAX = 1.0
@@ -144,7 +145,7 @@ class IndexFollower:
                     work_seconds,
                     processor_seconds=own_seconds,
                     busy_ratio=self._busy_ratio,
-                    behind=index.position < self._store.visible_end,
+                    behind_bytes=self._store.visible_end - index.position,
                     somebody_waits=self._waiting > 0,
                 )
             )

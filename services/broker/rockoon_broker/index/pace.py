@@ -1,11 +1,18 @@
 """How long to wait between two pieces of indexing work. A pure decision.
 
-Indexing shares the processor with appends. While that is scarce it gets a small share and may fall
-behind; it catches up when there is less to do, or when somebody asks.
+Indexing shares the processor with appends. While that is scarce its share is what it is behind by:
+a burst is indexed afterwards, and a broker that stays busy keeps its index at a distance at which
+the share suffices. With more to spare, or somebody who asks, it catches up at once.
 """
 
-# Of the time, while the processor is scarce and nobody waits for the index.
-BUSY_SHARE = 0.04
+# Of the time, while the processor is scarce and nobody waits for the index: at least,
+BUSY_SHARE_MIN = 0.04
+# at most,
+BUSY_SHARE_MAX = 0.8
+# and of all the time at this distance, if there were no such bounds.
+FAR_BEHIND_BYTES = 64 << 20
+# While it is not scarce, at least.
+IDLE_SHARE = 0.5
 # It is scarce when the broker uses so much of one for anything but indexing,
 BUSY_RATIO = 0.5
 # or when a piece takes so many times the processor time that it needs: others are being served.
@@ -19,7 +26,7 @@ def pause_seconds(
     *,
     processor_seconds: float,
     busy_ratio: float,
-    behind: bool,
+    behind_bytes: int,
     somebody_waits: bool,
 ) -> float:
     """How long to wait.
@@ -29,13 +36,14 @@ def pause_seconds(
         processor_seconds: what of that was work.
         busy_ratio: processor time that the broker used for anything else since the piece before,
             in seconds per second.
-        behind: the log has more to index.
+        behind_bytes: how much the log has that is not in the index.
         somebody_waits: a query wants the index to reach the log's end.
     """
-    if not behind:
+    if behind_bytes <= 0:
         return POLL_SECONDS
     if somebody_waits:
         return 0.0
-    if busy_ratio > BUSY_RATIO or work_seconds > SLOWDOWN_MAX * processor_seconds:
-        return min(work_seconds * (1 / BUSY_SHARE - 1), BUSY_PAUSE_SECONDS_MAX)
-    return work_seconds
+    is_scarce = busy_ratio > BUSY_RATIO or work_seconds > SLOWDOWN_MAX * processor_seconds
+    share_min = BUSY_SHARE_MIN if is_scarce else IDLE_SHARE
+    share = min(max(behind_bytes / FAR_BEHIND_BYTES, share_min), BUSY_SHARE_MAX)
+    return min(work_seconds * (1 / share - 1), BUSY_PAUSE_SECONDS_MAX)
