@@ -25,7 +25,7 @@ from rockoon.receipt import Receipt
 
 TOPIC = "tortured"
 GROUPS = ("plain", "orderly")
-SETTINGS = {
+SETTINGS: dict[str, dict[str, object]] = {
     "offset": {"heartbeat_seconds": 0.4, "lease_seconds": 2.0, "handover_seconds_max": 2.0},
     "broker": {"flush": "sync"},
 }

@@ -84,8 +84,8 @@ class MemberDoings(Driver):
             member.running = False
 
     def _do_wake(self) -> None:
-        key = self.chance.choice(tuple(self.witness.members) or ("",))
-        member = self.witness.members.get(key)  # type: ignore[arg-type]
+        members = self.witness.members
+        member = members[self.chance.choice(tuple(members))] if members else None
         if member is not None and not member.left:
             member.running = True
 

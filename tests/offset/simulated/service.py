@@ -89,7 +89,7 @@ class SimulatedStore(Store):
         header = frames.FileHeader(generation, self._sequence)
         self._path = journal_path(self._directory, generation)
         self._path.write_bytes(frames.file_header(frames.JOURNAL_MAGIC, header))
-        self._journal = bytearray()
+        self._written_bytes = bytearray()
         write_snapshot(
             QuietDisk(),
             snapshot_path(self._directory, generation),
@@ -119,7 +119,7 @@ class SimulatedStore(Store):
     def sync(self) -> None:
         """Make all that was written durable, in one frame, as the journal's thread does."""
         if self._unsynced:
-            self._journal += self._frame(len(self._unsynced))
+            self._written_bytes += self._frame(len(self._unsynced))
             while self._unsynced:
                 self._on_durable(self._unsynced.popleft())
             self._synced_batches = self._appended
@@ -138,17 +138,17 @@ class SimulatedStore(Store):
             fate = chance.random()
             if fate < 0.3:
                 # Whole, and nobody was told.
-                self._journal += frame
+                self._written_bytes += frame
                 for _ in range(batches):
                     self._on_durable(self._unsynced.popleft())
             elif fate < 0.8:
-                self._journal += frame[: chance.randrange(len(frame))]
+                self._written_bytes += frame[: chance.randrange(len(frame))]
             else:
                 damaged = bytearray(frame)
                 damaged[chance.randrange(len(frame))] ^= 1 << chance.randrange(8)
-                self._journal += damaged
+                self._written_bytes += damaged
         with self._path.open("ab") as file:
-            file.write(self._journal)
+            file.write(self._written_bytes)
 
 
 class SimulatedGroups(Groups):

@@ -352,15 +352,16 @@ class Witness:
         if NewQueueRule(group.config.new_queue_rule) is NewQueueRule.CLASSIC:
             return
         policy = group.config.start_policy
+        consume_from = ConsumeFrom(int(policy.consume_from))
         first = {state.min_offset for state in told}
         if after.queue.is_retry:
             expected, why = first, "is a retry topic's"
         elif after.incarnation > subscribed:
             expected, why = first, "is new to the group"
             assert after.start_reason is StartReason.NEW_QUEUE, after
-        elif policy.consume_from == ConsumeFrom.FIRST:
+        elif consume_from is ConsumeFrom.FIRST:
             expected, why = first, "is read from the first"
-        elif policy.consume_from == ConsumeFrom.TIMESTAMP:
+        elif consume_from is ConsumeFrom.TIMESTAMP:
             found = log.offset_at(policy.timestamp_ms)
             expected = {min(max(found, state.min_offset), state.max_offset) for state in told}
             # What the search saw may be a moment older than the log is now.
