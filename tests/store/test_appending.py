@@ -193,3 +193,19 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     owner.append()
     owner.store.close()
     Owner(settings(tmp_path)).store.close()
+
+
+def test_limits_lowered_since_are_for_what_clients_send_not_for_what_is_made_of_it(
+    tmp_path: Path,
+) -> None:
+    lowered = settings(tmp_path, body_bytes_max=10, properties_bytes_max=10)
+    owner = Owner(lowered)
+    body, properties = bytes(100), b"x\x01" + b"y" * 20 + b"\x02"
+    frames, lengths = encode_batch(b"T", 0, [body], [properties], NOW_MS, BORN_HOST)
+    for wrong in ([body], [b""]):
+        sent, sizes = encode_batch(b"T", 0, wrong, [properties], NOW_MS, BORN_HOST)
+        with pytest.raises(BatchError, match="more than 10 bytes"):
+            owner.store.append("T", 0, sent, sizes, NOW_MS)
+    owner.store.append("T", 0, frames, lengths, NOW_MS, made_here=True)
+    assert owner.bodies() == [body]
+    owner.store.close()

@@ -215,3 +215,24 @@ async def test_a_commit_for_a_topic_that_was_deleted_is_refused_until_it_is_give
         call = broker.stub.CheckTransactions(request)
         await broker.until(lambda described: described.transactions_given_up == 1)
         call.cancel()
+
+
+async def test_half_messages_taken_before_the_limits_were_lowered_end_all_the_same(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    lowered = {"body_bytes_max": 100, "properties_bytes_max": 50, "batch_bytes_max": 1024}
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        committed = await begin(broker, b"x" * 2000)
+        await begin(broker, b"y" * 2000, first_id=1)
+        await begin(broker, b"z", first_id=2)
+    async with running_broker(tmp_path, [nameserver.address], **lowered) as broker:
+        await end(broker, committed, pb.COMMIT)
+        assert await broker.bodies("orders") == [b"x" * 2000]
+    given_up: dict[str, Any] = {
+        **lowered,
+        "reserved_hours": 0,
+        "transaction_timeout_ms": 1,
+        "transaction_check_interval_ms": 1,
+    }
+    async with running_broker(tmp_path, [nameserver.address], **given_up) as broker:
+        await broker.until(lambda described: described.transactions_given_up == 2)

@@ -124,7 +124,7 @@ class Appends:
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
         """
-        sizes = self._check(frames, lengths)
+        sizes = np.frombuffer(lengths, "<u4") if made_here else self._check(frames, lengths)
         if sequenced is not None:
             check_sequences(sequenced, frames, sizes)
         while True:

@@ -4,9 +4,26 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypedDict
 
 from rockoon_broker.store.retention import parse_hours
+from rockoon_format.batch import SIZE_MAX
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_format.properties import PROPERTIES_BYTES_MAX
+
+
+class RecordLimits(TypedDict):
+    """What no record of a batch may exceed."""
+
+    body_bytes_max: int
+    properties_bytes_max: int
+    record_bytes_max: int
+
+
+NO_LIMITS = RecordLimits(
+    body_bytes_max=SIZE_MAX, properties_bytes_max=PROPERTIES_BYTES_MAX, record_bytes_max=SIZE_MAX
+)
+"""Only what the form of a record allows."""
 
 
 class Flush(StrEnum):
@@ -136,6 +153,15 @@ class StoreSettings:
     def record_bytes_max(self) -> int:
         """Largest whole record: RocketMQ allows 64 KiB around the largest body."""
         return self.body_bytes_max + 65_536
+
+    @property
+    def record_limits(self) -> RecordLimits:
+        """What `check_batch` allows of a client's record."""
+        return RecordLimits(
+            body_bytes_max=self.body_bytes_max,
+            properties_bytes_max=self.properties_bytes_max,
+            record_bytes_max=self.record_bytes_max,
+        )
 
     @property
     def consume_queue_file_bytes(self) -> int:

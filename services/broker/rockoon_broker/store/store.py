@@ -45,7 +45,7 @@ from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader, StoredAt
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.retention import LogFileAge, RetentionDecision
-from rockoon_broker.store.settings import Flush, StoreSettings
+from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
 from rockoon_broker.store.syncer import (
     DoomedDirectory,
     DoomedFile,
@@ -113,6 +113,7 @@ class Store:
         self._clock = clock
         self._lock = lock
         self._store_host = encode_host(*settings.store_host)
+        self._record_limits = settings.record_limits
         root = settings.root
         self._abort = AbortFile(root, disk)
         self._dropped = DroppedTopics(root, disk)
@@ -242,7 +243,7 @@ class Store:
             lengths: size of each in bytes, n integers.
             now_ms: epoch milliseconds; an earlier time than the last one's is replaced by that.
             made_here: the broker made the records out of others, so they may name these and bear
-                the flag of a committed transaction.
+                the flag of a committed transaction, and exceed limits that were lowered since.
 
         Returns:
             Where it went. With `flush=sync` it is not durable yet and not visible: wait for
@@ -268,9 +269,7 @@ class Store:
             lengths,
             topic=topic.encode(),
             queue_id=queue_id,
-            body_bytes_max=settings.body_bytes_max,
-            properties_bytes_max=settings.properties_bytes_max,
-            record_bytes_max=settings.record_bytes_max,
+            **(NO_LIMITS if made_here else self._record_limits),
             sys_flags_allowed=_FLAGS_MADE_HERE if made_here else SYS_FLAGS_ALLOWED,
             sources_allowed=made_here,
             delay_levels_ms=settings.delay_levels_ms,
