@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,9 @@ async def iter_of(*requests: pb.AppendRequest) -> AsyncIterator[pb.AppendRequest
     await asyncio.get_running_loop().create_future()
 
 
-@pytest.mark.parametrize("left", ["snapshot", "no snapshot", "a damaged snapshot", "another log's"])
+@pytest.mark.parametrize(
+    "left", ["snapshot", "no snapshot", "a damaged snapshot", "a longer log's", "another store's"]
+)
 async def test_after_a_restart_repeats_are_still_known(
     tmp_path: Path, nameservers: Sequence[str], left: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,10 +169,12 @@ async def test_after_a_restart_repeats_are_still_known(
         path.unlink()
     elif left == "a damaged snapshot":
         path.write_bytes(path.read_bytes()[:-1])
-    elif left == "another log's":
+    elif left == "a longer log's":
         snapshot = decode_snapshot(path.read_bytes())
-        object.__setattr__(snapshot, "log_end", 1 << 40)
-        path.write_bytes(snapshot.encode())
+        path.write_bytes(replace(snapshot, log_end=1 << 40).encode())
+    elif left == "another store's":
+        snapshot = decode_snapshot(path.read_bytes())
+        path.write_bytes(replace(snapshot, lineage=bytes(16), sequences={}).encode())
     async with running_broker(tmp_path, nameservers) as broker:
         assert await append(broker, numbered(2, b"c", b"d", ago_ms=9)) == second
         assert await append(broker, numbered(0, b"a", b"b", ago_ms=9)) == first
@@ -179,9 +184,33 @@ async def test_after_a_restart_repeats_are_still_known(
         bodies = await broker.bodies("T")
         assert [body for body in bodies if len(body) == 1] == [b"a", b"b", b"c", b"d", b"e"]
     errors = [each.message for each in caplog.records if each.levelno == logging.ERROR]
-    said = {"a damaged snapshot": "is damaged", "another log's": "it is another log's"}.get(left)
+    said = {
+        "a damaged snapshot": "is damaged",
+        "a longer log's": "reaches to offset",
+        "another store's": "another history",
+    }.get(left)
     assert len(errors) == (said is not None)
     assert said is None or said in errors[0]
+
+
+async def test_a_store_put_back_does_not_know_what_came_after_even_when_it_has_grown_since(
+    tmp_path: Path, nameservers: Sequence[str]
+) -> None:
+    """The log is an older one, config/ is not; and the next start is killed before it is written
+    anew."""
+    put_back, killed = tmp_path / "put back", tmp_path / "killed"
+    async with running_broker(tmp_path / "old", nameservers) as broker:
+        await broker.append("T", 0, b"x")
+    shutil.copytree(tmp_path / "old", put_back)
+    async with running_broker(tmp_path / "old", nameservers) as broker:
+        await append(broker, numbered(0, b"lost"))
+    shutil.copy(tmp_path / "old" / SNAPSHOT, put_back / SNAPSHOT)
+    async with running_broker(put_back, nameservers) as broker:
+        await broker.append("T", 0, bytes(10_000))
+        shutil.copytree(put_back, killed)
+    async with running_broker(killed, nameservers) as broker:
+        await append(broker, numbered(0, b"lost", ago_ms=5))
+        assert await broker.bodies("T") == [b"x", bytes(10_000), b"lost"]
 
 
 async def test_of_a_batch_that_a_crash_has_torn_only_the_rest_is_stored(

@@ -18,6 +18,7 @@ from rockoon_broker.sequences.snapshot import SequenceSnapshot, SnapshotError, d
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
 from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
 
+LINEAGE = bytes(range(16))
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 KEY = SequenceKey(7, "T", 0)
 NOW_MS = 1_700_000_000_000
@@ -170,7 +171,7 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(rounds: int) -> N
     limits = replace(LIMITS, sequences_max=1000)
     ledger, model = SequenceLedger(limits), Model()
     log: list[tuple[SequenceKey, Run]] = []
-    snapshot, covered = SequenceSnapshot(0, 0, {}), 0
+    snapshot, covered = SequenceSnapshot(LINEAGE, 0, 0, {}), 0
     sent: dict[SequenceKey, list[tuple[int, int]]] = {}
     offset = 0
     for _ in range(rounds):
@@ -199,7 +200,7 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(rounds: int) -> N
             model.append(key, list(range(offset, offset + rest)))
             offset += rest
         if chance.random() < 0.02:
-            snapshot, covered = SequenceSnapshot(0, 0, ledger.copy()), len(log)
+            snapshot, covered = SequenceSnapshot(LINEAGE, 0, 0, ledger.copy()), len(log)
         if chance.random() < 0.02 and len(log) > covered:
             # The last batch is cut, or gone.
             last_key, last = log.pop()
@@ -219,13 +220,13 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(rounds: int) -> N
 def test_a_snapshot_comes_back_as_it_was_and_a_damaged_one_not_at_all() -> None:
     ledger = ledger_with(run(0, 3), run(3, 4, offset=3))
     ledger.note(SequenceKey((1 << 64) - 1, "Größe%x", 9), run(SEQUENCE_MAX - 5, 5))
-    snapshot = SequenceSnapshot(12_345, NOW_MS, ledger.copy())
+    snapshot = SequenceSnapshot(LINEAGE, 12_345, NOW_MS, ledger.copy())
     content = snapshot.encode()
     again = decode_snapshot(content)
     assert again == snapshot
     assert list(again.sequences) == list(snapshot.sequences)
     damaged = bytearray(content)
     damaged[40] ^= 1
-    for wrong in (b"", content[:-1], bytes(damaged), b"ROCKSEQ2" + content[8:]):
+    for wrong in (b"", content[:-1], bytes(damaged), b"ROCKSEQ9" + content[8:]):
         with pytest.raises(SnapshotError):
             decode_snapshot(wrong)

@@ -149,6 +149,8 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     assert loaded.rebuilt_because
     assert "worked out" in caplog.text
     assert pending(found) == expected
+    # A log that has grown since would seem to be the one it was taken of.
+    assert not file.exists()
     again.store.close()
 
 

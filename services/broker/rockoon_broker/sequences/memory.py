@@ -83,8 +83,12 @@ class SequenceMemory:
         """
         path = config / FILE
         now_ms = clock.now_ms()
-        snapshot = _read_snapshot(path, store.visible_end)
+        snapshot = _read_snapshot(path, store)
         if snapshot is None:
+            if path.exists():
+                # Once the log has grown, nothing would tell that it is of no use.
+                disk.unlink(path)
+                disk.sync_directory(config)
             ledger = SequenceLedger(limits)
             start = _first_remembered(store, now_ms - limits.memory_ms)
         else:
@@ -111,7 +115,10 @@ class SequenceMemory:
     def snapshot(self) -> SequenceSnapshot:
         """What is remembered now, which may be written once the log is durable up to its end."""
         return SequenceSnapshot(
-            self._store.appended_end, self.ledger.forgotten_until_ms, self.ledger.copy()
+            lineage=self._store.recovery.lineage,
+            log_end=self._store.appended_end,
+            forgotten_until_ms=self.ledger.forgotten_until_ms,
+            sequences=self.ledger.copy(),
         )
 
     def write(self, snapshot: SequenceSnapshot) -> None:
@@ -155,7 +162,7 @@ class SequenceMemory:
             self._written_changes, self._written_end = changes, snapshot.log_end
 
 
-def _read_snapshot(path: Path, log_end: int) -> SequenceSnapshot | None:
+def _read_snapshot(path: Path, store: Store) -> SequenceSnapshot | None:
     """The snapshot, None when there is none that can be used."""
     if not path.exists():
         return None
@@ -164,12 +171,15 @@ def _read_snapshot(path: Path, log_end: int) -> SequenceSnapshot | None:
     except SnapshotError as failure:
         log.error("%s is damaged, the log is read instead: %s", path, failure)  # noqa: TRY400
         return None
-    if snapshot.log_end > log_end:
+    if snapshot.lineage != store.recovery.lineage:
+        log.error("%s is of another history of this store, the log is read instead", path)
+        return None
+    if snapshot.log_end > store.visible_end:
         log.error(
-            "%s reaches to offset %d, the log to %d: it is another log's, which is read instead",
+            "%s reaches to offset %d, the log to %d: the log is read instead",
             path,
             snapshot.log_end,
-            log_end,
+            store.visible_end,
         )
         return None
     return snapshot

@@ -1,15 +1,15 @@
 """`config/producerSequences`: what the broker remembered of idempotent producers, and up to where.
 
-    +----------+---------+-----------------+-------+---------------+-----+-------+
-    | ROCKSEQ1 | log end | forgotten until | count | sequence      | ... | CRC32 |
-    +----------+---------+-----------------+-------+---------------+-----+-------+
-         8          8             8            4                            4
+    +----------+---------+---------+-----------------+-------+----------+-----+-------+
+    | ROCKSEQ2 | lineage | log end | forgotten until | count | sequence | ... | CRC32 |
+    +----------+---------+---------+-----------------+-------+----------+-----+-------+
+         8         16         8             8            4                        4
 
     sequence: producer id 8, queue 4, runs 1, length of the topic 2, topic, runs of 44 bytes:
     run:      first sequence 8, messages 4, queue offset 8, physical offset 8, store time 8, host 8
 
-All numbers are big-endian. What stands in the log behind `log end` is not in it. The CRC is that of
-everything before.
+All numbers are big-endian. The lineage is the store's (store/markers.py). What stands in the log
+behind `log end` is not in it. The CRC is that of everything before.
 """
 
 import struct
@@ -21,12 +21,12 @@ from rockoon_broker.sequences.ledger import Run, Runs, SequenceKey
 
 FILE = "producerSequences"
 
-_MAGIC = b"ROCKSEQ1"
-_HEAD = struct.Struct(">8sqqI")
+_MAGIC = b"ROCKSEQ2"
+_HEAD = struct.Struct(">8s16sqqI")
 _SEQUENCE = struct.Struct(">QiBH")
 _RUN = struct.Struct(">qiqqq8s")
 _CRC = struct.Struct(">I")
-assert (_HEAD.size, _SEQUENCE.size, _RUN.size) == (28, 15, 44)
+assert (_HEAD.size, _SEQUENCE.size, _RUN.size) == (44, 15, 44)
 
 
 class SnapshotError(ValueError):
@@ -37,6 +37,8 @@ class SnapshotError(ValueError):
 class SequenceSnapshot:
     """A SequenceLedger of one moment."""
 
+    lineage: bytes
+    """Of the store, 16 bytes."""
     log_end: int
     """Everything before this physical offset is in it."""
     forgotten_until_ms: int
@@ -45,7 +47,8 @@ class SequenceSnapshot:
 
     def encode(self) -> bytes:
         """The file's content."""
-        parts = [_HEAD.pack(_MAGIC, self.log_end, self.forgotten_until_ms, len(self.sequences))]
+        numbers = (self.log_end, self.forgotten_until_ms, len(self.sequences))
+        parts = [_HEAD.pack(_MAGIC, self.lineage, *numbers)]
         for key, runs in self.sequences.items():
             topic = key.topic.encode()
             parts += (_SEQUENCE.pack(key.producer_id, key.queue_id, len(runs), len(topic)), topic)
@@ -65,7 +68,7 @@ def decode_snapshot(content: bytes) -> SequenceSnapshot:
     at = len(content) - _CRC.size
     if _CRC.unpack_from(content, at)[0] != zlib.crc32(content[:at]):
         raise SnapshotError("it does not have its CRC")
-    _, log_end, forgotten_until_ms, count = _HEAD.unpack_from(content)
+    _, lineage, log_end, forgotten_until_ms, count = _HEAD.unpack_from(content)
     at = _HEAD.size
     sequences: dict[SequenceKey, Runs] = {}
     for _ in range(count):
@@ -77,4 +80,4 @@ def decode_snapshot(content: bytes) -> SequenceSnapshot:
         runs = tuple(map(Run._make, _RUN.iter_unpack(content[at:end])))
         sequences[SequenceKey(producer_id, topic, queue_id)] = runs
         at = end
-    return SequenceSnapshot(log_end, forgotten_until_ms, sequences)
+    return SequenceSnapshot(lineage, log_end, forgotten_until_ms, sequences)

@@ -126,6 +126,10 @@ class Settlement:
             OSError: the disk.
         """
         reason = self._read_snapshot()
+        if reason and self._path.exists():
+            # Once the log has grown, nothing would tell that it is of no use.
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(self._path.parent)
         begin = self._covered_end if not reason else self._store.appended_end
         for key, queue in self._queues.items():
             below = settled_below.get(key, 0)
