@@ -553,7 +553,8 @@ async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancel
             desk = desk.killed(tmp_path / str(turn + 1))
         desk.clock.pass_ms(choose.randrange(8000))
         await desk.turns()
-    desk.clock.pass_ms(300_000)
+    # A clock that was set back again and again, and a start that knows no other one.
+    desk.clock.pass_ms(20_000_000)
     await desk.turns()
     came = desk.bodies("T", 0) + desk.bodies("T", 1)
     assert sorted(came) == sorted(expected.keys() - cancelled)

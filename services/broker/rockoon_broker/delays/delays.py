@@ -16,11 +16,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rockoon_broker.appends import Appends, Placed
 from rockoon_broker.clock import Clock
@@ -41,7 +42,7 @@ from rockoon_broker.delays.rewriting import (
     stored_once_more,
     unique_id_of,
 )
-from rockoon_broker.delays.timetable import Timetable
+from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.sequences.ledger import Run
 from rockoon_broker.settling.settled_queue import Pending
 from rockoon_broker.settling.settlement import Settlement
@@ -52,7 +53,7 @@ from rockoon_broker.store.store import Store
 from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN, timer_deliver_ms
 from rockoon_format.message_id import OffsetMessageId, decode_offset_id, encode_offset_id
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from rockoon_format.record import Record, decode_record, encode_host, encode_record
+from rockoon_format.record import Record, decode_record, encode_host, encode_record, fits
 from rockoon_proto.errors import (
     BodyTooLarge,
     Busy,
@@ -76,6 +77,8 @@ PAUSE_SECONDS = 1.0
 # Work of one turn: what everybody else waits for at most.
 DELIVERED_PER_TURN_MAX = 64
 READ_BYTES_PER_TURN_MAX = 4 << 20
+# Found at once: looking through a million that wait takes as long as storing some hundred.
+THREATENED_MAX = 4096
 ROLL_SECONDS = 10.0
 
 TIMED_KEY = (TIMER_TOPIC, TIMED_QUEUE)
@@ -150,7 +153,8 @@ class Delays:
         delays_ms: dict[QueueKey, int] = {
             (SCHEDULE_TOPIC, level): delay_ms for level, delay_ms in enumerate(rules.levels_ms)
         }
-        delays_ms[TIMED_KEY] = rules.delay_seconds_max * 1000
+        # Messages of a level wait there too, once they were stored once more.
+        delays_ms[TIMED_KEY] = max(rules.delay_seconds_max * 1000, *rules.levels_ms)
         for topic, queue_id in store.queues():
             # There were more levels once; what waits there is not forgotten.
             if topic == SCHEDULE_TOPIC:
@@ -162,8 +166,11 @@ class Delays:
         settlement.add_named(self._note_rolled)
         self._tables: dict[QueueKey, Timetable] = {}
         # Of messages that were stored once more: where their producer was told they are, and where
-        # they wait now.
+        # they wait now; and the other way round.
         self._rolled: dict[int, int] = {}
+        self._rolled_firsts: dict[int, int] = {}
+        # Records that are to be stored once more, and when their messages are due.
+        self._threatened: deque[tuple[int, int]] = deque()
         self._log_min = -1
         self._roll_due = 0.0
         self._is_trying_again = False
@@ -186,6 +193,8 @@ class Delays:
             if key == TIMED_KEY:
                 self._read_times(timer)
             table.resume(now_ms, monotonic_ms)
+        nows = np.fromiter(self._rolled_firsts, np.int64, len(self._rolled_firsts))
+        self._forget_rolled(nows[~self._which_wait(nows)].tolist())
         if len(self):
             log.info("%d delayed messages wait for their time", len(self))
 
@@ -218,9 +227,11 @@ class Delays:
             aside.append(set_aside(record, now_ms, self._rules, index))
             if index % DELIVERED_PER_TURN_MAX == DELIVERED_PER_TURN_MAX - 1:
                 await asyncio.sleep(0)
+        parts = list(parts_aside(aside))
+        self._check_sizes(records, parts)
         runs: list[Run] = []
         placed: Placed | None = None
-        for key, part in parts_aside(aside):
+        for key, part in parts:
             placed = await self._append(key, part, check, made_here=False)
             appended = placed.appended
             position = appended.first_physical_offset
@@ -238,6 +249,19 @@ class Delays:
                 position += len(frame)
         assert placed is not None
         return Placed(placed.appended, placed.durable, tuple(runs))
+
+    def _check_sizes(
+        self, records: Sequence[Record], parts: Sequence[tuple[QueueKey, list[bytes]]]
+    ) -> None:
+        """Refuse what the log would, before any part of the batch is in it."""
+        body_bytes_max = self._store.settings.body_bytes_max
+        for index, record in enumerate(records):
+            if len(record.body) > body_bytes_max:
+                raise BodyTooLarge(index=index, limit=body_bytes_max)
+        file_bytes = self._store.settings.commit_log_file_bytes
+        for _, part in parts:
+            if not fits(sum(map(len, part)), file_bytes):
+                raise MalformedBatch(index=0, reason=f"it does not fit into {file_bytes} bytes")
 
     # Delivering.
 
@@ -272,7 +296,7 @@ class Delays:
         self._count_lost()
         if monotonic_ms >= self._roll_due:
             self._roll_due = monotonic_ms + ROLL_SECONDS * 1000
-            if await self._roll(now_ms):
+            if await self._roll(now_ms, monotonic_ms):
                 self._roll_due = 0
         left = DELIVERED_PER_TURN_MAX
         for table in self._tables.values():
@@ -371,12 +395,24 @@ class Delays:
         if not self._are_pending([source]):
             self._raise_settled(where, message_id)
         record = self._record(source)
-        if source == where.physical_offset and record.store_host != where.store_host:
+        if where.store_host not in self._hosts_of(where.physical_offset, record):
             raise MessageNotFound(position=message_id)
         placed = await self._close(source, CANCELLED, unique_id_of(record), message_id)
         self.counts.cancelled += 1
         if placed.durable is not None and (refusal := await placed.durable) is not None:
             raise refusal
+
+    def _hosts_of(self, first: int, record: Record) -> set[bytes]:
+        """The addresses under which a message that waits in `record` may be known.
+
+        Other brokers have records at the same offsets, and are asked for the same ids.
+        """
+        hosts = {record.store_host}
+        if first != record.physical_offset:
+            # The record that its producer was told of may be older than this broker's address.
+            with contextlib.suppress(UnknownOffset):
+                hosts.add(self._record(first).store_host)
+        return hosts
 
     def _raise_settled(self, where: OffsetMessageId, message_id: str) -> None:
         try:
@@ -406,8 +442,19 @@ class Delays:
 
     # Retention.
 
-    async def _roll(self, now_ms: int) -> bool:
-        """Store once more what retention would delete before it is due; whether there is more."""
+    async def _roll(self, now_ms: int, monotonic_ms: int) -> bool:
+        """Store once more some of what retention would delete; whether to go on at once."""
+        if not self._threatened:
+            self._threatened.extend(self._find_threatened(now_ms, monotonic_ms))
+        count = min(len(self._threatened), DELIVERED_PER_TURN_MAX)
+        for _ in range(count):
+            source, due_ms = self._threatened.popleft()
+            if self._are_pending([source]):
+                await self._roll_one(source, due_ms)
+        return count > 0
+
+    def _find_threatened(self, now_ms: int, monotonic_ms: int) -> list[tuple[int, int]]:
+        """Some of the records that go before they are due, and when that is."""
         files = self._store.log_files()
         old = list(
             itertools.takewhile(
@@ -415,21 +462,21 @@ class Delays:
             )
         )
         if not old:
-            return False
+            return []
         starts = np.array([file.start for file in old])
         deleted_ms = np.array([max(file.modified_ms + self._reserved_ms, now_ms) for file in old])
         end = files[len(old)].start
-        left = DELIVERED_PER_TURN_MAX
+        found: list[tuple[int, int]] = []
         for key in self._delays_ms:
             waiting = self._settlement.queue(*key).pending_before(end)
             holder = np.maximum(np.searchsorted(starts, waiting.positions, side="right") - 1, 0)
-            threatened = np.flatnonzero(waiting.codes >= deleted_ms[holder])[:left]
-            for index in threatened.tolist():
-                await self._roll_one(int(waiting.positions[index]), int(waiting.codes[index]))
-            left -= len(threatened)
-            if left == 0:
-                return True
-        return False
+            due_ms = due_times(waiting, now_ms, monotonic_ms)
+            threatened = np.flatnonzero(due_ms >= deleted_ms[holder])
+            threatened = threatened[: THREATENED_MAX - len(found)]
+            found += zip(
+                waiting.positions[threatened].tolist(), due_ms[threatened].tolist(), strict=True
+            )
+        return found
 
     async def _roll_one(self, source: int, due_ms: int) -> None:
         try:
@@ -445,15 +492,18 @@ class Delays:
         aside = stored_once_more(record, due_ms)
         key = aside.topic, aside.queue_id
         placed = await self._append(key, [encode_record(aside.record)], check)
-        self._settle([source])
         self._follow(source, placed.appended.first_physical_offset)
+        self._settle([source])
         self.counts.rolled += 1
 
     def _follow(self, source: int, now: int) -> None:
         """A message waits elsewhere now; the place that its producer knows stays its name."""
-        firsts = [first for first, at in self._rolled.items() if at == source]
-        for first in firsts or [source]:
-            self._rolled[first] = now
+        if source not in self._rolled_firsts and now in self._rolled_firsts:
+            # Read again at a start, of a message that was stored once more several times.
+            return
+        first = self._rolled_firsts.pop(source, source)
+        self._rolled[first] = now
+        self._rolled_firsts[now] = first
 
     def _count_lost(self) -> None:
         """Note what a disk too full for its contents has deleted before its time."""
@@ -461,7 +511,11 @@ class Delays:
         if log_min == self._log_min:
             return
         self._log_min = log_min
-        gone = sum(len(self._settlement.queue(*key).take_gone(log_min)) for key in self._delays_ms)
+        gone = 0
+        for key in self._delays_ms:
+            lost = self._settlement.queue(*key).take_gone(log_min)
+            self._forget_rolled(lost.positions.tolist())
+            gone += len(lost)
         if gone:
             self.counts.lost += gone
             log.error(
@@ -486,15 +540,14 @@ class Delays:
 
     def next_due(self, count_max: int) -> list[Waiting]:
         """The messages that are due next, in that order."""
-        self._take_in(*self._now())
+        now_ms, monotonic_ms = self._now()
+        self._take_in(now_ms, monotonic_ms)
         found: list[tuple[int, int]] = []
         for key in self._delays_ms:
             pending = self._settlement.queue(*key).pending()
-            first = np.argsort(pending.codes, kind="stable")[:count_max]
-            found += zip(
-                pending.codes[first].tolist(), pending.positions[first].tolist(), strict=True
-            )
-        firsts = {now: first for first, now in self._rolled.items()}
+            due_at_ms = due_times(pending, now_ms, monotonic_ms)
+            first = np.argsort(due_at_ms, kind="stable")[:count_max]
+            found += zip(due_at_ms[first].tolist(), pending.positions[first].tolist(), strict=True)
         waiting = []
         for due_ms, source in sorted(found)[:count_max]:
             try:
@@ -502,7 +555,7 @@ class Delays:
                 topic, queue_id = destination(record)
             except (UnknownOffset, Undeliverable):
                 continue
-            name = encode_offset_id(record.store_host, firsts.get(source, source))
+            name = encode_offset_id(record.store_host, self._rolled_firsts.get(source, source))
             waiting.append(
                 Waiting(
                     message_id=name,
@@ -531,12 +584,18 @@ class Delays:
 
     def _are_pending(self, positions: Sequence[int]) -> bool:
         """Whether all of some positions are of messages that wait."""
-        waits = np.zeros(len(positions), np.bool_)
+        return bool(self._which_wait(positions).all())
+
+    def _which_wait(self, positions: ArrayLike) -> NDArray[np.bool_]:
+        """Which of some positions are of messages that wait, bool[n]."""
+        wanted = np.asarray(positions, np.int64)
+        waits = np.zeros(len(wanted), np.bool_)
         for key in self._delays_ms:
-            waits |= self._settlement.queue(*key).are_pending(positions)
-        return bool(waits.all())
+            waits |= self._settlement.queue(*key).are_pending(wanted)
+        return waits
 
     def _settle(self, positions: Sequence[int]) -> int:
+        self._forget_rolled(positions)
         return sum(self._settlement.queue(*key).settle(positions) for key in self._delays_ms)
 
     async def _append(
@@ -569,12 +628,24 @@ class Delays:
         queue.settle(pending.positions[done])
 
     def _write_rolled(self) -> bytes:
-        pairs = [(first, now) for first, now in self._rolled.items() if self._are_pending([now])]
-        self._rolled = dict(pairs)
-        return np.array(pairs, _PAIR).tobytes()
+        count = len(self._rolled)
+        pairs = np.empty(count, _PAIR)
+        pairs["first"] = np.fromiter(self._rolled.keys(), np.int64, count)
+        pairs["now"] = np.fromiter(self._rolled.values(), np.int64, count)
+        return pairs.tobytes()
 
     def _read_rolled(self, raw: bytes) -> None:
-        self._rolled = dict(np.frombuffer(raw, _PAIR).tolist())
+        pairs = np.frombuffer(raw, _PAIR)
+        firsts, nows = pairs["first"].tolist(), pairs["now"].tolist()
+        self._rolled = dict(zip(firsts, nows, strict=True))
+        self._rolled_firsts = dict(zip(nows, firsts, strict=True))
+
+    def _forget_rolled(self, positions: Sequence[int]) -> None:
+        """These wait no more."""
+        for position in positions:
+            first = self._rolled_firsts.pop(position, None)
+            if first is not None:
+                del self._rolled[first]
 
     def _note_rolled(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]

@@ -2,7 +2,9 @@
 
 An entry is due when the wall clock says so, or when as much time has passed, by a clock that never
 jumps, as lay ahead when the broker took it in. So a wall clock that is set forward brings early
-only what it says is due, and one that is set back keeps nothing longer than its delay.
+only what it says is due, and one that is set back keeps nothing longer than its delay. The time
+that an entry bears stays what it is: a machine that starts with its clock behind, and sets it right
+a moment later, must not find everything due.
 
 Only what is due within the next seconds is kept in order; the rest is looked through again when
 those seconds are over. That costs about two milliseconds per million entries every ten seconds, and
@@ -27,8 +29,8 @@ class Timetable:
 
     Args:
         queue: what waits; its codes are deliver times in epoch milliseconds.
-        delay_ms_max: no entry waits longer than this, whatever time it bears: the clock may have
-            been set back since that time was worked out.
+        delay_ms_max: no entry waits longer than this by the clock that never jumps, whatever time
+            it bears: the other one may have been set back since that time was worked out.
     """
 
     def __init__(self, queue: SettledQueue, delay_ms_max: int) -> None:
@@ -114,17 +116,21 @@ class Timetable:
     def _times(
         self, codes: NDArray[np.int64], now_ms: int, monotonic_ms: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Due times by the wall clock, not beyond the longest delay, and by the other clock."""
+        """Due times by the wall clock, and by the other one, not beyond the longest delay."""
         # What bears no time, but the hash of its tags, is due at once.
         due_ms = np.where(codes < DELIVER_TIME_MS_MIN, now_ms, codes)
-        due_ms = np.minimum(due_ms, now_ms + self._delay_ms_max)
-        return due_ms, due_ms - now_ms + monotonic_ms
+        return due_ms, np.minimum(due_ms - now_ms, self._delay_ms_max) + monotonic_ms
 
     def _look_ahead(self, now_ms: int, monotonic_ms: int) -> None:
         self._near_until_ms = now_ms + NEAR_MS
         self._near_until_monotonic_ms = monotonic_ms + NEAR_MS
         near = self._queue.pending_until(self._near_until_ms, self._near_until_monotonic_ms)
         self._near = _in_order(near.positions, near.codes, near.deadlines_ms)
+
+
+def due_times(entries: Pending, now_ms: int, monotonic_ms: int) -> NDArray[np.int64]:
+    """When entries of a timetable will be due if no clock is set, in epoch milliseconds."""
+    return np.minimum(entries.codes, entries.deadlines_ms - monotonic_ms + now_ms)
 
 
 def _part(entries: Pending, indices: NDArray[np.int64]) -> Pending:
