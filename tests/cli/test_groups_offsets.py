@@ -1,11 +1,13 @@
 """`rockoon group` and `rockoon offsets`: who reads, from where, why, and how that is moved."""
 
+import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 MESSAGES = 20
+NOON_MS = int(datetime.datetime(2026, 1, 31, 12).timestamp() * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +157,47 @@ def test_a_group_from_its_creation_to_its_end(rockoon: Any) -> None:
     assert "group 'made' exists already" in rockoon.fails("group", "create", "made")
     rockoon("group", "delete", "made", "--yes")
     assert "'made' does not exist" in rockoon.fails("group", "describe", "made")
+
+
+def test_a_group_says_what_becomes_of_progress_that_does_not_fit(rockoon: Any) -> None:
+    rockoon("group", "create", "strict", "--below-min", "fail", "--other-incarnation", "last")
+    rockoon("group", "update", "strict", "--above-max", "first")
+    assert rockoon("group", "describe", "strict", "--json").json["out_of_range"] == {
+        "below_min": "OUT_OF_RANGE_FAIL",
+        "above_max": "OUT_OF_RANGE_FIRST",
+        "other_incarnation": "OUT_OF_RANGE_LAST",
+    }
+    shown = rockoon("group", "describe", "strict").out
+    assert "below min: fail, above max: first, other incarnation: last" in shown
+    assert "'skip' is none of first, last, fail" in rockoon.misused(
+        "group", "update", "strict", "--below-min", "skip"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("tail:100", "TAIL", ("tail_messages", 100)),
+        ("20260131120000", "TIMESTAMP", ("timestamp_ms", NOON_MS)),
+        ("2026-01-31T12:00", "TIMESTAMP", ("timestamp_ms", NOON_MS)),
+        ("90m", "DURATION", ("duration_ms", 5_400_000)),
+        ("CONSUME_FROM_TIMESTAMP", "DURATION", ("duration_ms", 1_800_000)),
+        ("CONSUME_FROM_FIRST_OFFSET", "FIRST", None),
+        ("CONSUME_FROM_LAST_OFFSET", "LAST", None),
+        ("CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "LAST", None),
+        ("CONSUME_FROM_MIN_OFFSET", "LAST", None),
+        ("CONSUME_FROM_MAX_OFFSET", "LAST", None),
+    ],
+)
+def test_a_group_starts_where_it_is_told_in_rocketmqs_words_or_ours(
+    rockoon: Any, text: str, kind: str, value: tuple[str, int] | None
+) -> None:
+    rockoon("group", "create", "told", "--if-absent")
+    policy = rockoon("group", "update", "told", "--from", text, "--json").json["start_policy"]
+    assert policy.pop("consume_from") == f"CONSUME_FROM_{kind}"
+    assert {name: number for name, number in policy.items() if number} == dict(
+        [value] * bool(value)
+    )
 
 
 def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoon: Any) -> None:

@@ -126,6 +126,6 @@ def test_members_with_their_own_progress_are_told_apart_and_moved_apart(
     assert all(queue["absent"] for queue in queues)
     assert "pod-1 (absent)" in rockoon("lag", group).out
     assert f"{topic}@broker-a:0 for member pod-1" in rockoon("offsets", "why", group).out
-    assert "neither local nor server" in rockoon.misused(
+    assert "'remote' is none of local, server" in rockoon.misused(
         "group", "create", f"{group}-2", "--broadcast-progress", "remote"
     )

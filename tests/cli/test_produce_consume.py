@@ -121,6 +121,11 @@ def test_where_reading_starts(rockoon: Any, topic: str) -> None:
     assert numbers("--from", "last") == []
     assert numbers("--from", "1h") == [0, 1, 2, 3, 4]
     assert numbers("--from", "2100-01-01T00:00") == []
+    assert numbers("--from", "21000101000000") == []
+    assert numbers("--from", "20010101000000") == [0, 1, 2, 3, 4]
+    assert numbers("--from", "tail:2") == [3, 4]
+    assert numbers("--from", "CONSUME_FROM_MIN_OFFSET") == []
+    assert numbers("--from", "CONSUME_FROM_FIRST_OFFSET") == [0, 1, 2, 3, 4]
     assert numbers("--max-messages", "2") == [0, 1]
 
 
@@ -202,6 +207,7 @@ def test_what_cannot_be_done_is_one_sentence(
     ("arguments", "sentence"),
     [
         (["--from", "somewhere"], "'somewhere' is none of: first, last, an offset"),
+        (["--from", "CONSUME_FROM_HERE"], "'CONSUME_FROM_HERE' is not a place to start"),
         (["--group", "g", "--from", "17"], "`rockoon offsets reset` moves it"),
         (["--max-messages", "0"], "Input should be greater than or equal to 1"),
     ],

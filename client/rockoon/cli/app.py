@@ -242,7 +242,7 @@ def consume(
         str | None,
         typer.Option(
             "--from",
-            metavar="first|last|OFFSET|TIME|DURATION",
+            metavar="first|last|OFFSET|TIME|DURATION|tail:N",
             help="Where to start (default: first). With --group only where the group has no "
             "progress (default: the group's own policy, else last).",
         ),

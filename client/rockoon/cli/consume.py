@@ -6,11 +6,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.interrupt import Interrupt, wait_set
 from rockoon.cli.session import find_topic
+from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -33,48 +31,18 @@ class Place:
     """Where to start, from the text after `--from`.
 
     Args:
-        text: "first", "last", a time, a duration before now, or an offset.
+        text: an offset, or what `parse_start` takes.
 
     Raises:
         typer.BadParameter: it is none of these.
     """
 
     def __init__(self, text: str) -> None:
-        self.offset: int | None = None
-        self.milliseconds_ago: int | None = None
-        self.timestamp_ms: int | None = None
-        self.name: str | None = None
-        if text in ("first", "last"):
-            self.name = text
-        elif text.isdecimal() and len(text) < 11:
-            self.offset = int(text)
-        else:
-            try:
-                self.milliseconds_ago = parse_duration(text)
-            except typer.BadParameter:
-                self.timestamp_ms = self._moment(text)
-
-    @staticmethod
-    def _moment(text: str) -> int:
-        try:
-            return parse_time(text)
-        except typer.BadParameter:
-            raise typer.BadParameter(
-                f"{text!r} is none of: first, last, an offset (42), a time (2026-01-31T12:00), "
-                "a duration before now (2h)",
-                param_hint="--from",
-            ) from None
-
-    @property
-    def policy(self) -> "ConsumeFrom":
-        """As a start policy; an offset starts FIRST and seeks."""
-        from rockoon.start import ConsumeFrom
-
-        if self.timestamp_ms is not None:
-            return ConsumeFrom.timestamp(self.timestamp_ms)
-        if self.milliseconds_ago is not None:
-            return ConsumeFrom.ago(self.milliseconds_ago)
-        return ConsumeFrom.of(self.name or "first")
+        is_offset = text.isdecimal() and len(text) < 11
+        self.offset = int(text) if is_offset else None
+        # An offset starts FIRST and seeks.
+        start = "first" if is_offset else text
+        self.policy: ConsumeFrom = parse_start(start, further="an offset (42), ")
 
 
 class Screen:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
 from rockoon.cli.session import (
@@ -15,13 +14,14 @@ from rockoon.cli.session import (
     confirm,
     with_cluster,
 )
+from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rockoon.connection import Cluster
     from rockoon.descriptions import GroupDescription, GroupSummary
-    from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, StartPolicy
+    from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig
     from rockoon_proto.v1.offset_pb2 import Member
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consumer groups.")
@@ -32,7 +32,7 @@ Start = Annotated[
     str | None,
     typer.Option(
         "--from",
-        metavar="first|last|TIME|DURATION",
+        metavar="first|last|TIME|DURATION|tail:N",
         help="Where it starts on queues older than its subscription; wins over the reader's.",
     ),
 ]
@@ -69,8 +69,37 @@ BroadcastProgressOption = Annotated[
     ),
 ]
 
+BelowMin = Annotated[
+    str | None,
+    typer.Option(
+        metavar="first|last|fail",
+        help="Where to go on when retention has overtaken it (default: first); fail: nowhere, "
+        "until somebody resets it.",
+    ),
+]
+AboveMax = Annotated[
+    str | None,
+    typer.Option(
+        metavar="first|last|fail",
+        help="The same for progress beyond the end of a log that lost its tail (default: last).",
+    ),
+]
+OtherIncarnation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="first|last|fail",
+        help="The same for progress on a topic that was deleted and created again "
+        "(default: first).",
+    ),
+]
+
 RETRY_ATTEMPTS_DEFAULT = 16
 RULES = {"exact": "EXACT", "classic": "CLASSIC"}
+OUT_OF_RANGE = {
+    "first": "OUT_OF_RANGE_FIRST",
+    "last": "OUT_OF_RANGE_LAST",
+    "fail": "OUT_OF_RANGE_FAIL",
+}
 BROADCAST_PROGRESS = {"local": "BROADCAST_LOCAL", "server": "BROADCAST_SERVER"}
 
 
@@ -82,6 +111,9 @@ def create(
     retry_attempts_max: RetryAttempts = None,
     retry_queues: RetryQueues = None,
     broadcast_progress: BroadcastProgressOption = None,
+    below_min: BelowMin = None,
+    above_max: AboveMax = None,
+    other_incarnation: OtherIncarnation = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
     ] = False,
@@ -90,7 +122,13 @@ def create(
 ) -> None:
     """Create a consumer group. One that does not exist is also created by its first consumer."""
     config = group_config(
-        name, start, new_queue_rule, retry_attempts_max, retry_queues, broadcast_progress
+        name,
+        start,
+        new_queue_rule,
+        retry_attempts_max,
+        retry_queues,
+        broadcast_progress,
+        out_of_range(below_min, above_max, other_incarnation),
     )
 
     async def work(cluster: "Cluster") -> "Group":
@@ -111,12 +149,21 @@ def update(
     retry_attempts_max: RetryAttempts = None,
     retry_queues: RetryQueues = None,
     broadcast_progress: BroadcastProgressOption = None,
+    below_min: BelowMin = None,
+    above_max: AboveMax = None,
+    other_incarnation: OtherIncarnation = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Change what is said of a group; the rest stays as it is."""
     changes = group_config(
-        name, start, new_queue_rule, retry_attempts_max, retry_queues, broadcast_progress
+        name,
+        start,
+        new_queue_rule,
+        retry_attempts_max,
+        retry_queues,
+        broadcast_progress,
+        out_of_range(below_min, above_max, other_incarnation),
     )
     if len(changes.ListFields()) == 1:
         raise typer.BadParameter("say what to change")
@@ -237,6 +284,8 @@ def describe(
     config = said.group.config
     print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
     print(retries_text(config))
+    if policies := policies_text(config):
+        print(policies)
     if config.consume_disabled:
         print(f"paused: nothing is read until rockoon group resume {name}")
     if config.broadcast_progress == BROADCAST_SERVER:
@@ -276,54 +325,68 @@ def group_config(
     name: str,
     start: str | None,
     new_queue_rule: str | None,
-    retry_attempts_max: int | None = None,
-    retry_queues: int | None = None,
-    broadcast_progress: str | None = None,
+    retry_attempts_max: int | None,
+    retry_queues: int | None,
+    broadcast_progress: str | None,
+    out_of_range: dict[str, Any],
 ) -> "GroupConfig":
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
-    if broadcast_progress is not None and broadcast_progress not in BROADCAST_PROGRESS:
-        raise typer.BadParameter(
-            f"{broadcast_progress!r} is neither local nor server",
-            param_hint="--broadcast-progress",
-        )
-
-    if new_queue_rule is not None and new_queue_rule not in RULES:
-        raise typer.BadParameter(
-            f"{new_queue_rule!r} is neither exact nor classic", param_hint="--new-queue-rule"
-        )
+    progress = chosen("--broadcast-progress", broadcast_progress, BROADCAST_PROGRESS)
     return GroupConfig(
         name=name,
-        start_policy=start_policy(start) if start is not None else None,
-        new_queue_rule=RULES[new_queue_rule] if new_queue_rule is not None else None,
+        start_policy=parse_start(start).to_wire() if start is not None else None,
+        new_queue_rule=chosen("--new-queue-rule", new_queue_rule, RULES),
         retry_attempts_max=retry_attempts_max,
         retry_queues=retry_queues,
-        broadcast_progress=(
-            BROADCAST_PROGRESS[broadcast_progress] if broadcast_progress is not None else None
-        ),
+        broadcast_progress=progress,
+        **out_of_range,
     )
 
 
-def start_policy(text: str) -> "StartPolicy":
-    """A policy from "first", "last", a time, or a duration before now."""
-    from rockoon_proto.v1 import nameserver_pb2 as pb
+def out_of_range(
+    below_min: str | None, above_max: str | None, other_incarnation: str | None
+) -> dict[str, Any]:
+    """The policies for progress that does not fit its queue, as fields of a GroupConfig."""
+    return {
+        "below_min": chosen("--below-min", below_min, OUT_OF_RANGE),
+        "above_max": chosen("--above-max", above_max, OUT_OF_RANGE),
+        "other_incarnation": chosen("--other-incarnation", other_incarnation, OUT_OF_RANGE),
+    }
 
-    if text == "first":
-        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_FIRST)
-    if text == "last":
-        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_LAST)
-    try:
-        milliseconds = parse_duration(text)
-    except typer.BadParameter:
-        try:
-            moment = parse_time(text)
-        except typer.BadParameter:
-            raise typer.BadParameter(
-                f"{text!r} is none of: first, last, a time (2026-01-31T12:00), a duration (2h)",
-                param_hint="--from",
-            ) from None
-        return pb.StartPolicy(consume_from=pb.CONSUME_FROM_TIMESTAMP, timestamp_ms=moment)
-    return pb.StartPolicy(consume_from=pb.CONSUME_FROM_DURATION, duration_ms=milliseconds)
+
+def chosen(option: str, text: str | None, names: dict[str, str]) -> str | None:
+    """The name on the wire of what was chosen, if anything.
+
+    Raises:
+        typer.BadParameter: it is none of the names.
+    """
+    if text is None:
+        return None
+    if text not in names:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint=option)
+    return names[text]
+
+
+def policies_text(config: "GroupConfig") -> str:
+    """What is set for progress that does not fit, empty when nothing is."""
+    names = {wire: name for name, wire in OUT_OF_RANGE.items()}
+    said = [
+        f"{field.replace('_', ' ')}: {names[each]}"
+        for field, each in policy_names(config).items()
+        if each in names
+    ]
+    return f"progress that does not fit: {', '.join(said)}" if said else ""
+
+
+def policy_names(config: "GroupConfig") -> dict[str, str]:
+    from rockoon_proto.v1.nameserver_pb2 import OutOfRangePolicy
+
+    return {
+        "below_min": OutOfRangePolicy.Name(config.below_min),
+        "above_max": OutOfRangePolicy.Name(config.above_max),
+        "other_incarnation": OutOfRangePolicy.Name(config.other_incarnation),
+    }
 
 
 def policy_text(config: "GroupConfig") -> str:
@@ -390,6 +453,7 @@ def config_json(group: "Group") -> dict[str, Any]:
             "duration_ms": policy.duration_ms,
         },
         "new_queue_rule": rule_name(config),
+        "out_of_range": policy_names(config),
         "consume_disabled": config.consume_disabled,
         "broadcast_progress": (
             "server" if config.broadcast_progress == BROADCAST_SERVER else "local"

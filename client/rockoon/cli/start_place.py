@@ -1,0 +1,53 @@
+"""Where to start, from the text after `--from`."""
+
+import re
+from typing import TYPE_CHECKING
+
+import typer
+
+from rockoon.cli.arguments import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from rockoon.start import ConsumeFrom
+
+
+def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
+    """A start policy.
+
+    Args:
+        text: "first", "last", "tail:100" (so many messages before the end of each queue), a time,
+            a duration before now, or a name of RocketMQ's ConsumeFromWhere.
+        further: what else may stand there, for the message.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    from rockoon.start import ConsumeFrom
+
+    if text in ("first", "last") or text.startswith("CONSUME_FROM_"):
+        return _named(text)
+    if tail := re.fullmatch(r"tail:(\d{1,18})", text):
+        return ConsumeFrom.tail(int(tail[1]))
+    try:
+        return ConsumeFrom.ago(parse_duration(text))
+    except typer.BadParameter:
+        pass
+    try:
+        return ConsumeFrom.timestamp(parse_time(text))
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is none of: first, last, {further}a time (2026-01-31T12:00), a duration "
+            "before now (2h), the last messages of each queue (tail:100), a name of RocketMQ's "
+            "(CONSUME_FROM_LAST_OFFSET)",
+            param_hint="--from",
+        ) from None
+
+
+def _named(text: str) -> "ConsumeFrom":
+    from rockoon.errors import InvalidArgument
+    from rockoon.start import ConsumeFrom
+
+    try:
+        return ConsumeFrom.of(text)
+    except InvalidArgument as failure:
+        raise typer.BadParameter(str(failure), param_hint="--from") from None
