@@ -1,6 +1,7 @@
 """Half messages and their ends through the wire: what readers see, what the log holds."""
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import NOW_MS, running_broker
 from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, begin, end, half, stored
+from support.store_directory import FailingDisk, healthy, in_queues
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -281,3 +283,19 @@ async def test_half_messages_wait_through_a_restart_whatever_became_of_the_snaps
         await end(broker, places[2], pb.COMMIT)
         await end(broker, places[3], pb.COMMIT)
         assert await broker.bodies("orders") == [b"0", b"2", b"3"]
+
+
+async def test_a_half_message_that_cannot_be_read_yet_is_not_said_to_be_missing(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    disk = FailingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        disk.fail_write = lambda path, _: errno.ENOSPC if in_queues(path) else 0
+        place = await begin(broker, b"x")
+        for resolution in (pb.COMMIT, pb.ROLLBACK):
+            with pytest.raises(errors.NotReady):
+                await end(broker, place, resolution)
+        disk.fail_write = healthy
+        await broker.until(lambda described: described.writable)
+        await end(broker, place, pb.COMMIT)
+        assert await broker.bodies("orders") == [b"x"]

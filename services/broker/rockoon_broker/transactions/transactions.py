@@ -49,6 +49,7 @@ from rockoon_format.record import (
 )
 from rockoon_proto.errors import (
     Busy,
+    NotReady,
     PropertiesTooLarge,
     RockoonError,
     TransactionEnded,
@@ -271,6 +272,10 @@ class Transactions:
                 return await self._repeated(position, queue_offset, group, ending)
             if (half.queue_offset, half.group) != (queue_offset, group):
                 raise _not_found(position, group)
+            if not self._halves.is_visible(position):
+                # Its ConsumeQueue cannot be written now. To say that it is not there would be final.
+                reason = "the half message cannot be read yet"
+                raise NotReady(service="the broker", reason=reason)
             try:
                 placed = await self._place_end(half, ending)
             except _EndedMeanwhile:
