@@ -273,7 +273,7 @@ class Transactions:
             if (half.queue_offset, half.group) != (queue_offset, group):
                 raise _not_found(position, group)
             if not self._halves.is_visible(position):
-                # Its ConsumeQueue cannot be written now. To say that it is not there would be final.
+                # Its ConsumeQueue cannot be written now. "Not there" would be final.
                 reason = "the half message cannot be read yet"
                 raise NotReady(service="the broker", reason=reason)
             try:
