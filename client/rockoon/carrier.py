@@ -289,7 +289,9 @@ class Carrier:
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
         # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
         # before us: then the routes are about to say so, and everything for the topic fails.
-        if not (error.retriable or isinstance(error, _WRONG_QUEUE)):
+        # One that has forgotten this producer does not have a batch that it never got before.
+        forgotten = self._sequences is not None and self._sequences.begin_anew(batch, error)
+        if not (error.retriable or isinstance(error, _WRONG_QUEUE) or forgotten):
             self._fail(batch, error)
         elif gone := self._gone(batch.lane):
             self._fail(batch, gone)

@@ -93,6 +93,19 @@ class SequenceBook:
         del self._owed[batch.queue]
         return False
 
+    def begin_anew(self, batch: "ProducerBatch", error: RockoonError) -> bool:
+        """A numbered batch was refused; begin its queue anew if that is all it takes.
+
+        Returns:
+            Whether the broker has forgotten the queue's numbers, and cannot have the batch.
+        """
+        sequence, queue = batch.sequence, batch.queue
+        if not isinstance(error, SequenceUnknown) or sequence is None or sequence.may_be_stored:
+            return False
+        assert queue is not None
+        self.renew(queue)
+        return True
+
     def settled(
         self, batch: "ProducerBatch", outcome: Appended | RockoonError
     ) -> Appended | RockoonError:

@@ -19,6 +19,7 @@ from rockoon.errors import (
     PropertiesTooLarge,
     RockoonError,
     SequenceGap,
+    SequenceUnknown,
     StoreNotWritable,
 )
 from rockoon.message import MessageQueue
@@ -249,6 +250,33 @@ async def test_a_gap_fails_the_message_and_the_queue_begins_anew(
     await producer.send("orders", b"after", queue=queue)
     assert plan.sequences == [0, 1, 0]
     assert plan.requests[0].producer_id != plan.requests[2].producer_id
+
+
+async def test_a_producer_that_was_forgotten_while_it_was_idle_begins_anew_unnoticed(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    queue = MessageQueue("orders", "broker-a", 0)
+    unknown = SequenceUnknown(topic="orders", queue=0, sequence=1, what="it")
+    plan = broker.plan = Once(None, unknown)
+    producer = cluster.producer(idempotent=True)
+    await producer.send("orders", b"before", queue=queue)
+    await producer.send("orders", b"a day later", queue=queue)
+    await producer.send("orders", b"after", queue=queue)
+    assert plan.sequences == [0, 1, 0, 1]
+    assert plan.requests[0].producer_id != plan.requests[2].producer_id
+    assert plan.requests[2].first_sent_ms_ago == 0
+
+
+async def test_what_may_be_stored_at_a_broker_that_has_forgotten_is_not_sent_under_other_numbers(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    unknown = SequenceUnknown(topic="orders", queue=0, sequence=0, what="it")
+    plan = broker.plan = Once(Fault.BREAK, unknown)
+    producer = cluster.producer(idempotent=True)
+    with pytest.raises(SequenceUnknown) as told:
+        await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
+    assert told.value.details["stored"] == "unknown"
+    assert plan.sequences == [0, 0]
 
 
 async def test_a_topic_created_anew_is_numbered_anew(
