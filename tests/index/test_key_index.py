@@ -1,13 +1,14 @@
 """The index by key: what is in its files, and what a search finds."""
 
 import errno
+import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rockoon_broker.index.directory import IndexShape, name_behind
+from rockoon_broker.index.directory import IndexShape, is_index_name, name_behind
 from rockoon_broker.index.lookup import UNITS_WALKED_MAX, Candidates, Wanted, search_files
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
@@ -124,6 +125,20 @@ def test_files_of_another_size_or_name_are_left_alone(
     ]
 
 
+def test_a_file_cut_short_among_others_is_not_passed_over_in_silence(indexed: Indexed) -> None:
+    indexed.open_index()
+    for number in range(200):
+        indexed.send(keyed(keys=f"k{number}"))
+    indexed.follow()
+    assert len(indexed.directory.files()) > 3
+    assert indexed.search("k70").unserved == ""
+    cut = indexed.directory.files()[1].path
+    os.truncate(cut, 100)
+    found = indexed.search("k70")
+    assert found.offsets == []
+    assert cut.name in found.unserved
+
+
 def test_a_key_of_too_many_messages_says_so(tmp_path: Path) -> None:
     owner = Indexed(small_settings(tmp_path), shape=IndexShape(10, 2 * UNITS_WALKED_MAX))
     owner.open_index()
@@ -193,6 +208,21 @@ def test_a_disk_that_refuses_costs_nothing_but_time(tmp_path: Path, fault: str) 
     owner.close()
     assert refusals > 3
     assert owner.files() == indexed_one_by_one(keys)
+
+
+@pytest.mark.parametrize(
+    "last", ["99991231235959999", "20261331000000000", "20261120256161999", "00000000000000000"]
+)
+def test_a_name_that_is_no_time_has_one_behind_it(last: str) -> None:
+    name = name_behind(last, NOW_MS)
+    assert is_index_name(name)
+    assert name > last
+
+
+@pytest.mark.parametrize("last", ["99999999999999999"])
+def test_behind_the_last_name_there_is_none(last: str) -> None:
+    with pytest.raises(OSError, match="move it away"):
+        name_behind(last, NOW_MS)
 
 
 def test_names_only_grow() -> None:

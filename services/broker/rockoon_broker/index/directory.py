@@ -11,6 +11,7 @@ it, and renames it; its name must be older than that of the last file here, whic
 Source: IndexService#load, #getAndCreateLastIndexFile.
 """
 
+import contextlib
 import datetime
 import errno
 import logging
@@ -65,12 +66,16 @@ class IndexDirectory:
         root: the store's directory.
         shape: of every file.
         disk: the file layer.
+
+    Attributes:
+        unserved: names of the files of other sizes that `files` found last.
     """
 
     def __init__(self, root: Path, shape: IndexShape, disk: Disk) -> None:
         self.path = root / INDEX_DIRECTORY
         self.shape = shape
         self.disk = disk
+        self.unserved: list[str] = []
         self._complained: set[str] = set()
 
     def files(self) -> list[StoredFile]:
@@ -82,10 +87,12 @@ class IndexDirectory:
         if not self.path.is_dir():
             return []
         found = []
+        unserved = []
         for path in sorted(each for each in self.path.iterdir() if is_index_name(each.name)):
             size = self.disk.facts(path).bytes
             if size != self.shape.file_bytes:
                 self._complain(path, size)
+                unserved.append(path.name)
                 continue
             fd = self.disk.open_reading(path)
             try:
@@ -93,6 +100,7 @@ class IndexDirectory:
             finally:
                 self.disk.close(fd)
             found.append(StoredFile(path, header))
+        self.unserved = unserved
         return found
 
     def create(self, now_ms: int) -> Path:
@@ -159,16 +167,24 @@ def is_index_name(name: str) -> bool:
 
 
 def name_behind(last: str, now_ms: int) -> str:
-    """The name of a file made now, above `last`, which may be empty."""
+    """The name of a file made now, above `last`, which may be empty.
+
+    Raises:
+        OSError: there is none above.
+    """
     name = name_of(datetime.datetime.fromtimestamp(now_ms / 1000))
     if name > last:
         return name
-    try:
+    # What is no time may still be read as one, of other digits.
+    with contextlib.suppress(ValueError, OverflowError):
         after = datetime.datetime.strptime(last, "%Y%m%d%H%M%S%f")
-        return name_of(after + datetime.timedelta(milliseconds=1))
-    except ValueError:
-        # Not a time: a plain number, one higher.
-        return f"{int(last) + 1:0{NAME_DIGITS}d}"
+        name = name_of(after + datetime.timedelta(milliseconds=1))
+        if name > last:
+            return name
+    name = f"{int(last) + 1:0{NAME_DIGITS}d}"
+    if len(name) > NAME_DIGITS:
+        raise OSError(errno.EEXIST, f"no index file can be named behind {last}: move it away")
+    return name
 
 
 def name_of(moment: datetime.datetime) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.pace import pause_seconds
+from rockoon_broker.index.pace import PIECE_BYTES_MIN, pause_seconds, piece_bytes
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log_reading import LogChunk
@@ -26,8 +26,6 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-# Of what a piece costs, some is the same for every piece.
-PIECE_BYTES = 512 << 10
 CHECKPOINT_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS_MAX = 1.0
@@ -117,7 +115,7 @@ class IndexFollower:
         start = position = self._store.log_min_offset
         end = index.covered_from
         while start <= position < min(end, start + GAP_BYTES_MAX):
-            chunk = self._store.read_log(position, min(PIECE_BYTES, end - position))
+            chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, end - position))
             if chunk.next_offset <= position or await self._in_thread(
                 partial(has_keys, chunk, end)
             ):
@@ -157,10 +155,11 @@ class IndexFollower:
 
     async def _piece(self, index: KeyIndex) -> float:
         """Index a piece of the log; returns processor seconds that it took."""
-        if index.position >= self._store.visible_end:
+        behind_bytes = self._store.visible_end - index.position
+        if behind_bytes <= 0:
             return 0.0
         began = self._clock.monotonic_seconds()
-        chunk = self._store.read_log(index.position, PIECE_BYTES)
+        chunk = self._store.read_log(index.position, piece_bytes(behind_bytes))
         read_seconds = self._clock.monotonic_seconds() - began
         now_ms = self._clock.now_ms()
 
@@ -222,7 +221,7 @@ class IndexFollower:
                 index.position < self._store.visible_end
                 and self._clock.monotonic_seconds() < deadline
             ):
-                chunk = self._store.read_log(index.position, PIECE_BYTES)
+                chunk = self._store.read_log(index.position, PIECE_BYTES_MIN)
                 index.take(chunk, self._clock.now_ms())
         except (OSError, StoreFailed, StoreClosed) as failure:
             log.warning("the index ends before the log does: %s", failure)

@@ -5,10 +5,10 @@ walks a chain of the file that is being written while it holds the lock.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rockoon_broker.index.active_file import ActiveFile
-from rockoon_broker.index.directory import IndexDirectory
+from rockoon_broker.index.directory import IndexDirectory, StoredFile
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log_reading import LogChunk
@@ -130,6 +130,7 @@ class KeyIndex:
         candidates = Candidates()
         with self._lock:
             files = self._directory.files()
+            candidates.unserved = self._unserved_among(files)
             active = self._active
             if active is not None:
                 files = [file for file in files if file.path != active.path]
@@ -138,6 +139,17 @@ class KeyIndex:
                     candidates.walk(wanted, active.header, newest, active.read_unit)
         search_files(candidates, wanted, files, self._directory.shape, self._directory.disk)
         return candidates
+
+    def _unserved_among(self, files: Sequence[StoredFile]) -> str:
+        """Why a file that once was one of the index's is not searched; empty if there is none.
+
+        Files of an earlier shape all have older names than those that were made anew then.
+        """
+        oldest = min((file.path.name for file in files), default="")
+        for name in self._directory.unserved:
+            if oldest and name > oldest:
+                return f"index file {name} has not its size any more: what is in it is not found"
+        return ""
 
     def close(self) -> None:
         """Checkpoint and let go; the index is as if it had been written one key after another."""

@@ -45,6 +45,8 @@ class Candidates:
     units_walked: int = 0
     gave_up: str = ""
     """Why the search ended early, in a sentence; empty if it did not."""
+    unserved: str = ""
+    """Why a file was left out, in a sentence; empty if none was."""
 
     def walk(
         self,

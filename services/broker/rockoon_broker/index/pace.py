@@ -1,4 +1,4 @@
-"""How long to wait between two pieces of indexing work. A pure decision.
+"""How large a piece of indexing work is, and how long to wait before the next. Pure decisions.
 
 Indexing shares the processor with appends. While that is scarce its share is what it is behind by:
 a burst is indexed afterwards, and a broker that stays busy keeps its index at a distance at which
@@ -9,8 +9,8 @@ the share suffices. With more to spare, or somebody who asks, it catches up at o
 BUSY_SHARE_MIN = 0.04
 # at most,
 BUSY_SHARE_MAX = 0.8
-# and of all the time at this distance, if there were no such bounds.
-FAR_BEHIND_BYTES = 64 << 20
+# and in between, what it is behind by in this unit.
+FAR_BEHIND_BYTES = 32 << 20
 # While it is not scarce, at least.
 IDLE_SHARE = 0.5
 # It is scarce when the broker uses so much of one for anything but indexing,
@@ -19,6 +19,19 @@ BUSY_RATIO = 0.5
 SLOWDOWN_MAX = 1.5
 POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
+PIECE_BYTES_MIN = 512 << 10
+PIECE_BYTES_MAX = 2 << 20
+
+
+def piece_bytes(behind_bytes: int) -> int:
+    """How much of the log to index at once.
+
+    A small piece keeps the event loop from others for a shorter time; a large one costs less per
+    message, and gives the interpreter's lock away less often, which is slow to come back while the
+    loop is busy.
+    """
+    share = behind_bytes / FAR_BEHIND_BYTES
+    return min(max(int(share * PIECE_BYTES_MAX), PIECE_BYTES_MIN), PIECE_BYTES_MAX)
 
 
 def pause_seconds(

@@ -68,7 +68,7 @@ async def answer(query: KeyQuery, store: Store, follower: IndexFollower, clock: 
     wanted = Wanted(index_key_hash(f"{query.topic}#{query.key}"), query.begin_ms, query.end_ms)
     candidates = await asyncio.to_thread(index.search, wanted)
     frames, more = await matching(query, candidates, store, clock)
-    reasons = (more, candidates.gave_up, unreached)
+    reasons = (more, candidates.gave_up, candidates.unserved, unreached)
     return KeyAnswer(frames, next(filter(None, reasons), ""), until_ms)
 
 
