@@ -11,7 +11,6 @@ from rockoon.errors import ConsumeDisabled
 from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
-from rockoon_proto.v1 import offset_pb2
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -84,23 +83,17 @@ async def test_a_member_that_starts_in_a_paused_group_waits(
         await eventually(lambda: len(seen.bodies) == 10)
 
 
-async def test_a_member_that_missed_the_pause_is_refused_and_does_not_die_of_it(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_a_member_that_has_not_heard_of_the_pause_is_refused_and_tries_again(
+    fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.create_topic("orders")
     fake.append("orders", numbered(10))
     fake.offset.pause("billing")
-    told = fake.offset.Heartbeat
-
-    async def from_before_the_pause(request: Any, context: Any) -> offset_pb2.HeartbeatReply:
-        reply = await told(request, context)
-        reply.consume_disabled = False
-        return reply
-
-    monkeypatch.setattr(fake.offset, "Heartbeat", from_before_the_pause)
+    fake.offset.tells_of_pauses = False
     seen = Seen()
-    async with consumer_of(cluster, seen):
-        await eventually(lambda: "billing" in fake.offset.members)
+    async with consumer_of(cluster, seen) as consumer:
+        await eventually(lambda: "cannot be resolved yet" in caplog.text)
+        assert consumer.queues() == {}
         fake.offset.pause("billing", paused=False)
         await eventually(lambda: len(seen.bodies) == 10)
 

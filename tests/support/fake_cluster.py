@@ -346,6 +346,8 @@ class FakeOffsetService(OffsetServiceServicer):
         """Of the latest version that somebody wanted them for."""
         self.releases: list[tuple[str, Place, frozenset[str]]] = []
         """Group, queue, and who waited for it."""
+        self.refuse_starts: errors.RockoonError | None = None
+        self.tells_of_pauses = True
         self.changes = Changes()
         self.version = 0
         self.members: dict[str, dict[str, offset_wire.Member]] = {}
@@ -398,7 +400,7 @@ class FakeOffsetService(OffsetServiceServicer):
             lease_seconds=self.lease_seconds,
             handover_seconds_max=self.handover_seconds_max,
             owners_known=request.wants_owners,
-            consume_disabled=self._is_paused(request.group),
+            consume_disabled=self.tells_of_pauses and self._is_paused(request.group),
         )
         if request.wants_owners and request.owners_version != self.version:
             reply.owners.extend(self._owners(request.group))
@@ -465,7 +467,7 @@ class FakeOffsetService(OffsetServiceServicer):
                     and (not request.member_id or request.member_id in waiting)
                 ],
                 deleted=request.group not in self.cluster.nameserver.groups,
-                consume_disabled=self._is_paused(request.group),
+                consume_disabled=self.tells_of_pauses and self._is_paused(request.group),
             )
             await self.changes.wait(seen)
 
@@ -480,6 +482,8 @@ class FakeOffsetService(OffsetServiceServicer):
         reply = offset_wire.ResolveReply()
         for ref in request.queues:
             try:
+                if self.refuse_starts is not None:
+                    raise self.refuse_starts
                 reply.starts.append(self._resolve(request, ref))
             except errors.RockoonError as error:
                 reply.starts.add(queue=ref, error=error.to_wire())
