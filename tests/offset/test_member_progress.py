@@ -314,6 +314,19 @@ async def test_a_service_that_was_away_for_long_waits_a_day_for_its_members(tmp_
     days.store.close()
 
 
+async def test_who_is_away_for_a_moment_while_the_clock_is_set_forward_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    days = Days(tmp_path)
+    days.pass_days(5, alive="pod-0")
+    days.now_ms += 365 * DAY_MS
+    days.pass_days(0.5)
+    assert days.known == ["pod-0"], "pod-1 has been away for five days, pod-0 since just now"
+    days.pass_days(1)
+    assert days.known == []
+    days.store.close()
+
+
 async def test_no_member_is_forgotten_where_none_shall_be(tmp_path: Path) -> None:
     days = Days(tmp_path, days_max=0)
     days.pass_days(400)

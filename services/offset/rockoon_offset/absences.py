@@ -2,7 +2,7 @@
 
 Days are counted by the wall clock, over restarts. Lest a clock that is set, or a service that was
 itself away, forget members that are on their way back, nobody is forgotten before the service has
-waited for them for a day by its own reckoning.
+waited for a day, by its own reckoning, for that very member.
 """
 
 import logging
@@ -47,8 +47,9 @@ class Absences:
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._check_due_ns = 0
-        patience_ns = min(DAY_NS, round(days_max * DAY_NS))
-        self._forget_from_ns = now_ns() + patience_ns
+        self._patience_ns = min(DAY_NS, round(days_max * DAY_NS))
+        # Group and member → the first look that did not find it alive, monotonic.
+        self._missed_since_ns: dict[tuple[str, str], int] = {}
 
     def pass_time(self) -> None:
         """Note who is alive, and forget who has been away for too long; now and then."""
@@ -56,15 +57,22 @@ class Absences:
         if now_ns < self._check_due_ns:
             return
         self._check_due_ns = now_ns + CHECK_NS
+        missed_before, self._missed_since_ns = self._missed_since_ns, {}
         for known in list(self._store.ledger.known):
             silent_ms = now_ms - known.seen_at_ms
+            name = known.group, known.member
             if self._membership.live(known.group, known.member, now_ns) is not None:
                 if not 0 <= silent_ms < NOTE_MS:
                     self._store.write(
                         self._store.ledger.members_changed(known._replace(seen_at_ms=now_ms))
                     )
-            elif 0 < self._absent_ms_max < silent_ms and now_ns >= self._forget_from_ns:
+                continue
+            missed_since_ns = missed_before.get(name, now_ns)
+            waited_enough = now_ns - missed_since_ns >= self._patience_ns
+            if 0 < self._absent_ms_max < silent_ms and waited_enough:
                 self._forget(known, silent_ms)
+            else:
+                self._missed_since_ns[name] = missed_since_ns
 
     def _forget(self, known: KnownMember, silent_ms: int) -> None:
         ledger = self._store.ledger
