@@ -30,7 +30,7 @@ from rockoon_format.scan import Scan
 # Properties are copied into rows of a power of two of bytes, from this one on.
 _ROW_BYTES_MIN = 128
 # So much goes at once: what stays in a processor's cache.
-_STEP_BYTES = 1 << 19
+_STEP_BYTES = 1 << 20
 
 _SEPARATOR = PROPERTY_SEPARATOR[0]
 _UNIQUE_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()

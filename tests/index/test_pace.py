@@ -6,8 +6,11 @@ from rockoon_broker.index.pace import (
     BUSY_PAUSE_SECONDS_MAX,
     BUSY_SHARE_MAX,
     FAR_BEHIND_BYTES,
+    PIECE_BYTES_MAX,
+    PIECE_BYTES_MIN,
     POLL_SECONDS,
     pause_seconds,
+    piece_bytes,
 )
 
 FULL = 1 / BUSY_SHARE_MAX - 1
@@ -42,3 +45,17 @@ def test_the_pause_follows_from_how_scarce_the_processor_is_and_how_far_behind_t
         somebody_waits=asked,
     )
     assert found == pytest.approx(pause, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("behind", "size"),
+    [
+        (0.0, PIECE_BYTES_MIN),
+        (0.1, PIECE_BYTES_MIN),
+        (0.5, PIECE_BYTES_MAX // 2),
+        (1.0, PIECE_BYTES_MAX),
+        (70.0, PIECE_BYTES_MAX),
+    ],
+)
+def test_pieces_grow_with_what_the_index_is_behind_by(behind: float, size: int) -> None:
+    assert piece_bytes(int(behind * FAR_BEHIND_BYTES)) == size

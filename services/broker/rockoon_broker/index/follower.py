@@ -15,7 +15,12 @@ from typing import TypeVar
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.pace import PIECE_BYTES_MIN, pause_seconds, piece_bytes
+from rockoon_broker.index.pace import (
+    PIECE_BYTES_MAX,
+    PIECE_BYTES_MIN,
+    pause_seconds,
+    piece_bytes,
+)
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log_reading import LogChunk
@@ -221,7 +226,7 @@ class IndexFollower:
                 index.position < self._store.visible_end
                 and self._clock.monotonic_seconds() < deadline
             ):
-                chunk = self._store.read_log(index.position, PIECE_BYTES_MIN)
+                chunk = self._store.read_log(index.position, PIECE_BYTES_MAX)
                 index.take(chunk, self._clock.now_ms())
         except (OSError, StoreFailed, StoreClosed) as failure:
             log.warning("the index ends before the log does: %s", failure)
