@@ -33,10 +33,12 @@ from rockoon.errors import (
     BrokerUnavailable,
     Busy,
     Closed,
+    Internal,
     InvalidArgument,
     NoWritableQueue,
     QueueNotFound,
     RockoonError,
+    StoreFailed,
     TimedOut,
     TopicNotWritable,
     TransactionEnded,
@@ -87,7 +89,7 @@ _TRY_SECONDS_MAX = 10.0
 
 Execute = Callable[[Transaction], Awaitable[Resolution] | Resolution]
 # After these nobody knows whether the half message was stored.
-_AMBIGUOUS = (BrokerUnavailable, TimedOut)
+_AMBIGUOUS = (BrokerUnavailable, Internal, StoreFailed, TimedOut)
 
 
 class TransactionalProducer:

@@ -140,6 +140,22 @@ async def test_a_half_message_whose_answer_was_lost_is_sent_anew_and_the_first_r
         assert (await broker.told(2)).resolution == pb.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [errors.StoreFailed(reason="a sync failed"), errors.Internal(service="x", reason="y")],
+    ids=["store failed", "internal"],
+)
+async def test_a_half_message_that_may_be_stored_although_its_sender_was_told_of_a_failure(
+    failure: errors.RockoonError,
+) -> None:
+    async with started() as (broker, producer):
+        broker.on_half = failing(failure)
+        with pytest.raises(type(failure)):
+            await producer.begin("orders", b"x")
+        broker.ask(0)
+        assert (await broker.told(1)).resolution == pb.ROLLBACK
+
+
 async def test_a_refusal_that_can_pass_is_tried_again_and_another_is_raised() -> None:
     async with started() as (broker, producer):
         broker.on_half = failing(
