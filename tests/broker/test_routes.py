@@ -151,14 +151,21 @@ async def test_a_topic_that_a_caller_has_seen_is_waited_for(
         assert not (await asking).queues[0].HasField("error")
 
 
-async def test_a_topic_that_never_comes_is_not_found_after_two_seconds(
+async def test_a_topic_that_the_sender_has_seen_is_not_denied_by_a_broker_that_is_behind(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
+    """To a sender "no such topic" is final, and its messages would be given up."""
+    revision = await nameserver.create_topic("U", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         began = asyncio.get_running_loop().time()
-        with pytest.raises(errors.TopicNotFound):
+        with pytest.raises(errors.RouteNotReached) as behind:
             await broker.append("T", 0, b"0", route_revision=1 << 40)
         assert 1.5 < asyncio.get_running_loop().time() - began < 4
+        assert behind.value.retriable
+        with pytest.raises(errors.RouteNotReached):
+            await broker.pull("U", 7, route_revision=1 << 40)
+        with pytest.raises(errors.TopicNotFound):
+            await broker.append("T", 0, b"0", route_revision=revision)
 
 
 async def test_a_known_topic_does_not_wait_for_routes_when_no_nameserver_could_tell(

@@ -35,6 +35,7 @@ from rockoon_proto.errors import (
     InvalidArgument,
     NotReady,
     QueueNotFound,
+    RouteNotReached,
     TopicNotFound,
     TopicNotReadable,
     TopicNotWritable,
@@ -222,7 +223,7 @@ class Broker:
             raise NotReady(service="the broker", reason=reason)
 
         def check() -> None:
-            self.check_writable(topic, queue_id)
+            self.check_writable(topic, queue_id, route_revision)
 
         if handling != ORDINARY:
             if sequenced is not None:
@@ -238,29 +239,40 @@ class Broker:
     async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
         """Messages of a queue; see `Pulls.pull`."""
         await self.catch_up([(wish.topic, wish.queue_id)], route_revision)
-        return await self.pulls.pull(wish, lambda: self.check_readable(wish.topic, wish.queue_id))
 
-    def served(self, topic: str, queue_id: int) -> ServedTopic:
+        def check() -> None:
+            self.check_readable(wish.topic, wish.queue_id, route_revision)
+
+        return await self.pulls.pull(wish, check)
+
+    def served(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
         """The topic of a queue that is served here.
+
+        Args:
+            topic, queue_id: the queue.
+            route_revision: routes that the caller has seen the queue in, 0 for none.
 
         Raises:
             TopicNotFound, QueueNotFound: none such.
+            RouteNotReached: none such that this broker has heard of, but it is behind the caller.
         """
         found = self.table.topics.get(topic)
+        if found is not None and 0 <= queue_id < found.queues:
+            return found
+        if route_revision > self.table.revision:
+            raise RouteNotReached(wanted=route_revision, revision=self.table.revision)
         if found is None:
             raise TopicNotFound(topic=topic)
-        if not 0 <= queue_id < found.queues:
-            raise QueueNotFound(topic=topic, queue=queue_id, broker=self.settings.name)
-        return found
+        raise QueueNotFound(topic=topic, queue=queue_id, broker=self.settings.name)
 
-    def check_writable(self, topic: str, queue_id: int) -> None:
-        """Raise if a queue may not be written."""
-        if not self.served(topic, queue_id).writable:
+    def check_writable(self, topic: str, queue_id: int, route_revision: int = 0) -> None:
+        """Raise if a queue may not be written; see `served`."""
+        if not self.served(topic, queue_id, route_revision).writable:
             raise TopicNotWritable(topic=topic)
 
-    def check_readable(self, topic: str, queue_id: int) -> None:
-        """Raise if a queue may not be read."""
-        if not self.served(topic, queue_id).readable:
+    def check_readable(self, topic: str, queue_id: int, route_revision: int = 0) -> None:
+        """Raise if a queue may not be read; see `served`."""
+        if not self.served(topic, queue_id, route_revision).readable:
             raise TopicNotReadable(topic=topic)
 
     async def catch_up(self, queues: list[tuple[str, int]], route_revision: int) -> None:

@@ -16,6 +16,7 @@ from rockoon_format.properties import KEY_SEPARATOR
 from rockoon_proto.errors import (
     IndexOff,
     InvalidArgument,
+    RouteNotReached,
     StoreCorrupt,
     TopicNotFound,
     TopicNotReadable,
@@ -68,12 +69,15 @@ async def query_messages(
     Raises:
         InvalidArgument: a field is out of bounds.
         TopicNotFound, TopicNotReadable: the topic.
+        RouteNotReached: no such topic yet, but the caller has heard more than this broker.
         IndexOff: this broker keeps no index.
         StoreCorrupt: the disk does not give what is in the index.
     """
     query = to_query(request)
     await broker.catch_up([(query.topic, 0)], request.route_revision)
     found = broker.table.topics.get(query.topic)
+    if found is None and request.route_revision > broker.table.revision:
+        raise RouteNotReached(wanted=request.route_revision, revision=broker.table.revision)
     if found is None:
         raise TopicNotFound(topic=query.topic)
     if not found.readable:

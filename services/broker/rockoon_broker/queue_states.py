@@ -39,7 +39,7 @@ async def queue_states(
     asked = zip(request.queues, offsets or repeat(None), strict=False)
     states = []
     async for queue, of_interest in in_turns(asked, clock):
-        state = _state(broker, queue, request.with_residency)
+        state = _state(broker, queue, request)
         if of_interest is not None and not state.HasField("error"):
             _tell_fate(broker, state, of_interest, forecast)
         states.append(state)
@@ -58,13 +58,13 @@ def _forecast(broker: Broker, now_ms: int) -> LossForecast | None:
 
 
 def _state(
-    broker: Broker, queue: broker_pb2.BrokerQueue, with_residency: bool
+    broker: Broker, queue: broker_pb2.BrokerQueue, request: broker_pb2.QueueStatusRequest
 ) -> broker_pb2.QueueState:
     try:
-        broker.served(queue.topic, queue.queue_id)
+        broker.served(queue.topic, queue.queue_id, request.route_revision)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
-    status = broker.store.queue_status(queue.topic, queue.queue_id, with_residency=with_residency)
+    status = broker.store.queue_status(queue.topic, queue.queue_id, with_residency=request.with_residency)
     # Fields that are None stay absent.
     return broker_pb2.QueueState(
         queue=queue,

@@ -253,7 +253,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         async for queue in in_turns(request.queues, self._clock):
             found = reply.offsets.add(queue=queue)
             try:
-                broker.served(queue.topic, queue.queue_id)
+                broker.served(queue.topic, queue.queue_id, request.route_revision)
             except RockoonError as refusal:
                 found.error.CopyFrom(refusal.to_wire())
                 continue
