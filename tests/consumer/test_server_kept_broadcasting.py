@@ -116,6 +116,15 @@ async def lag(cluster: Cluster, topic: str) -> LagReply:
     return await cluster.admin.lag(GROUP, topic)
 
 
+async def committed_by(cluster: Cluster, topic: str, member: str) -> dict[MessageQueue, int]:
+    """How far a member has got, by queue."""
+    return {
+        MessageQueue(each.queue.topic, each.queue.broker, each.queue.queue_id): each.offset
+        for each in await cluster.admin.progress(GROUP, topic)
+        if each.member == member
+    }
+
+
 async def test_a_pod_killed_and_started_anew_on_an_empty_disk_goes_on_where_it_was(
     cluster: Cluster, local: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -133,12 +142,11 @@ async def test_a_pod_killed_and_started_anew_on_an_empty_disk_goes_on_where_it_w
             await eventually(lambda: len(first.bodies) > 200, SECONDS_MAX)
             await sent.more(2000)
             await eventually(lambda: len(first.bodies) > 2500, SECONDS_MAX)
+            async with asyncio.timeout(SECONDS_MAX):
+                while not any((await committed_by(cluster, topic, "pod-0")).values()):
+                    pass
             first.kill()
-        committed = {
-            MessageQueue(each.queue.topic, each.queue.broker, each.queue.queue_id): each.offset
-            for each in await cluster.admin.progress(GROUP, topic)
-            if each.member == "pod-0"
-        }
+        committed = await committed_by(cluster, topic, "pod-0")
         # While it is away the topic grows; what the new queue got is not to be skipped.
         await cluster.admin.update_topic(topic, add={"broker-a": 1})
         await sent.more(1000)

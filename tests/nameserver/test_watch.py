@@ -215,5 +215,7 @@ async def test_a_nameserver_that_stops_ends_its_watches(
         await watching.next()
         nameserver.stop.request("test")
         with pytest.raises(EOFError):
-            async with asyncio.timeout(3):
-                await watching.next()
+            async with asyncio.timeout(10):
+                # Word of what others did in etcd may come before the end.
+                while True:
+                    await watching.next()
