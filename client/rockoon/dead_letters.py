@@ -261,11 +261,14 @@ class DeadLetters:
         Raises:
             TopicNotFound: the group never had any, or a topic to send to is gone.
             Fenced: another run has taken over.
-            InvalidArgument: both `to` and `only_group`; or too many single messages were picked.
+            InvalidArgument: both `to` and `only_group`; a group alone that takes no retries; or too
+                many single messages were picked.
             RockoonError: a message could not be sent; those before are noted.
         """
         if to and only_group:
             raise InvalidArgument(reason="a replay goes to a topic, or to the group alone")
+        if only_group:
+            await self._check_takes_retries(group)
         route = await self._route(group)
         marks = await self._marks(route)
         sought = set(ids)
@@ -299,6 +302,14 @@ class DeadLetters:
             await store.release(list(route.queues))
         report.not_found = sorted(sought)
         return report
+
+    async def _check_takes_retries(self, group: str) -> None:
+        for each in await self._cluster.admin.list_groups():
+            config = each.group.config
+            has_none = config.HasField("retry_queues") and config.retry_queues == 0
+            if config.name == group and has_none:
+                reason = f"group {group!r} has no retry queues: it can get nothing alone"
+                raise InvalidArgument(reason=reason)
 
     async def _take_over(
         self,
@@ -378,6 +389,8 @@ class DeadLetters:
         queue = messages[0].queue
         request = SendBackRequest(
             group=group,
+            # Once at least, also for a group whose messages fail for good the first time.
+            attempts_max=1,
             messages=[
                 FailedMessage(
                     topic=queue.topic,

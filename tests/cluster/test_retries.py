@@ -12,7 +12,7 @@ import pytest
 
 import rockoon
 from rockoon.dead_letters import REPLAY_GROUP, DeadLetters
-from rockoon.errors import Fenced, RockoonError, TopicNotFound
+from rockoon.errors import Fenced, InvalidArgument, RockoonError, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
 from rockoon.offset_store import RemoteOffsetStore
@@ -20,6 +20,7 @@ from rockoon.push_consumer import PushConsumer
 from rockoon.redelivery import LocalRedelivery
 from rockoon.retry import RetryPolicy
 from rockoon.start import ConsumeFrom
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support import failing_member
 from support.eventually import eventually
 
@@ -142,6 +143,43 @@ async def test_given_up_it_is_a_dead_letter_and_replayed_it_is_handled_once(
     assert replayed.properties["ROCKOON_REPLAYED_FROM"] == letter.dead_letter_id
 
 
+async def test_a_call_that_hangs_is_sent_back_and_the_message_handled_by_the_next(
+    cluster: rockoon.Cluster, topic: str
+) -> None:
+    attempts: list[int] = []
+    hanging = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            await hanging.wait()
+
+    async with member(cluster, topic, handle, consume_timeout_seconds=0.3) as consumer:
+        await send(cluster, topic, b"stuck")
+        await eventually(lambda: attempts == [1, 2], SECONDS_MAX)
+        assert consumer.statistics.delivery.timeouts == 1
+        assert consumer.statistics.retries.sent_back == 1
+        # It counts as finished though the first call has not returned yet.
+        await eventually(lambda: all(v.unfinished == 0 for v in consumer.queues().values()))
+        hanging.set()
+    assert attempts == [1, 2]
+
+
+async def test_a_group_says_after_how_many_attempts_a_message_is_dead(
+    cluster: rockoon.Cluster, topic: str
+) -> None:
+    group, handler = f"group-of-{topic}", Handler(bad=100)
+    await cluster.admin.create_group(GroupConfig(name=group, retry_attempts_max=1))
+    async with member(cluster, topic, handler) as consumer:
+        await send(cluster, topic, b"bad")
+        await eventually(lambda: consumer.statistics.retries.dead == 1, SECONDS_MAX)
+    assert handler.attempts(b"bad") == [1, 2]
+    [letter] = [letter async for letter in cluster.admin.dead_letters.letters(group)]
+    first = handler.messages[0]
+    assert (letter.message.topic, letter.message.message_id) == (topic, first.message_id)
+    assert letter.message.reconsume_times == 2
+
+
 async def test_many_dead_letters_are_replayed_in_parts_and_single_ones_are_not_replayed_again(
     cluster: rockoon.Cluster, topic: str
 ) -> None:
@@ -181,6 +219,23 @@ async def test_a_replay_to_the_group_alone_reaches_nobody_else(
         assert (message.body, message.topic, message.attempt) == (b"bad", topic, 2)
         assert (await cluster.admin.dead_letters.replay(group)).replayed == 0
         await eventually(lambda: others.attempts(b"bad") == [1], SECONDS_MAX)
+
+
+async def test_a_replay_to_a_group_that_takes_no_retries_is_no_dead_letter_again(
+    cluster: rockoon.Cluster, topic: str
+) -> None:
+    await give_up_on(cluster, topic, b"bad")
+    group, letters = f"group-of-{topic}", cluster.admin.dead_letters
+    await cluster.admin.update_group(GroupConfig(name=group, retry_queues=0))
+    with pytest.raises(InvalidArgument, match="no retry queues"):
+        await letters.replay(group, only_group=True)
+    assert [letter.replayed async for letter in letters.letters(group)] == [False]
+    await cluster.admin.update_group(GroupConfig(name=group, retry_attempts_max=0))
+    handler = Handler()
+    async with member(cluster, topic, handler):
+        await letters.replay(group, only_group=True)
+        await eventually(lambda: len(handler.messages) == 1, SECONDS_MAX)
+    assert [letter.replayed async for letter in letters.letters(group)] == [True]
 
 
 class Overtaken(DeadLetters):
