@@ -235,6 +235,35 @@ async def test_a_start_that_fails_lets_go_of_the_folder(
         await eventually(lambda: consumer.assignment == [Q0])
 
 
+@pytest.mark.parametrize(("policy", "begins_at"), [("first", 0), ("last", 10)])
+async def test_a_reader_whose_two_files_are_damaged_starts_by_policy_where_it_was_told_to(
+    fake: FakeCluster,
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    begins_at: int,
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(10))
+    seen = Seen()
+    async with reader(cluster, tmp_path, "a", seen):
+        await seen.wait(10)
+    for name in ("offsets.json", "offsets.json.bak"):
+        (tmp_path / "a" / "prices" / name).write_bytes(b"\0" * 64)
+    store = LocalFileOffsetStore(cluster, "prices", "a", directory=tmp_path, on_corrupt="policy")
+    again = Seen()
+    async with reader(
+        cluster, tmp_path, "a", again, offset_store=store, consume_from=policy
+    ) as consumer:
+        await eventually(lambda: bool(consumer.starts))
+        assert consumer.starts[Q0].offset == begins_at
+        assert "ALL PROGRESS" in caplog.text
+        fake.append("orders", [b"10"])
+        await again.wait(11 - begins_at)
+    assert again.bodies == numbered(11 - begins_at, begins_at)
+
+
 async def test_a_reader_goes_on_while_the_offset_service_is_away_for_longer_than_its_lease(
     fake: FakeCluster, cluster: Cluster, tmp_path: Path
 ) -> None:

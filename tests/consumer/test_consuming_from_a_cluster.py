@@ -231,6 +231,16 @@ async def test_a_reset_moves_members_that_run(cluster: Cluster, topic: str) -> N
         assert sorted(seen.bodies[:800]) == sorted(2 * numbered(400))
         assert consumer.statistics.resets == 4
         await wait_read(cluster, topic)
+        # Undone, it goes on where it was before: what came since is read, and nothing again.
+        before = {step.from_offset for step in plan.steps}
+        await cluster.admin.undo_reset(plan.reset_id, "a test")
+        await eventually(lambda: consumer.statistics.resets == 8, SECONDS_MAX)
+        await eventually(
+            lambda: {start.offset for start in consumer.starts.values()} == before, SECONDS_MAX
+        )
+        await send(cluster, topic, numbered(10, 400))
+        await seen.wait_all(numbered(10, 400))
+        assert len(seen.bodies) == 810
 
 
 async def test_a_paused_group_rests_also_when_members_come_and_go_on_when_it_is_resumed(

@@ -41,7 +41,10 @@ async def test_lag_is_what_is_left_to_read_and_how_old_it_is(cluster: Cluster) -
     await cluster.start_of(1)
     reply = await lag(cluster)
     first, second = reply.queues
-    assert (first.committed_offset, first.max_offset, first.lag) == (50, 100, 50)
+    assert (first.min_offset, first.max_offset) == (20, 100)
+    assert (first.committed_offset, first.lag) == (50, 50)
+    assert first.as_of_ms == cluster.broker.now_ms
+    assert reply.as_of_ms > 0
     # The message at 50 was stored at 1000; the broker's clock stands at 10000.
     assert first.lag_ms == 9000
     assert first.owner == "m1"

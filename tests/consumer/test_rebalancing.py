@@ -1,0 +1,116 @@
+"""When allocation is looked at: at once on a change, soon after a round that failed, else now and
+then; and by whose rule."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rockoon.connection import Cluster
+from rockoon.errors import BrokerUnavailable
+from rockoon.message import Message, MessageQueue
+from rockoon.push_consumer import PushConsumer
+from support.eventually import eventually
+from support.fake_cluster import FakeCluster
+
+Q0 = MessageQueue("orders", "broker-a", 0)
+NEVER_SECONDS = 3600.0
+
+
+async def nothing(_: Message) -> None:
+    pass
+
+
+def consumer_of(
+    cluster: Cluster, name: str = "a", handler: Any = nothing, **settings: Any
+) -> PushConsumer:
+    chosen: dict[str, Any] = {
+        "consume_from": "first",
+        "rebalance_seconds": NEVER_SECONDS,
+        "member_id": name,
+        **settings,
+    }
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+
+
+@pytest.fixture
+def silent(fake: FakeCluster) -> FakeCluster:
+    """A cluster whose members hear of nothing by heartbeats: whatever they learn was pushed."""
+    fake.offset.heartbeat_seconds = fake.offset.lease_seconds = NEVER_SECONDS
+    fake.create_topic("orders", queues=2)
+    return fake
+
+
+async def test_after_a_round_that_failed_the_next_comes_soon_and_after_a_good_one_it_waits(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    silent.offset.refuse_starts = BrokerUnavailable(broker="broker-a")
+    async with consumer_of(cluster) as consumer:
+        await eventually(lambda: consumer.statistics.rebalances > 2)
+        assert consumer.assignment == []
+        silent.offset.refuse_starts = None
+        await eventually(lambda: len(consumer.assignment) == 2)
+        rounds = consumer.statistics.rebalances
+        silent.append("orders", [b"x"] * 10)
+        await eventually(lambda: consumer.statistics.delivery.messages == 10)
+        assert consumer.statistics.rebalances == rounds
+
+
+async def test_without_any_change_allocation_is_looked_at_now_and_then(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    async with consumer_of(cluster, rebalance_seconds=0.02) as consumer:
+        await eventually(lambda: consumer.statistics.rebalances > 5)
+        assert (len(consumer.assignment), consumer.statistics.queues_lost) == (2, 0)
+
+
+async def test_members_and_queues_that_come_and_go_are_pushed_not_polled(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    async with consumer_of(cluster, "a") as first:
+        await eventually(lambda: len(first.assignment) == 2)
+        async with consumer_of(cluster, "b") as second:
+            await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
+            silent.add_queues("orders", "broker-a", 4)
+            await eventually(lambda: len(first.assignment) == len(second.assignment) == 3)
+        await eventually(lambda: len(first.assignment) == 6)
+        silent.offset.expire("billing", "a")
+        await eventually(lambda: first.assignment == [])
+
+
+async def test_a_group_shares_by_a_rule_of_its_own(silent: FakeCluster, cluster: Cluster) -> None:
+    def all_to_the_last(
+        member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> Sequence[MessageQueue]:
+        return queues if member == members[-1] else ()
+
+    async with (
+        consumer_of(cluster, "a", allocation=all_to_the_last) as first,
+        consumer_of(cluster, "b", allocation=all_to_the_last) as second,
+    ):
+        await eventually(lambda: (len(first.queues()), len(second.assignment)) == (0, 2))
+        await second.close()
+        await eventually(lambda: len(first.assignment) == 2)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_as_many_handlers_run_at_once_as_were_asked_for(
+    silent: FakeCluster, cluster: Cluster, concurrency: int
+) -> None:
+    silent.append("orders", [b"x"] * 20)
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    async with consumer_of(cluster, handler=handle, concurrency=concurrency) as consumer:
+        await eventually(lambda: running == concurrency)
+        await eventually(lambda: consumer.queues()[Q0].unfinished == 20)
+        gate.set()
+        await eventually(lambda: consumer.statistics.delivery.messages == 20)
+    assert most == concurrency

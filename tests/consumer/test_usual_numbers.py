@@ -1,0 +1,50 @@
+"""The numbers that users of RocketMQ know are what one gets without asking."""
+
+import inspect
+from typing import Any
+
+from rockoon.allocation import AVERAGE
+from rockoon.consume_result import SUSPEND_SECONDS
+from rockoon.process_queue import FlowLimits, Limit, ProcessQueue
+from rockoon.push_consumer import PushConsumer
+from rockoon.start import ConsumeFrom
+from rockoon_format.delay_levels import DELAY_LEVELS, DELAY_LEVELS_MS
+
+
+def usual(name: str) -> Any:
+    return inspect.signature(PushConsumer).parameters[name].default
+
+
+def test_a_push_consumer_behaves_as_rocketmqs_where_nothing_is_said() -> None:
+    assert usual("mode") == "clustering"
+    assert usual("consume_timeout_seconds") == 15 * 60
+    assert usual("pull_expired_seconds") == 120
+    assert usual("rebalance_seconds") == 20
+    assert usual("commit_seconds") == 5
+    assert usual("batch_max") == 1
+    assert usual("allocation") is AVERAGE
+    assert usual("suspend_seconds") == SUSPEND_SECONDS == 1
+    # What the group says, and the end of the queue if that says nothing.
+    assert usual("consume_from") is ConsumeFrom.GROUP
+
+
+def test_a_queue_holds_a_thousand_messages_a_hundred_mebibytes_or_a_span_of_two_thousand() -> None:
+    assert FlowLimits() == FlowLimits(messages_max=1000, bytes_max=100 * 2**20, span_max=2000)
+
+    def blocked_with(offsets: range | list[int], size_bytes: int) -> Limit | None:
+        queue: ProcessQueue[str] = ProcessQueue(0)
+        queue.put("batch", offsets, next_offset=offsets[-1] + 1, size_bytes=size_bytes)
+        return queue.blocked_by()
+
+    assert blocked_with(range(999), 1) is None
+    assert blocked_with(range(1000), 1) is Limit.COUNT
+    assert blocked_with([0], 100 * 2**20 - 1) is None
+    assert blocked_with([0], 100 * 2**20) is Limit.BYTES
+    assert blocked_with([0, 1999], 1) is None
+    assert blocked_with([0, 2000], 1) is Limit.SPAN
+
+
+def test_there_are_eighteen_delay_levels_from_a_second_to_two_hours() -> None:
+    assert DELAY_LEVELS == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    assert len(DELAY_LEVELS_MS) == 18
+    assert (DELAY_LEVELS_MS[2], DELAY_LEVELS_MS[-1]) == (10_000, 7_200_000)
