@@ -17,6 +17,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import MessageQueue
+from rockoon.which_brokers import away, live_brokers
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1.broker_pb2 import (
     CancelDelayedRequest,
@@ -24,7 +25,6 @@ from rockoon_proto.v1.broker_pb2 import (
     ListDelayedReply,
     ListDelayedRequest,
 )
-from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -102,7 +102,7 @@ class DelayedMessages:
         # A broker's address may have changed since, so the one in the id is not believed; the
         # broker that has the message knows the address that it was stored under.
         refusals: list[RockoonError] = []
-        for broker in self._brokers():
+        for broker in live_brokers(self._cluster):
             request = CancelDelayedRequest(message_id=offset_message_id)
             try:
                 await self._cluster.call(
@@ -119,6 +119,7 @@ class DelayedMessages:
                 refusals.append(refusal)
             else:
                 return
+        refusals += (await away(self._cluster)).values()
         raise refusals[0] if refusals else MessageNotFound(position=offset_message_id)
 
     async def list(self, max_messages: int = LISTED_DEFAULT) -> WaitingMessages:
@@ -132,14 +133,14 @@ class DelayedMessages:
         """
         if not 1 <= max_messages <= LISTED_MAX:
             raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {LISTED_MAX}")
+        errors: dict[str, RockoonError] = {**await away(self._cluster)}
         async with asyncio.TaskGroup() as tasks:
             asked = {
                 broker: tasks.create_task(self._list_at(broker, max_messages), name=f"ask {broker}")
-                for broker in self._brokers()
+                for broker in live_brokers(self._cluster)
             }
         messages: list[DelayedMessage] = []
         counts: dict[str, DelayedCounts] = {}
-        errors: dict[str, RockoonError] = {}
         for broker, task in asked.items():
             answer = task.result()
             if isinstance(answer, RockoonError):
@@ -170,7 +171,3 @@ class DelayedMessages:
             )
         except RockoonError as error:
             return error
-
-    def _brokers(self) -> "Sequence[str]":
-        nodes = self._cluster.routes.nodes
-        return sorted(node.name for node in nodes if node.kind == BROKER)

@@ -24,6 +24,7 @@ from rockoon.errors import (
     TopicNotReadable,
 )
 from rockoon.message import Batch, Message, MessageQueue
+from rockoon.which_brokers import away, live_brokers
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1.broker_pb2 import (
@@ -32,7 +33,6 @@ from rockoon_proto.v1.broker_pb2 import (
     QueryMessagesRequest,
     ReadRequest,
 )
-from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_proto.v1.offset_pb2 import Progress
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class StoredMessages:
     async def get(self, message_id: str, *, topic: str = "") -> FoundMessages:
         """Find a message by its id.
 
-        An offset id names one place of one broker; it is asked of every live broker, because a
-        broker's address may have changed. A unique id is looked up by the indexes of all topics,
+        An offset id names one place of one broker; it is asked of every broker, because a broker's
+        address may have changed. A unique id is looked up by the indexes of all topics,
         and may find a message twice, if it was stored twice.
 
         Args:
@@ -177,9 +177,10 @@ class StoredMessages:
             decode_offset_id(message_id)
         except ValueError:
             return FoundMessages((), {}, {}, {})
-        nodes = self._cluster.routes.nodes
-        brokers = sorted(node.name for node in nodes if node.kind == BROKER)
+        brokers = live_brokers(self._cluster)
         answers = await self._ask(brokers, lambda broker: self._read_at(broker, message_id))
+        if not any(answer.messages for answer in answers):
+            answers.append(FoundMessages((), {}, {**await away(self._cluster)}, {}))
         return merged(answers, MESSAGES_MAX)
 
     async def _read_at(self, broker: str, message_id: str) -> FoundMessages:

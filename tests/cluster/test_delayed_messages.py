@@ -12,7 +12,7 @@ import pytest
 
 import rockoon
 from rockoon.connection import Cluster
-from rockoon.errors import DelayedSettled, DelayTooLong, MessageNotFound
+from rockoon.errors import BrokerUnavailable, DelayedSettled, DelayTooLong, MessageNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message
 
@@ -128,6 +128,27 @@ async def test_an_idempotent_producer_sends_delayed_messages_beside_its_own(
     came = [message.body for message, _ in await read(cluster, "both", 40)]
     assert sorted(came) == sorted(b"%s%d" % (k, n) for k in (b"o", b"d") for n in range(20))
     assert [body for body in came if body[:1] == b"o"] == [b"o%d" % n for n in range(20)]
+
+
+async def test_a_broker_that_is_away_may_have_the_message_that_nobody_else_has() -> None:
+    with LocalCluster(brokers=2) as processes:
+        async with rockoon.connect(processes.nameservers, cluster="rockoon") as cluster:
+            await cluster.admin.create_topic("away", queues_per_broker=1)
+            queue = next(
+                each for each in (await cluster.route("away")).queues if each.broker == "broker-b"
+            )
+            sent = await cluster.producer().send("away", b"x", queue=queue, delay_seconds=600)
+            processes.stop("broker-b")
+            async with asyncio.timeout(SECONDS_MAX):
+                while cluster.routes.broker("broker-b") is not None:
+                    await cluster.admin.list_topics()
+            with pytest.raises(BrokerUnavailable, match="broker-b"):
+                await cluster.admin.delayed.cancel(sent.offset_message_id)
+            waiting = await cluster.admin.delayed.list()
+            assert waiting.errors.keys() == {"broker-b"}
+            found = await cluster.admin.messages.get(sent.offset_message_id)
+            assert "broker-b" in found.errors
+            assert not found.whole
 
 
 async def test_every_message_comes_once_although_brokers_are_killed_while_they_fall_due() -> None:
