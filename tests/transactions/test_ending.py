@@ -233,6 +233,22 @@ async def test_what_can_be_no_half_message_is_refused_and_not_stored(
             await begin(broker, b"one more than may wait")
 
 
+async def test_a_half_message_of_a_deleted_topic_is_not_put_into_the_next_of_that_name(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        place = await begin(broker, b"x")
+        await nameserver.delete_topic("orders")
+        revision = await nameserver.create_topic("orders", {"broker-a": 2})
+        await broker.until(lambda described: described.route_revision >= revision)
+        with pytest.raises(errors.TopicNotFound, match="is another"):
+            await end(broker, place, pb.COMMIT)
+        later = await begin(broker, b"y", first_id=1)
+        await end(broker, later, pb.COMMIT)
+        await end(broker, place, pb.ROLLBACK)
+        assert await broker.bodies("orders") == [b"y"]
+
+
 @pytest.mark.parametrize("digits", [16, 300, 400, 5000])
 async def test_a_time_that_is_no_number_of_seconds_does_not_count(
     tmp_path: Path, nameserver: BrokerRoutes, digits: int

@@ -52,6 +52,7 @@ from rockoon_proto.errors import (
     NotReady,
     PropertiesTooLarge,
     RockoonError,
+    TopicNotFound,
     TransactionEnded,
     TransactionNotFound,
 )
@@ -320,6 +321,9 @@ class Transactions:
             self._halves.take_in()
             if ending is Ending.COMMITTED:
                 self._check_queue(facts.topic, facts.queue_id)
+                if self._store.is_dropped(facts.topic, half.position):
+                    reason = f"topic {facts.topic!r} was deleted, the one of that name is another"
+                    raise TopicNotFound(reason, topic=facts.topic)
 
         return await self._append(made.topic.decode(), made.queue_id, [encode_record(made)], check)
 
