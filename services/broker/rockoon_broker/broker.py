@@ -113,7 +113,7 @@ class Broker:
             clock,
             disk,
             self.check_writable,
-            self.knows,
+            self._knows_for_sure,
         )
         self.key_index: IndexFollower | None = None
         if settings.index == "on":
@@ -296,6 +296,17 @@ class Broker:
         """Whether a queue is served here."""
         found = self.table.topics.get(topic)
         return found is not None and 0 <= queue_id < found.queues
+
+    def _knows_for_sure(self, topic: str, queue_id: int) -> bool:
+        """Likewise, for who gives up what has no queue.
+
+        Raises:
+            NotReady: this broker has never seen routes, so it cannot say that there is none.
+        """
+        known = self.knows(topic, queue_id)
+        if not known and self.table.revision == 0:
+            raise NotReady(service="the broker", reason="it has not seen any routes")
+        return known
 
     # What changes.
 

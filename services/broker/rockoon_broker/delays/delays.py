@@ -126,7 +126,7 @@ class Delays:
         rules: what is allowed.
         pending_max: messages that may wait at once; further ones are refused.
         reserved_ms: age at which retention deletes a CommitLog file.
-        knows: whether this broker has a queue.
+        knows: whether this broker has a queue; raises a RockoonError when it cannot be told yet.
     """
 
     def __init__(
