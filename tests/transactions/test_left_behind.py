@@ -236,3 +236,18 @@ async def test_half_messages_taken_before_the_limits_were_lowered_end_all_the_sa
     }
     async with running_broker(tmp_path, [nameserver.address], **given_up) as broker:
         await broker.until(lambda described: described.transactions_given_up == 2)
+
+
+async def test_a_half_message_that_is_damaged_while_it_waits_is_lost_loudly_and_stops_no_other(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    soon = {"transaction_timeout_ms": 3000, "transaction_check_interval_ms": 1, "reserved_hours": 0}
+    async with running_broker(tmp_path, [nameserver.address], **soon) as broker:
+        await begin(broker, b"damaged")
+        await begin(broker, b"whole", first_id=1)
+        with next((tmp_path / "commitlog").iterdir()).open("r+b") as log:
+            content = log.read()
+            log.seek(content.index(b"damaged"))
+            log.write(b"D")
+        described = await broker.until(lambda described: not described.transactions_pending)
+        assert (described.transactions_lost, described.transactions_given_up) == (1, 1)

@@ -409,7 +409,13 @@ class Transactions:
     async def _give_up(self, half: WaitingHalf) -> None:
         try:
             placed = await self._place_end(half, Ending.GIVEN_UP)
-        except (_EndedMeanwhile, TransactionNotFound):
+        except _EndedMeanwhile:
+            return
+        except TransactionNotFound:
+            if self._book.remove(half.position) is not None:
+                self._halves.settle(half.position)
+                self.counts.lost += 1
+                log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return
         self._ended(half, Ending.GIVEN_UP, placed)
         self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
