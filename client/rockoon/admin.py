@@ -152,7 +152,7 @@ class Admin:
             if_absent=if_absent,
         )
         reply = await self._cluster.call_nameserver("CreateTopic", request)
-        return TopicRoute.from_wire(reply.topic)
+        return self._changed(TopicRoute.from_wire(reply.topic))
 
     async def update_topic(
         self,
@@ -180,7 +180,11 @@ class Admin:
             add=to_placements(add or {}),
         )
         reply = await self._cluster.call_nameserver("UpdateTopic", request)
-        return TopicRoute.from_wire(reply.topic)
+        return self._changed(TopicRoute.from_wire(reply.topic))
+
+    def _changed(self, route: TopicRoute) -> TopicRoute:
+        self._cluster.note_change(route.name, route.modified_revision)
+        return route
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its queues, messages and everybody's progress on it.

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 CALL_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 RETRY_SECONDS = 10.0
+_CHANGES_MAX = 1000
 
 # An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
 # created here, so a watch on it brings the nodes and nothing else.
@@ -147,6 +148,8 @@ class Cluster:
         self._preferred = 0
         # Topics the watch follows; it only grows. The lock keeps a topic from being asked twice.
         self._followed: set[str] = {_NO_TOPIC}
+        # Topics changed through this connection and not asked for since, with the revision of that.
+        self._changed_at: dict[str, int] = {}
         self._asking = asyncio.Lock()
         self._watch: aio.UnaryStreamCall[Any, Any] | None = None
         self._watch_task: asyncio.Task[None] | None = None
@@ -236,6 +239,8 @@ class Cluster:
             NameserverUnavailable: it is not in the cache and no nameserver answers.
             RouteNotReached: nameservers answer, but none has reached `min_revision`.
         """
+        # What this connection has changed it sees, whichever nameserver it asks.
+        min_revision = max(min_revision, self._changed_at.pop(topic, 0))
         route = self._cached(topic, min_revision)
         if route is not None:
             return route
@@ -257,6 +262,12 @@ class Cluster:
                 if self._watch is not None:
                     self._watch.cancel()
             return found
+
+    def note_change(self, topic: str, revision: int) -> None:
+        """The topic was created, changed or deleted through this connection."""
+        self._changed_at[topic] = revision
+        if len(self._changed_at) > _CHANGES_MAX:
+            del self._changed_at[next(iter(self._changed_at))]
 
     def _cached(self, topic: str, min_revision: int) -> TopicRoute | None:
         if topic in self._followed and self.routes.topic_revision(topic) >= min_revision:

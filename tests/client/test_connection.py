@@ -76,6 +76,28 @@ async def test_a_topic_made_after_it_was_asked_for_is_found(nameserver: Scripted
         assert len((await cluster.route("orders", min_revision=revision)).queues) == 1
 
 
+async def test_a_topic_made_through_the_connection_is_found_whoever_is_asked(
+    nameserver: ScriptedNameserver,
+) -> None:
+    # The one that made the topic is gone; the other has not heard of it yet.
+    async with (
+        ScriptedNameserver() as behind,
+        rockoon.connect([nameserver.address, behind.address]) as cluster,
+    ):
+        revision = nameserver.put_topic("orders", {"broker-a": 1})
+        cluster.note_change("orders", revision)
+        await nameserver.stop()
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(cluster.route("orders"))
+            while ["orders"] not in behind.asked:
+                await asyncio.sleep(0)
+            # An answer that did not wait would be there before this one.
+            await cluster.call_nameserver("GetRoute", pb.GetRouteRequest(topics=["other"]))
+            behind.revision = revision - 1
+            behind.put_topic("orders", {"broker-a": 1})
+        assert len(asking.result().queues) == 1
+
+
 async def test_topics_put_to_use_one_after_the_other_are_all_followed(
     nameserver: ScriptedNameserver,
 ) -> None:
