@@ -385,6 +385,11 @@ class PushConsumer:
         return {q: view_of(reading) for q, reading in sorted(self._assignment.readings.items())}
 
     @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused the group, as last heard."""
+        return self._membership.is_paused
+
+    @property
     def members(self) -> list[str]:
         """Ids of the group's members, as last heard."""
         return sorted(self._membership.topics_of)

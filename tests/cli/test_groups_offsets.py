@@ -200,6 +200,18 @@ def test_a_group_starts_where_it_is_told_in_rocketmqs_words_or_ours(
     )
 
 
+def test_reading_with_a_paused_group_is_refused_until_it_is_resumed(
+    rockoon: Any, topic: str
+) -> None:
+    group = f"{topic}-paused"
+    rockoon("produce", topic, stdin="one\ntwo\n")
+    rockoon("group", "create", group, "--from", "first")
+    rockoon("group", "pause", group)
+    assert f"{group!r} is paused" in rockoon("consume", topic, "--group", group, status=1).err
+    rockoon("group", "resume", group)
+    assert sorted(rockoon("consume", topic, "--group", group).out.split()) == ["one", "two"]
+
+
 def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoon: Any) -> None:
     rockoon("group", "create", "resting", "--from", "first")
 

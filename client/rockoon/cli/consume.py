@@ -236,10 +236,18 @@ async def consume_in_group(
 
 
 async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -> None:
-    """Wait until a member has read its queues to the ends given, or gets no queue at all."""
+    """Wait until a member has read its queues to the ends given, or gets no queue at all.
+
+    Raises:
+        ConsumeDisabled: the group is paused.
+    """
+    from rockoon.errors import ConsumeDisabled
+
     loop = asyncio.get_running_loop()
     no_queue_before = loop.time() + NO_QUEUE_SECONDS
     while True:
+        if consumer.is_paused:
+            raise ConsumeDisabled(group=consumer.group)
         views = consumer.queues()
         if views or loop.time() > no_queue_before:
             behind = [q for q, view in views.items() if view.commit_offset < ends.get(q, 0)]
