@@ -46,6 +46,8 @@ def consumer_of(cluster: Cluster, seen: Seen, **settings: Any) -> PushConsumer:
 async def test_a_running_member_finishes_what_it_handles_stores_it_and_rests(
     fake: FakeCluster, cluster: Cluster, orderly: bool
 ) -> None:
+    # Who waits for the next heartbeat to hear of the pause waits in vain.
+    fake.offset.heartbeat_seconds = fake.offset.lease_seconds = 3600
     fake.create_topic("orders")
     fake.append("orders", numbered(10))
     seen = Seen()
