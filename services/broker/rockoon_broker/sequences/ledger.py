@@ -10,6 +10,7 @@ Invariants:
 3. Sequences stand in the order in which they were last used, so the oldest is always the first.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -89,7 +90,8 @@ class SequenceLedger:
         forgotten_until_ms: int = 0,
     ) -> None:
         self._limits = limits
-        self._sequences = dict(sequences or {})
+        # Not a dict, in which to find the first takes longer with each one that went before it.
+        self._sequences = OrderedDict(sequences or {})
         self.forgotten_until_ms = forgotten_until_ms
         """Store time of the newest message of a sequence that was forgotten, 0 if none was."""
         self.changes = 0
@@ -101,7 +103,7 @@ class SequenceLedger:
 
     def copy(self) -> dict[SequenceKey, Runs]:
         """The sequences of this moment, the least recently used first; cheap, and the caller's."""
-        return self._sequences.copy()
+        return dict(self._sequences)
 
     def stored(self, batch: SequencedBatch, messages: int, now_ms: int) -> Runs:
         """Which messages of a batch are stored already.
@@ -157,8 +159,8 @@ class SequenceLedger:
         if runs and run.end <= runs[-1].end:
             return
         continues = bool(runs) and run.first_sequence == runs[-1].end
-        self._sequences.pop(key, None)
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
+        self._sequences.move_to_end(key)
         self.changes += 1
         self._bound()
 
