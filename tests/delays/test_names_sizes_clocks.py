@@ -8,7 +8,7 @@ import pytest
 from rockoon_format.message_id import decode_offset_id, encode_offset_id
 from rockoon_format.record import encode_host
 from rockoon_proto.errors import BodyTooLarge, DelayedSettled, MessageNotFound
-from support.aside_desk import AsideDesk
+from support.aside_desk import NOW_MS, AsideDesk
 
 
 async def test_a_batch_with_a_body_too_large_is_refused_as_a_whole(tmp_path: Path) -> None:
@@ -93,4 +93,18 @@ async def test_messages_stored_once_more_again_and_again_keep_their_names_throug
     desk.clock.pass_ms(250_000_000)
     await desk.turns()
     assert [body for body in desk.bodies() if len(body) < 9] == [b"0"]
+    desk.store.close()
+
+
+async def test_a_list_of_large_messages_is_cut_before_reading_them_keeps_everybody_waiting(
+    tmp_path: Path,
+) -> None:
+    desk = AsideDesk(tmp_path, body_bytes_max=4 << 20, commit_log_file_bytes=16 << 20)
+    for second in range(1, 21):
+        await desk.send({"TIMER_DELAY_SEC": second}, bodies=[bytes(1_040_000)])
+    listed = desk.delays.next_due(100)
+    assert [each.deliver_at_ms for each in listed] == [
+        NOW_MS + 1000 * second for second in range(1, 18)
+    ]
+    assert len(desk.delays) == 20
     desk.store.close()

@@ -77,6 +77,7 @@ PAUSE_SECONDS = 1.0
 # Work of one turn: what everybody else waits for at most.
 DELIVERED_PER_TURN_MAX = 64
 READ_BYTES_PER_TURN_MAX = 4 << 20
+LISTED_BYTES_MAX = 16 << 20
 # Found at once: looking through a million that wait takes as long as storing some hundred.
 THREATENED_MAX = 4096
 ROLL_SECONDS = 10.0
@@ -539,7 +540,7 @@ class Delays:
         }
 
     def next_due(self, count_max: int) -> list[Waiting]:
-        """The messages that are due next, in that order."""
+        """The messages that are due next, in that order; fewer if they are large."""
         now_ms, monotonic_ms = self._now()
         self._take_in(now_ms, monotonic_ms)
         found: list[tuple[int, int]] = []
@@ -548,10 +549,14 @@ class Delays:
             due_at_ms = due_times(pending, now_ms, monotonic_ms)
             first = np.argsort(due_at_ms, kind="stable")[:count_max]
             found += zip(due_at_ms[first].tolist(), pending.positions[first].tolist(), strict=True)
-        waiting = []
+        waiting: list[Waiting] = []
+        size = 0
         for due_ms, source in sorted(found)[:count_max]:
+            if size >= LISTED_BYTES_MAX:
+                break
             try:
                 record = self._record(source)
+                size += len(record.body)
                 topic, queue_id = destination(record)
             except (UnknownOffset, Undeliverable):
                 continue

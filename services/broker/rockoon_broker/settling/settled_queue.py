@@ -71,8 +71,10 @@ class SettledQueue:
     @property
     def low_water(self) -> int:
         """Queue offset below which everything is settled."""
-        waiting = np.flatnonzero(~self._settled[: self._count])
-        return int(self._offsets[waiting[0]]) if len(waiting) else self.next_offset
+        if len(self) == 0:
+            return self.next_offset
+        # Ends at the first that waits, however many follow.
+        return int(self._offsets[int(self._settled[: self._count].argmin())])
 
     def take_in(
         self,
