@@ -8,8 +8,8 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.membership import Membership
-from rockoon_offset.records import Member
+from rockoon_offset.membership import FIND_AGAIN_NS_MAX, Membership
+from rockoon_offset.records import Member, MembersChanged
 from rockoon_proto.errors import (
     ERROR_METADATA_KEY,
     GroupNotFound,
@@ -68,6 +68,26 @@ def test_a_second_process_with_the_same_id_is_refused_while_the_first_lives() ->
     assert names(members) == ["a"]
     # Dead, though nobody has counted it out yet.
     assert members.heartbeat("g", member("a", "i2"), 10 * SECOND, 0)
+
+
+def test_leases_from_before_a_restart_begin_when_members_can_find_the_service_again() -> None:
+    members = Membership(10 * SECOND, starts=2)
+    members.restore([MembersChanged("g", (member("a"), member("b")))], 0)
+    # It waits to be in the routes.
+    assert members.expire(1000 * SECOND) == []
+    members.heartbeat("g", member("b"), 1000 * SECOND, 0)
+    members.open(1001 * SECOND)
+    assert members.expire(1010 * SECOND) == ["g"], "b called once"
+    found = members.reader("g", "a", "t", 1011 * SECOND)
+    assert found is not None
+    assert not found.is_heard
+    members.heartbeat("g", member("a"), 1012 * SECOND, 0)
+    found = members.reader("g", "a", "t", 1012 * SECOND)
+    assert found is not None
+    assert found.is_heard
+    members.restore([MembersChanged("h", (member("a"),))], 0)
+    members.open(2000 * SECOND)
+    assert members.expire(2010 * SECOND + FIND_AGAIN_NS_MAX) == ["g", "h"]
 
 
 def test_a_wall_clock_that_jumps_decides_nothing() -> None:

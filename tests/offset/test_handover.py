@@ -65,6 +65,15 @@ def test_a_new_owner_gets_the_whole_time() -> None:
     assert not handovers.must_wait(found(ledger), "c", 2 * BOUND)
 
 
+def test_the_time_does_not_run_before_the_owner_has_found_a_restarted_service_again() -> None:
+    handovers, held = Handovers(BOUND), owned(Ledger(), "a")
+    for second in range(15):
+        assert handovers.must_wait(held, "b", second * SECOND, is_heard=False)
+    assert handovers.waiting("g", QUEUE) == ("b",)
+    assert handovers.must_wait(held, "b", 24 * SECOND - 1)
+    assert not handovers.must_wait(held, "b", 24 * SECOND)
+
+
 def test_a_member_that_stopped_asking_starts_anew() -> None:
     handovers, held = Handovers(BOUND), owned(Ledger(), "a")
     assert handovers.must_wait(held, "b", 0)
@@ -147,8 +156,8 @@ def test_who_counts_as_a_live_reader(mode: int, topics: str, now_ns: int, reads:
     members = Membership(10 * SECOND, starts=1)
     subscriptions = tuple((topic, "*") for topic in topics)
     members.heartbeat("g", Member("a", "i", mode, subscriptions, "peer", 0), 0, 0)
-    assert members.reads("g", "a", "t", now_ns) is reads
-    assert not members.reads("g", "b", "t", now_ns)
+    assert (members.reader("g", "a", "t", now_ns) is not None) is reads
+    assert members.reader("g", "b", "t", now_ns) is None
 
 
 class Service:

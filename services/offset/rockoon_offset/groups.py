@@ -60,7 +60,7 @@ class Groups:
         store.write(store.ledger.service_started())
         starts = store.ledger.counters.starts
         self.membership = Membership(round(lease_seconds * 1e9), starts)
-        self.membership.restore(store.ledger.members(), now_ns(), now_ms())
+        self.membership.restore(store.ledger.members(), now_ms())
         # Groups with members from before a restart: what became of them meanwhile is not known.
         self._restored = set(self.membership.groups())
         self._absences = Absences(store, self.membership, member_days_max, now_ns, now_ms)
@@ -68,6 +68,10 @@ class Groups:
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
         self._owners = Owners()
+
+    def open(self) -> None:
+        """The service is where members look for it."""
+        self.membership.open(self._now_ns())
 
     def heartbeat(
         self, group: str, member: Member, positions: Mapping[Queue, Position] | None = None
@@ -109,11 +113,12 @@ class Groups:
         if progress is None or not member_id or progress.owner in ("", member_id):
             return
         now_ns = self._now_ns()
+        owner = self.membership.reader(group, progress.owner, queue.topic, now_ns)
         if (
             # An owner of a deleted queue of this name has nothing left to commit.
             progress.incarnation == incarnation
-            and self.membership.reads(group, progress.owner, queue.topic, now_ns)
-            and self._handovers.must_wait(progress, member_id, now_ns)
+            and owner is not None
+            and self._handovers.must_wait(progress, member_id, now_ns, is_heard=owner.is_heard)
         ):
             raise QueueHeld(queue=queue, owner=progress.owner)
 

@@ -7,8 +7,9 @@ fell silent; but for a bounded time at most: an owner that hangs must not stop t
 Invariants
 - The time counts from a member's first question to the present owner; asking again does not restart
   it, nor does a reset.
-- Nothing here is worth keeping: after a restart of the service everybody waits anew, no longer than
-  before.
+- It does not begin before the owner can know: after a restart of the service, not before the owner
+  has found it again. The owner's lease bounds that.
+- Nothing here is worth keeping: after a restart of the service everybody waits anew.
 """
 
 from collections.abc import Callable, Collection
@@ -46,13 +47,16 @@ class Handovers:
         self._waits: dict[tuple[str, Queue], dict[str, Wait]] = {}
         self._count = 0
 
-    def must_wait(self, progress: Progress, member_id: str, now_ns: int) -> bool:
+    def must_wait(
+        self, progress: Progress, member_id: str, now_ns: int, *, is_heard: bool = True
+    ) -> bool:
         """Note that a member asks for a queue whose owner is alive; whether that owner keeps it.
 
         Args:
             progress: of the queue; its owner is somebody else.
             member_id: who asks.
             now_ns: monotonic.
+            is_heard: the owner has called since the service started.
         """
         key = (progress.group, progress.queue)
         wait = self._waits.get(key, {}).get(member_id)
@@ -67,6 +71,8 @@ class Handovers:
             wait = Wait(progress.owner, now_ns, now_ns)
             self._waits.setdefault(key, {})[member_id] = wait
         wait.asked_ns = now_ns
+        if not is_heard:
+            wait.since_ns = now_ns
         return now_ns - wait.since_ns < self._bound_ns
 
     def waiting(self, group: str, queue: Queue) -> tuple[str, ...]:

@@ -18,6 +18,10 @@ from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 CLUSTERING = 1
 BROADCASTING = 2
 MEMBERS_PER_GROUP_MAX = 10_000
+# Beyond a lease, for a member that lives to find a restarted service: it tries to connect once a
+# second, and more may go wrong at that moment.
+FIND_AGAIN_NS_MAX = 2 * 10**9
+_UNTIL_OPEN = 1 << 63
 VERSION_BITS_PER_START = 32
 
 
@@ -41,6 +45,8 @@ class Lease:
     heard_at_ms: int
     # As of then.
     positions: Mapping[Queue, Position] = field(default_factory=dict)
+    # Since the service has started.
+    is_heard: bool = True
 
 
 class Membership:
@@ -61,16 +67,23 @@ class Membership:
         # monotonic time at which they have either called or fallen silent.
         self._ended: dict[tuple[str, str, str], int] = {}
 
-    def restore(self, remembered: Iterable[MembersChanged], now_ns: int, now_ms: int) -> None:
-        """Take over the members from before a restart, each with a full lease.
+    def restore(self, remembered: Iterable[MembersChanged], now_ms: int) -> None:
+        """Take over the members from before a restart; their leases begin with `open`.
 
         Otherwise the first member to call would find itself alone and take every queue.
         """
         for group, members in remembered:
             for member in members:
-                lease = Lease(member, now_ns + self._lease_ns, now_ms)
+                lease = Lease(member, _UNTIL_OPEN, now_ms, is_heard=False)
                 self._groups.setdefault(group, {})[member.member_id] = lease
             self._changed(group)
+
+    def open(self, now_ns: int) -> None:
+        """Members can call from now on: those from before a restart that do not are gone."""
+        ends_ns = now_ns + self._lease_ns + FIND_AGAIN_NS_MAX
+        for leases in self._groups.values():
+            for lease in leases.values():
+                lease.ends_ns = min(lease.ends_ns, ends_ns)
 
     def heartbeat(
         self,
@@ -116,15 +129,16 @@ class Membership:
         self._changed(group)
         return True
 
-    def reads(self, group: str, member_id: str, topic: str, now_ns: int) -> bool:
-        """Whether a member is alive and takes part in sharing a topic's queues."""
-        lease = self._groups.get(group, {}).get(member_id)
-        return (
+    def reader(self, group: str, member_id: str, topic: str, now_ns: int) -> Lease | None:
+        """A member's lease, if it runs and the member takes part in sharing a topic's queues."""
+        lease = self.live(group, member_id, now_ns)
+        if (
             lease is not None
-            and lease.ends_ns > now_ns
             and lease.member.mode == CLUSTERING
             and any(topic == subscribed for subscribed, _ in lease.member.subscriptions)
-        )
+        ):
+            return lease
+        return None
 
     def expire(self, now_ns: int) -> list[str]:
         """Drop members whose lease is over; returns the groups that changed."""

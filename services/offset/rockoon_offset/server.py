@@ -225,6 +225,7 @@ async def run_parts(
             if await done_or_stopped(parts.routes.loaded, stop):
                 loops.append(tasks.create_task(registration.run(stop), name="stay registered"))
                 if await done_or_stopped(registration.in_routes, stop):
+                    parts.groups.open()
                     await server.set_serving(True)
                     announce("offset", settings.name, settings.advertise or server.address)
                     await stop.wait()

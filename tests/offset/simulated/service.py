@@ -246,6 +246,7 @@ class Service:
         )
         self.store.write(self.store.ledger.etcd_told(ETCD_CLUSTER_ID))
         self.follow(view, from_nothing=True)
+        self.groups.open()
         # It registers and serves only after that, long enough for a disk.
         self.store.sync()
 
