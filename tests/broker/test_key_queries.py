@@ -1,6 +1,7 @@
 """QueryMessages: messages by key and by unique id, and what a query says of its own limits."""
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,25 @@ async def test_the_index_outlives_restarts_and_being_switched_off(
     async with running_broker(tmp_path, nameservers) as broker:
         await send(broker, "T", [(b"3", keyed(keys="k"))])
         assert await found(broker, "k") == [b"3", b"2", b"1"]
+
+
+async def test_an_index_of_another_log_is_made_anew(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    nameservers = [nameserver.address]
+    small = {"index_slots": 10, "index_units": 10}
+    for root, letter in ((tmp_path / "mine", "m"), (tmp_path / "other", "o")):
+        async with running_broker(root, nameservers, **small) as broker:
+            for number in range(30):
+                await send(broker, "T", [(b"%d" % number, keyed(keys=f"{letter}{number}"))])
+            assert await found(broker, f"{letter}1") == [b"1"]
+    shutil.rmtree(tmp_path / "mine" / "index")
+    shutil.copytree(tmp_path / "other" / "index", tmp_path / "mine" / "index")
+    async with running_broker(tmp_path / "mine", nameservers, **small) as broker:
+        assert await found(broker, "m1") == [b"1"]
+        assert await found(broker, "m29") == [b"29"]
+        assert await found(broker, "o1") == []
 
 
 async def test_an_index_that_begins_later_than_the_log_says_so(

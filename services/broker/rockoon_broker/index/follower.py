@@ -26,6 +26,7 @@ from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log_reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_format.index_entries import index_entries
+from rockoon_format.index_file import IndexHeader
 
 Result = TypeVar("Result")
 
@@ -96,6 +97,7 @@ class IndexFollower:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self) -> KeyIndex:
+        await self._remove_foreign()
         reopening = Reopening(self._directory, self._log_end)
         while True:
             began = self._clock.monotonic_seconds()
@@ -111,6 +113,25 @@ class IndexFollower:
             partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
         )
         return self.index
+
+    async def _remove_foreign(self) -> None:
+        """Delete last files that are of another log: what they say is indexed would be believed."""
+        files = await self._in_thread(self._directory.files)
+        while files and not self._is_of_this_log(files[-1].header):
+            path = files.pop().path
+            log.warning("index file %s is of another log: it is made anew", path.name)
+            await self._in_thread(partial(self._directory.remove, path))
+
+    def _is_of_this_log(self, header: IndexHeader) -> bool:
+        """Whether the last message of a file is in the log; True where nobody can tell."""
+        end_offset = header.end_offset
+        in_log = self._store.log_min_offset <= end_offset < self._store.visible_end
+        if header.next_unit <= 1 or not in_log:
+            return True
+        chunk = self._store.read_log(end_offset, 1)
+        if chunk.records.count == 0 or chunk.start != end_offset:
+            return False
+        return int(chunk.records.store_timestamps_ms[0]) == header.end_timestamp_ms
 
     async def _find_gap(self, index: KeyIndex) -> None:
         """Look whether the log has keys before the first that is in the index.
