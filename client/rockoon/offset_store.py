@@ -144,6 +144,8 @@ class RemoteOffsetStore:
     def __init__(
         self, cluster: Cluster, group: str, member_id: str = "", *, own: bool = False
     ) -> None:
+        self.is_paused = False
+        """Whether nobody is to read in the group, as of the last commit or the last start."""
         self._cluster = cluster
         self._group = group
         self._member_id = member_id
@@ -180,6 +182,7 @@ class RemoteOffsetStore:
                     found[queue] = from_wire(answer.error)
                     continue
                 start = Start.from_wire(queue, answer)
+                self.is_paused = False
                 self._places[queue] = _Place(start.offset, start.epoch, start.offset)
                 found[queue] = start
         return found
@@ -299,6 +302,7 @@ class RemoteOffsetStore:
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=MEMBER_COMMIT_SECONDS_MAX if self._member_id else CALL_SECONDS_MAX,
         )
+        self.is_paused = reply.consume_disabled
         return [
             (result, offset) for result, (_, offset, _) in zip(reply.results, sent, strict=True)
         ]

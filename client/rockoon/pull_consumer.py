@@ -11,7 +11,13 @@ from typing import Literal, Self, TypeVar
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.connection import RETRY_SECONDS, Cluster
-from rockoon.errors import Closed, Fenced, InvalidArgument, RockoonError
+from rockoon.errors import (
+    Closed,
+    ConsumeDisabled,
+    Fenced,
+    InvalidArgument,
+    RockoonError,
+)
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.offset_store import RemoteOffsetStore
 from rockoon.pulling import OutOfRange, Pulled, PullLimits, pull
@@ -208,7 +214,11 @@ class PullConsumer:
             topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
         }
         wanted = set(queues)
-        gone = [q for q, held in self._assigned.items() if q not in wanted or held.fenced]
+        # Who was told of a pause asks anew, and is refused until the group is resumed.
+        is_paused = self._store is not None and self._store.is_paused
+        gone = [
+            q for q, held in self._assigned.items() if q not in wanted or held.fenced or is_paused
+        ]
         await self._drop(gone)
         added = [queue for queue in queues if queue not in self._assigned]
         births: dict[MessageQueue, int] = {}
@@ -322,6 +332,7 @@ class PullConsumer:
                 `on_out_of_range` is "raise"; every poll says so until a seek.
             TopicNotFound, QueueNotFound, TopicNotReadable: a queue cannot be read any more.
             StoreCorrupt: the next message of a queue is damaged; every poll says so until a seek.
+            ConsumeDisabled: the last commit was told that the group is paused; assign again.
             Closed: the consumer was closed.
 
         Returns:
@@ -396,6 +407,8 @@ class PullConsumer:
         self._check_open()
         if self._follow_failure is not None:
             raise self._follow_failure
+        if self._store is not None and self._store.is_paused:
+            raise ConsumeDisabled(group=self.group)
         for assigned in self._assigned.values():
             if assigned.failure is not None:
                 raise assigned.failure

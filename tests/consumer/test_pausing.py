@@ -127,3 +127,24 @@ async def test_a_pull_consumer_of_a_paused_group_is_told(
     async with cluster.pull_consumer("billing") as consumer:
         with pytest.raises(ConsumeDisabled):
             await consumer.assign([Q0])
+
+
+async def test_a_pull_consumer_that_reads_is_told_with_its_next_commit_and_assigns_again(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(10))
+    async with cluster.pull_consumer("billing", consume_from="first") as consumer:
+        await consumer.assign([Q0])
+        assert len(await consumer.poll(4)) == 4
+        fake.offset.pause("billing")
+        await consumer.commit()
+        assert fake.offset.progress["billing", PLACE].offset == 4
+        for _ in range(2):
+            with pytest.raises(ConsumeDisabled):
+                await consumer.poll()
+            with pytest.raises(ConsumeDisabled):
+                await consumer.assign([Q0])
+        fake.offset.pause("billing", paused=False)
+        await consumer.assign([Q0])
+        assert [message.body for message in await consumer.poll()] == numbered(6, 4)

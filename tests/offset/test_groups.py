@@ -218,6 +218,9 @@ async def test_members_are_told_at_once_when_their_group_is_paused_and_resumed(
     await cluster.set_group(consume_disabled=True)
     await event_with(events, lambda event: event.consume_disabled)
     assert (await heartbeat(cluster, "a")).consume_disabled
+    # Who is no member hears of it too, and stores what it has read.
+    committed = await cluster.stub.Commit(pb.CommitRequest(group=GROUP))
+    assert committed.consume_disabled
     await cluster.set_group()
     await event_with(events, lambda event: not event.consume_disabled)
     assert not (await heartbeat(cluster, "a")).consume_disabled

@@ -540,7 +540,7 @@ class FakeOffsetService(OffsetServiceServicer):
 
     async def Commit(self, request: Any, _: Any) -> offset_wire.CommitReply:
         self._check_group(request.group)
-        reply = offset_wire.CommitReply()
+        reply = offset_wire.CommitReply(consume_disabled=self._is_paused(request.group))
         for entry in request.entries:
             place = _place(entry.queue)
             held = self.progress.get((request.group, place))

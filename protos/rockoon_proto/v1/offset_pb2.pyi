@@ -298,10 +298,12 @@ class CommitResult(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class CommitReply(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("results", "consume_disabled")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_DISABLED_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[CommitResult]
-    def __init__(self, results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ...) -> None: ...
+    consume_disabled: bool
+    def __init__(self, results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ..., consume_disabled: _Optional[bool] = ...) -> None: ...
 
 class ResetTarget(_message.Message):
     __slots__ = ("earliest", "latest", "offset", "timestamp_ms", "shift", "duration_ms", "offsets")

@@ -212,7 +212,7 @@ class OffsetService(OffsetServiceServicer):
                 for queue in request.release
             ],
         )
-        reply = pb.CommitReply()
+        reply = pb.CommitReply(consume_disabled=self._routes.table.is_paused(request.group))
         for entry, (offset, error) in zip(request.entries, outcomes, strict=True):
             result = reply.results.add(queue=entry.queue, offset=offset)
             if error is not None:
