@@ -14,6 +14,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import NOW_MS, running_broker
 from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, begin, end, half, stored
+from support.holding_disk import HoldingDisk
 from support.store_directory import FailingDisk, healthy, in_queues
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -315,3 +316,36 @@ async def test_a_half_message_that_cannot_be_read_yet_is_not_said_to_be_missing(
         await broker.until(lambda described: described.writable)
         await end(broker, place, pb.COMMIT)
         assert await broker.bodies("orders") == [b"x"]
+
+
+async def test_while_the_log_has_no_room_the_ends_that_wait_for_it_are_bounded(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    disk = HoldingDisk()
+    async with running_broker(
+        tmp_path,
+        [nameserver.address],
+        disk=disk,
+        unsynced_bytes_max=4096,
+        commit_log_file_bytes=256 << 20,
+    ) as broker:
+        bodies = [bytes([number]) * (4 << 20) for number in range(20)]
+        places = [await begin(broker, body, first_id=body[0]) for body in bodies]
+        refused = asyncio.Event()
+
+        async def commit(place: pb.Appended) -> None:
+            try:
+                await end(broker, place, pb.COMMIT)
+            except errors.Busy:
+                refused.set()
+
+        disk.hold()
+        async with asyncio.TaskGroup() as tasks:
+            for place in places:
+                tasks.create_task(commit(place))
+            async with asyncio.timeout(20):
+                await refused.wait()
+            disk.release()
+        for place in places:
+            await end(broker, place, pb.COMMIT)
+        assert sorted(await broker.bodies("orders")) == bodies

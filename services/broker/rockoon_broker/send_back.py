@@ -17,6 +17,7 @@ from rockoon_broker.topic_file import TOPICS_ASIDE
 from rockoon_format.record import Record, RecordError, decode_record, encode_record
 from rockoon_proto.errors import (
     BodyTooLarge,
+    Busy,
     DelayTooLong,
     GroupNotFound,
     InvalidArgument,
@@ -37,6 +38,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 
 MESSAGES_MAX = 1024
 PORTION_BYTES = 4 << 20
+WAITING_BYTES_MAX = 64 << 20
 GROUP_SECONDS_MAX = 2.0
 NAMESERVER_SECONDS_MAX = 3.0
 _OF_ONE_MESSAGE = (BodyTooLarge, DelayTooLong, InvalidDelay, MalformedBatch, PropertiesTooLarge)
@@ -65,6 +67,8 @@ class SendBacks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = itertools.count()
+        # Of records that are not in the log yet: a reference to one is small, it is not.
+        self._waiting_bytes = 0
         self.messages_returned = 0
         self.messages_dead = 0
 
@@ -190,14 +194,21 @@ class SendBacks:
         await self._provide(
             topic, queue_id, group, GROUP_DEAD_LETTERS if first.dead else GROUP_RETRY
         )
-        return await self._broker.append(
-            topic,
-            queue_id,
-            b"".join(item.frame for item in items),
-            b"".join(len(item.frame).to_bytes(4, "little") for item in items),
-            0,
-            pb.ORDINARY if first.dead else pb.DELAYED,
-        )
+        frames = b"".join(item.frame for item in items)
+        if self._waiting_bytes and self._waiting_bytes + len(frames) > WAITING_BYTES_MAX:
+            raise Busy(reason=f"{self._waiting_bytes} bytes sent back wait for room in the log")
+        self._waiting_bytes += len(frames)
+        try:
+            return await self._broker.append(
+                topic,
+                queue_id,
+                frames,
+                b"".join(len(item.frame).to_bytes(4, "little") for item in items),
+                0,
+                pb.ORDINARY if first.dead else pb.DELAYED,
+            )
+        finally:
+            self._waiting_bytes -= len(frames)
 
     async def _provide(self, topic: str, queue_id: int, group: str, kind: GroupTopic) -> None:
         """See to it that this broker has the queue.

@@ -63,6 +63,7 @@ TICK_SECONDS = 0.1
 # Work of one turn, so that a pile of half messages keeps nobody else waiting.
 CHECKS_PER_TURN_MAX = 256
 GIVE_UPS_PER_TURN_MAX = 64
+ENDS_BYTES_MAX = 64 << 20
 # When all producers of a group have their hands full, or the log takes nothing.
 PAUSE_SECONDS = 1.0
 
@@ -147,6 +148,8 @@ class Transactions:
         self._checks_kept: dict[int, int] = {}
         # Ends that no sync covers yet, by their half messages' positions.
         self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
+        # Of records that wait for room in the log: the request of an end is small, they are not.
+        self._ends_bytes = 0
         self.counts = TransactionCounts()
         settlement.add_note(_CHECKS_NOTE, self._write_checks, self._read_checks)
         settlement.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
@@ -325,7 +328,14 @@ class Transactions:
                     reason = f"topic {facts.topic!r} was deleted, the one of that name is another"
                     raise TopicNotFound(reason, topic=facts.topic)
 
-        return await self._append(made.topic.decode(), made.queue_id, [encode_record(made)], check)
+        topic, queue_id, frame = made.topic.decode(), made.queue_id, encode_record(made)
+        if self._ends_bytes and self._ends_bytes + len(frame) > ENDS_BYTES_MAX:
+            raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
+        self._ends_bytes += len(frame)
+        try:
+            return await self._append(topic, queue_id, [frame], check)
+        finally:
+            self._ends_bytes -= len(frame)
 
     def _ended(self, half: WaitingHalf, ending: Ending, placed: Placed) -> Outcome:
         """Note an end that was appended just now."""
