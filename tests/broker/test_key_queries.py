@@ -88,6 +88,19 @@ async def test_keys_of_the_same_hash_are_told_apart(
         assert await found(broker, "idBB", kind=pb.UNIQUE_ID) == [b"BB"]
 
 
+async def test_the_same_key_in_topics_of_the_same_hash_is_told_apart(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    for topic in ("Aa", "BB"):
+        await nameserver.create_topic(topic, {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for topic in ("Aa", "BB"):
+            await send(broker, topic, [(topic.encode(), keyed("id", "k"))])
+        for topic in ("Aa", "BB"):
+            assert await found(broker, "k", topic) == [topic.encode()]
+            assert await found(broker, "id", topic, kind=pb.UNIQUE_ID) == [topic.encode()]
+
+
 async def test_a_query_that_stops_early_says_why(tmp_path: Path, nameserver: BrokerRoutes) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:

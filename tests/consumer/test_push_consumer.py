@@ -477,6 +477,23 @@ async def test_progress_is_stored_before_queues_are_given_up(
         assert consumer.statistics.queues_lost == 2
 
 
+async def test_a_dropped_queue_commits_nothing_more(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(10))
+    seen = Seen()
+    seen.gate.clear()
+    async with consumer_of(cluster, seen, commit_seconds=60) as consumer:
+        await eventually(lambda: bool(consumer.queues()) and consumer.queues()[Q0].running == 10)
+        # Nothing is unfinished any more, as if all had been handled.
+        consumer._assignment.readings[Q0].process_queue.drop()
+        await consumer.commit()
+        seen.gate.set()
+        await eventually(lambda: len(seen.bodies) == 10)
+        await consumer.commit()
+        assert fake.offset.commits == []
+    assert fake.offset.progress["billing", PLACE].offset == 0
+
+
 async def test_what_a_reset_made_void_is_not_handed_out(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
