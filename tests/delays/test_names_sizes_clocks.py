@@ -1,10 +1,12 @@
 """Delayed messages where names, sizes and clocks are not what they seem."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rockoon_broker.settling.snapshot import encode_snapshot
 from rockoon_format.message_id import decode_offset_id, encode_offset_id
 from rockoon_format.record import encode_host
 from rockoon_proto.errors import BodyTooLarge, DelayedSettled, MessageNotFound
@@ -108,3 +110,18 @@ async def test_a_list_of_large_messages_is_cut_before_reading_them_keeps_everybo
     ]
     assert len(desk.delays) == 20
     desk.store.close()
+
+
+async def test_a_snapshot_with_names_of_another_form_is_worked_out_anew(tmp_path: Path) -> None:
+    desk = AsideDesk(tmp_path)
+    await desk.send({"DELAY": 1}, {"DELAY": 1})
+    captured = desk.aside.settlement.capture().snapshot
+    desk.store.close()
+    spoiled = replace(captured, sections={**captured.sections, "delays/rolled": b"newer form"})
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "settledQueues").write_bytes(encode_snapshot(spoiled))
+    again = AsideDesk(tmp_path, desk.clock)
+    again.clock.pass_ms(1000)
+    await again.turns()
+    assert again.bodies() == [b"0", b"1"]
+    again.store.close()

@@ -13,6 +13,7 @@ Invariants:
 """
 
 import logging
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,8 @@ class Settlement:
         Args:
             name: of the section, unlike a queue's "topic/number".
             write: what to keep, asked at each capture.
-            read: called by `load` with what was kept; not called when there is nothing.
+            read: called by `load` with what was kept; not called when there is nothing. Raises
+                ValueError or struct.error when that is of another form.
         """
         self._notes[name] = write, read
 
@@ -251,10 +253,13 @@ class Settlement:
         for key, queue in queues.items():
             if queue.next_offset > self._store.max_offset(*key):
                 return f"{self._path} knows of more entries of queue {key[1]} of {key[0]}"
-        self._queues |= queues
         for name, (_, read) in self._notes.items():
             if name in snapshot.sections:
-                read(snapshot.sections[name])
+                try:
+                    read(snapshot.sections[name])
+                except (ValueError, struct.error) as error:
+                    return f"{self._path} cannot be used: {name}: {error}"
+        self._queues |= queues
         self._covered_end = snapshot.covered_end
         return ""
 
