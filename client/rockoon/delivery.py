@@ -4,8 +4,10 @@ A message that failed is given to `Redelivery`: either it is safe elsewhere then
 again here after a pause. Meanwhile it holds the queue's commit offset back; others are delivered as
 before, up to the flow limits of the queue.
 
+No call begins for a queue that another member may have because this process slept.
+
 With an order to keep (`Order`), a queue has one parcel of messages out at a time, also while that
-rests after a failure; and no call begins while another member may have the queue already.
+rests after a failure; and no call begins while another member may have the queue for any reason.
 """
 
 import asyncio
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 _TRACEBACK_SECONDS_MIN = 5.0
 # Async handlers that wait for nothing would keep heartbeats and pulls from running.
 _UNINTERRUPTED_SECONDS_MAX = 0.005
-# How soon an ordered call that may not begin now is looked at again.
+# How soon a queue whose calls may not begin now is looked at again.
 _UNSURE_SECONDS = 0.1
 CONSUME_TIMEOUT_SECONDS = 900.0
 _OVERDUE_CHECKS_PER_TIMEOUT = 10
@@ -73,8 +75,8 @@ class Source(Protocol):
     running: int
     """Handler calls with its messages that have not ended. Written by `Delivery` only."""
 
-    def is_surely_held(self) -> bool:
-        """Whether no other member can have the queue by now."""
+    def may_begin(self) -> bool:
+        """Whether a call may begin, as far as other members go."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class DeliveryStatistics:
     timeouts: int = 0
     """Handler calls that took longer than they may."""
     unsure: int = 0
-    """Ordered calls put off because another member might have the queue already."""
+    """Times a queue's calls were put off because another member might have the queue already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +152,7 @@ class Delivery:
         # A source is listed once while it has messages to hand out, so the queue is bounded by
         # the number of sources and of failed parcels, which the flow limits bound.
         self._work: asyncio.Queue[Source | _Parcel | None] = asyncio.Queue()
-        self._timers: dict[_Parcel, asyncio.TimerHandle] = {}
+        self._timers: dict[Source | _Parcel, asyncio.TimerHandle] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = False
@@ -166,9 +168,14 @@ class Delivery:
             work = await self._work.get()
             if self._stopping or work is None:
                 return
-            parcel = work if isinstance(work, _Parcel) else self._take(work)
-            if parcel is not None and not parcel.source.process_queue.retired:
-                await self._deliver_noted(parcel)
+            source = work.source if isinstance(work, _Parcel) else work
+            if not source.process_queue.retired:
+                if not self._may_begin(source):
+                    self._put_off(work, source)
+                    continue
+                parcel = work if isinstance(work, _Parcel) else self._take(work)
+                if parcel is not None:
+                    await self._deliver_noted(parcel)
             if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
                 await asyncio.sleep(0)
                 self._others_ran_at = loop.time()
@@ -193,8 +200,9 @@ class Delivery:
 
     def forget(self, source: Source) -> None:
         """Cancel what was to be delivered again of a source that was retired."""
-        for parcel in [parcel for parcel in self._timers if parcel.source is source]:
-            self._timers.pop(parcel).cancel()
+        for work in list(self._timers):
+            if work is source or (isinstance(work, _Parcel) and work.source is source):
+                self._timers.pop(work).cancel()
 
     def stop(self) -> None:
         """Hand nothing out any more; calls that run go on."""
@@ -242,9 +250,6 @@ class Delivery:
 
     async def _deliver_noted(self, parcel: _Parcel) -> None:
         source = parcel.source
-        if self._order is not None and not self._may_begin(source):
-            self._put_off(parcel)
-            return
         source.running += 1
         parcel.has_returned = False
         parcel.overdue_from = asyncio.get_running_loop().time() + self._timeout_seconds
@@ -266,18 +271,19 @@ class Delivery:
             self.ended.note()
 
     def _may_begin(self, source: Source) -> bool:
-        return source.queue not in self._busy and source.is_surely_held()
+        # Without an order `_busy` is empty.
+        return source.queue not in self._busy and source.may_begin()
 
-    def _put_off(self, parcel: _Parcel) -> None:
+    def _put_off(self, work: "Source | _Parcel", source: Source) -> None:
         loop = asyncio.get_running_loop()
         self.statistics.unsure += 1
         if loop.time() >= self._log_unsure_from:
             self._log_unsure_from = loop.time() + _TRACEBACK_SECONDS_MIN
             log.warning(
-                "%s waits: another member may have the queue by now, or a former call still runs",
-                parcel.messages[0],
+                "%s waits: another member may have it by now, or a former call still runs",
+                source.queue,
             )
-        self._timers[parcel] = loop.call_later(_UNSURE_SECONDS, self._hand_out, parcel)
+        self._timers[work] = loop.call_later(_UNSURE_SECONDS, self._hand_out, work)
 
     async def _deliver(self, parcel: _Parcel) -> None:
         result, exception = await self._outcome(parcel)
@@ -366,9 +372,9 @@ class Delivery:
         self.statistics.redeliveries += 1
         self._hand_out(parcel)
 
-    def _hand_out(self, parcel: _Parcel) -> None:
-        self._timers.pop(parcel, None)
-        self._work.put_nowait(parcel)
+    def _hand_out(self, work: Source | _Parcel) -> None:
+        self._timers.pop(work, None)
+        self._work.put_nowait(work)
 
     def _finish(self, parcel: _Parcel) -> None:
         source = parcel.source

@@ -23,6 +23,7 @@ from rockoon.group_view import contradictions
 from rockoon.message import MessageQueue
 from rockoon.offset_store import from_ref
 from rockoon.subscription import Subscription
+from rockoon.tenure import Tenure
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
@@ -43,11 +44,8 @@ _LEAVE_SECONDS_MAX = 2.0
 # In one heartbeat; those of further queues are not known to who looks at the group's lag.
 POSITIONS_MAX = 4096
 NAME_BYTES_MAX = 255
-# An orderly member calls so often in the time for which its queues are its own, and is sure of
-# them for this share of it. The rest is for what the last answer may not have told yet (one pause),
-# for clocks that differ in pace, and for a call to begin.
+# An orderly member calls so often in the time for which its queues are its own.
 _BEATS_PER_SURE_TIME = 5
-_SURE_SHARE = 0.75
 
 
 class Membership:
@@ -86,8 +84,6 @@ class Membership:
         nobody wants to know, or there are too many queues to tell."""
         self.is_paused = False
         """Whether nobody is to read in the group at the moment."""
-        self.lapses = 0
-        """How often the membership may have run out because no heartbeat came through."""
         self.heartbeats_failed = 0
         self.positions: Callable[[], Iterable[PulledPosition]] = tuple
         """How far each queue of the member is pulled; told with every heartbeat."""
@@ -112,31 +108,25 @@ class Membership:
         self._hurry = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
-        self._heard_at = 0.0
+        self._tenure = Tenure(orderly=orderly)
+
+    @property
+    def lapses(self) -> int:
+        """How often the membership may have run out because no heartbeat came through."""
+        return self._tenure.lapses
 
     def holds_since(self, lapses: int) -> bool:
-        """Whether what the offset service granted this member is certainly still its own.
+        """Whether a call may begin for what the offset service granted this member.
 
-        False from shortly before others may be granted it until everything is resolved anew: a
-        process that was stopped for so long learns of it here, before it hears from anybody.
+        In order: only while it is certainly still its own. Otherwise: unless this process slept
+        for so long that others may have it; it learns of that here, before it hears from anybody.
 
         Args:
             lapses: as they were counted before the grant was asked for.
         """
         if self._mode != CLUSTERING:
             return True
-        silence = asyncio.get_running_loop().time() - self._heard_at
-        return lapses == self.lapses and silence < self._sure_seconds
-
-    @property
-    def _granted_seconds(self) -> float:
-        # Who is silent does not hear that another member asks, and is overtaken when it has not
-        # let go in time, though its lease goes on. Without any time to let go nothing is sure.
-        return min(self._lease_seconds, self.handover_seconds_max or float("inf"))
-
-    @property
-    def _sure_seconds(self) -> float:
-        return _SURE_SHARE * self._granted_seconds
+        return self._tenure.holds_since(lapses, asyncio.get_running_loop().time())
 
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
@@ -148,6 +138,7 @@ class Membership:
         """
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
+        self._tenure.ticks(sent_at)
         reply = await self._cluster.call(
             self._cluster.offset_service().Heartbeat,
             HeartbeatRequest(
@@ -167,23 +158,19 @@ class Membership:
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
         )
-        # The service heard of this one before now, and of the last one after it was sent.
-        silence = asyncio.get_running_loop().time() - self._heard_at
-        silence_max = self._sure_seconds if self._orderly else self._lease_seconds
-        if self._heard_at and silence > silence_max:
-            self.lapses += 1
+        silence = self._tenure.answered(sent_at, loop.time())
+        if silence is not None:
             self._changes.note()
             log.warning(
                 "no heartbeat of %s reached the offset service for %.1f s, and others may have its "
-                "queues after %.1f s: all are resolved again",
+                "queues: all are resolved again",
                 self.member_id,
                 silence,
-                silence_max,
             )
-        self._heard_at = sent_at
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
+        self._tenure.settle(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
         self._take_in_pause(is_paused=reply.consume_disabled)
         if reply.membership_version >= self._version:
             self._take_in_owners(reply)
@@ -218,8 +205,17 @@ class Membership:
 
     def _pause_seconds(self) -> float:
         if self._orderly:
-            return min(self._heartbeat_seconds, self._granted_seconds / _BEATS_PER_SURE_TIME)
+            granted_seconds = self._tenure.granted_seconds
+            return min(self._heartbeat_seconds, granted_seconds / _BEATS_PER_SURE_TIME)
         return self._heartbeat_seconds
+
+    async def keep_time(self) -> None:
+        """Find out when this process has slept, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._tenure.tick_seconds)
+            if self._tenure.ticks(loop.time()):
+                self._hurry.set()
 
     async def watch(self) -> None:
         """Follow the group's events for ever.

@@ -267,6 +267,7 @@ class PushConsumer:
         self._delivery.start(lambda work: self._start_task(work, "worker"))
         for name, work in {
             "heartbeats": self._membership.stay,
+            "clock": self._membership.keep_time,
             "group": self._membership.watch,
             "routes": self._follow_routes,
             "rebalance": self._assignment.keep_balanced,

@@ -86,7 +86,7 @@ class Reading:
     listed: bool = False
     running: int = 0
     holds: Callable[[], bool] = lambda: True
-    """Whether the membership under which it was resolved has surely not run out since."""
+    """Whether the grant under which it is read is to be trusted still."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
     """Why it cannot be pulled at the moment."""
@@ -95,8 +95,8 @@ class Reading:
     """End of the queue at the last pull."""
     _damaged_in_a_row: int = 0
 
-    def is_surely_held(self) -> bool:
-        """Whether no other member can have the queue by now."""
+    def may_begin(self) -> bool:
+        """Whether a call with its messages may begin, as far as other members go."""
         return self.holds()
 
     async def pull_into(

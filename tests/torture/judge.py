@@ -4,8 +4,8 @@
 - The next owner of a queue goes on no further than where the last one was: nothing is left out.
 - In an orderly group a queue's messages are handled one by one, in order, and once there is another
   owner the one before begins no call, however late it wakes.
-- In any group a former owner begins a call only if it could not know yet: it was stopped, or the
-  offset service, which would have told it, was down.
+- In any group a former owner begins a call only if it could not know yet: the offset service, which
+  would have told it, was down. That it was stopped is no excuse: its clock tells it.
 - What was handled twice was handled by a member that could not store it: it was killed, it was
   stopped, or the offset service was down when it let go.
 """
@@ -105,14 +105,14 @@ def judge(
 
 
 def judge_owners(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict) -> None:
-    """Nobody begins a call when a later owner has begun, unless it woke up with it in hand."""
+    """Nobody begins a call when a later owner has begun."""
     latest = calls[0]
     for call in calls:
         if call.epoch > latest.epoch:
             verdict.changes_of_owner += call.member != latest.member
             latest = call
         elif call.epoch < latest.epoch and call.member != latest.member:
-            why = explanation(call, latest.begin_ns, spans, ("stopped", "offset service down"))
+            why = explanation(call, latest.begin_ns, spans, ("offset service down",))
             if call.group.startswith("orderly") or not why:
                 verdict.faults.append(f"{call} begins when {latest} owns the queue")
             verdict.late[why or "unexplained"] += 1

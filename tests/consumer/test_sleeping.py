@@ -1,0 +1,158 @@
+"""A member whose process slept, and wakes with messages in hand that another may have by now."""
+
+import asyncio
+import time
+from typing import Any
+
+import rockoon
+from rockoon.connection import Cluster
+from rockoon.message import Message, MessageQueue
+from rockoon.push_consumer import PushConsumer
+from rockoon.tenure import Tenure
+from support.eventually import eventually
+from support.fake_cluster import FakeCluster
+
+PLACE = ("orders", "broker-a", 0)
+Q0 = MessageQueue(*PLACE)
+LEASE_SECONDS = 1.0
+
+
+def tenure(*, orderly: bool = False, lease: float = 10.0, handover: float = 10.0) -> Tenure:
+    """Of a member whose heartbeat at 100 s was answered."""
+    made = Tenure(orderly=orderly)
+    made.ticks(100.0)
+    made.answered(100.0, 100.1)
+    made.settle(lease, handover, 3.0)
+    return made
+
+
+def runs(made: Tenure, since: float, until: float) -> None:
+    """The clock ticks as it should."""
+    now = since
+    while now < until:
+        assert not made.ticks(now)
+        now += made.tick_seconds
+    made.ticks(until)
+
+
+def test_who_keeps_no_order_goes_on_however_long_the_service_is_silent() -> None:
+    plain, orderly = tenure(), tenure(orderly=True)
+    for each in (plain, orderly):
+        runs(each, 100.0, 1000.0)
+    assert plain.holds_since(0, 1000.5)
+    assert not orderly.holds_since(0, 1000.5)
+    assert plain.answered(1000.0, 1000.1) is not None, "others may have had its lease end"
+    assert not plain.holds_since(0, 1000.5)
+    assert plain.holds_since(1, 1000.5)
+
+
+def test_who_slept_trusts_nothing_from_before_and_nothing_at_all_until_it_is_heard() -> None:
+    made = tenure()
+    assert made.holds_since(0, 104.4)
+    assert not made.holds_since(0, 104.6), "the last heartbeat may be three seconds older"
+    assert made.ticks(200.0)
+    assert not made.ticks(200.1)
+    assert not made.holds_since(0, 200.2), "the clock ticks again, and that is all"
+    assert made.answered(100.5, 200.2) is not None
+    assert not made.holds_since(1, 200.2), "that answer is to what was sent before the sleep"
+    assert made.answered(200.1, 200.3) is not None
+    assert made.holds_since(2, 200.3)
+    assert not made.holds_since(1, 200.3)
+    made.ticks(201.0)
+    assert made.answered(201.0, 201.1) is None
+
+
+def test_a_sleep_is_what_is_too_long_for_the_time_to_let_go_too() -> None:
+    made = tenure(lease=60.0, handover=8.0)
+    assert made.holds_since(0, 102.9)
+    assert not made.holds_since(0, 103.1)
+    # A pause between heartbeats is no sleep where all is taken at once.
+    assert tenure(lease=4.0, handover=0.5).holds_since(0, 100.1)
+
+
+def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
+    chosen = {"consume_from": "first", "commit_seconds": 0.02, **settings}
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+
+
+def tell(fake: FakeCluster, count: int) -> None:
+    fake.create_topic("orders")
+    fake.offset.lease_seconds, fake.offset.heartbeat_seconds = LEASE_SECONDS, 0.05
+    fake.append("orders", [b"%d" % number for number in range(count)])
+
+
+async def test_without_an_offset_service_messages_are_handled_beyond_the_lease(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    tell(fake, 200)
+    seen: list[float] = []
+
+    async def handle(_: Message) -> None:
+        seen.append(time.monotonic())
+        await asyncio.sleep(0.02)
+
+    async with consumer_of(cluster, handle, concurrency=1) as consumer:
+        await eventually(lambda: len(seen) > 3)
+        await fake.offset.listener.stop()
+        stopped_at = time.monotonic()
+        await eventually(lambda: seen[-1] > stopped_at + 1.3 * LEASE_SECONDS)
+        assert not consumer.statistics.delivery.unsure
+        await fake.offset.listener.start()
+
+
+async def test_who_wakes_begins_no_call_before_a_heartbeat_is_answered_and_then_goes_on(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    tell(fake, 50)
+    handled: list[int] = []
+    sleeps = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.queue_offset == 10:
+            await sleeps.wait()
+            # The whole process: nothing of it runs meanwhile.
+            time.sleep(LEASE_SECONDS)  # noqa: ASYNC251
+        handled.append(message.queue_offset)
+
+    async with consumer_of(cluster, handle, concurrency=1, member_id="a") as consumer:
+        await eventually(lambda: handled == list(range(10)))
+        await fake.offset.listener.stop()
+        sleeps.set()
+        await eventually(lambda: consumer.statistics.delivery.unsure > 3)
+        assert handled == list(range(11)), "only the call that had begun"
+        await fake.offset.listener.start()
+        await eventually(lambda: handled[-1] == 49)
+    assert sorted(set(handled)) == list(range(50))
+
+
+async def test_who_wakes_when_another_has_its_queue_leaves_it_to_that_one(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    tell(fake, 50)
+    handled: list[tuple[str, int]] = []
+    wakes = asyncio.Event()
+
+    async def sleepy(message: Message) -> None:
+        if message.queue_offset == 10:
+            await wakes.wait()
+        handled.append(("a", message.queue_offset))
+
+    async def other(message: Message) -> None:
+        handled.append(("b", message.queue_offset))
+
+    async with (
+        rockoon.connect(fake.address) as elsewhere,
+        consumer_of(elsewhere, sleepy, concurrency=1, member_id="a", drain_seconds=0.1) as old,
+    ):
+        await eventually(lambda: len(handled) == 10)
+        # As a process that is stopped: its tasks run no more.
+        for task in old._tasks:
+            task.cancel()
+        fake.offset.expire("billing", "a")
+        async with consumer_of(cluster, other, member_id="b") as consumer:
+            await eventually(lambda: handled[-1] == ("b", 49))
+            assert consumer.assignment == [Q0]
+            await eventually(lambda: not old._membership.holds_since(0))
+            wakes.set()
+            await eventually(lambda: old.statistics.delivery.unsure > 3)
+            assert [offset for member, offset in handled if member == "a"] == list(range(11))
