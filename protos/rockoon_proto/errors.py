@@ -200,6 +200,16 @@ class MemberNotFound(RockoonError):
     sentence = "group {group!r} keeps no progress of a member {member!r}"
 
 
+class LogTrimmed(RockoonError):
+    code = Error.LOG_TRIMMED
+    status = "OUT_OF_RANGE"
+    retriable = False
+    sentence = (
+        "physical offset {position} of the log of broker {broker!r} was deleted by retention: the"
+        " log begins at {log_min_offset} now"
+    )
+
+
 class TopicExists(RockoonError):
     code = Error.TOPIC_EXISTS
     status = "ALREADY_EXISTS"

@@ -434,6 +434,38 @@ class QueryMessagesReply(_message.Message):
     indexed_until_ms: int
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., whole_range_searched: _Optional[bool] = ..., not_searched_because: _Optional[str] = ..., indexed_until_ms: _Optional[int] = ...) -> None: ...
 
+class ReadLogRequest(_message.Message):
+    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes")
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_RECORD_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    physical_offset: int
+    at_record: bool
+    end_offset: int
+    max_bytes: int
+    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadLogReply(_message.Message):
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AT_RECORD_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_END_FIELD_NUMBER: _ClassVar[int]
+    frames: bytes
+    record_lengths: bytes
+    first_offset: int
+    next_offset: int
+    next_at_record: bool
+    skipped_bytes: int
+    log_min_offset: int
+    visible_end: int
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ...) -> None: ...
+
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id",)
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]

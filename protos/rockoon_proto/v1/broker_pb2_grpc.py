@@ -104,6 +104,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.FromString,
                 _registered_method=True)
+        self.ReadLog = channel.unary_unary(
+                '/rockoon.v1.Broker/ReadLog',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.FromString,
+                _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/rockoon.v1.Broker/DescribeBroker',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
@@ -220,6 +225,15 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLog(self, request, context):
+        """The log itself from a physical offset on: the records of all topics in the order in which they
+        were stored, the broker's own topics and write-only ones among them. For tools that look at
+        everything; consumers pull.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeBroker(self, request, context):
         """What the broker is doing, for status pages.
         """
@@ -294,6 +308,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.QueryMessages,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.SerializeToString,
+            ),
+            'ReadLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLog,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -657,6 +676,33 @@ class Broker:
             '/rockoon.v1.Broker/QueryMessages',
             rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.QueryMessagesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/ReadLog',
+            rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -81,6 +81,11 @@ class BrokerStub:
     """Delayed messages that wait for their time, those that are due next, for tools."""
     QueryMessages: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
+    ReadLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]
+    """The log itself from a physical offset on: the records of all topics in the order in which they
+    were stored, the broker's own topics and write-only ones among them. For tools that look at
+    everything; consumers pull.
+    """
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """What the broker is doing, for status pages."""
 
@@ -137,6 +142,11 @@ class BrokerAsyncStub(BrokerStub):
     """Delayed messages that wait for their time, those that are due next, for tools."""
     QueryMessages: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]  # type: ignore[assignment]
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
+    ReadLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]  # type: ignore[assignment]
+    """The log itself from a physical offset on: the records of all topics in the order in which they
+    were stored, the broker's own topics and write-only ones among them. For tools that look at
+    everything; consumers pull.
+    """
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """What the broker is doing, for status pages."""
 
@@ -268,6 +278,17 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.QueryMessagesReply, _abc.Awaitable[_broker_pb2.QueryMessagesReply]]:
         """Messages by a key that their producer gave them, or by their unique id, newest first."""
+
+    @_abc_1.abstractmethod
+    def ReadLog(
+        self,
+        request: _broker_pb2.ReadLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ReadLogReply, _abc.Awaitable[_broker_pb2.ReadLogReply]]:
+        """The log itself from a physical offset on: the records of all topics in the order in which they
+        were stored, the broker's own topics and write-only ones among them. For tools that look at
+        everything; consumers pull.
+        """
 
     @_abc_1.abstractmethod
     def DescribeBroker(

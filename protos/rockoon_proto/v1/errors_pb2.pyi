@@ -31,6 +31,7 @@ class Error(_message.Message):
         RESET_NOT_FOUND: _ClassVar[Error.Code]
         BROKER_NOT_FOUND: _ClassVar[Error.Code]
         MEMBER_NOT_FOUND: _ClassVar[Error.Code]
+        LOG_TRIMMED: _ClassVar[Error.Code]
         TRANSACTION_NOT_FOUND: _ClassVar[Error.Code]
         TOPIC_EXISTS: _ClassVar[Error.Code]
         GROUP_EXISTS: _ClassVar[Error.Code]
@@ -87,6 +88,7 @@ class Error(_message.Message):
     RESET_NOT_FOUND: Error.Code
     BROKER_NOT_FOUND: Error.Code
     MEMBER_NOT_FOUND: Error.Code
+    LOG_TRIMMED: Error.Code
     TRANSACTION_NOT_FOUND: Error.Code
     TOPIC_EXISTS: Error.Code
     GROUP_EXISTS: Error.Code
