@@ -23,11 +23,11 @@ def from_rpc_error(
     """The exception for a failed call.
 
     Args:
-        failure: what grpc raised (an `AioRpcError`).
+        failure: what grpc raised, its asyncio or its blocking calls.
         unavailable: the row to use when the peer itself did not answer.
         details: what that row's sentence names.
     """
-    if isinstance(failure, grpc.aio.AioRpcError):
+    if isinstance(failure, grpc.aio.AioRpcError | grpc.Call):
         for key, value in failure.trailing_metadata() or ():
             if key == ERROR_METADATA_KEY and isinstance(value, bytes):
                 return from_wire(Error.FromString(value))

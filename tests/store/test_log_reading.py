@@ -49,6 +49,17 @@ def test_a_follower_sees_every_record_once_in_the_order_of_the_log(owner: Owner)
     owner.store.close()
 
 
+def test_the_end_of_a_closed_file_is_no_damage_however_little_is_read(owner: Owner) -> None:
+    for body in (bytes(3000), bytes(3000), b"last"):
+        owner.append("T", 0, [body])
+    position = 0
+    while position < owner.store.visible_end:
+        chunk = owner.store.read_log(position, 1)
+        assert chunk.skipped_bytes == 0
+        position = chunk.next_offset
+    owner.store.close()
+
+
 def test_a_follower_at_the_end_goes_on_with_what_is_appended_next(owner: Owner) -> None:
     end = owner.append("T", 0, [b"old"]).end_offset
     assert owner.store.read_log(end).next_offset == end

@@ -17,6 +17,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.delays.wire import cancel_delayed, delayed_counts, list_delayed
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.key_queries import query_messages
+from rockoon_broker.log_reads import read_log
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.queue_states import OFFSET_MAX, queue_states
 from rockoon_broker.send_back import SendBacks
@@ -293,6 +294,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.QueryMessagesRequest, context: object
     ) -> broker_pb2.QueryMessagesReply:
         return await query_messages(self._open(), request, self._clock)
+
+    async def ReadLog(
+        self, request: broker_pb2.ReadLogRequest, context: object
+    ) -> broker_pb2.ReadLogReply:
+        return await read_log(self._open(), request)
 
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object

@@ -34,6 +34,9 @@ class LogChunk:
     """Where to read on: a physical offset, the end given when there is no more."""
     skipped_bytes: int = 0
     """Length of what stands before `next_offset` and is damaged: no record can be made out."""
+    next_at_record: bool = True
+    """Whether a record starts at `next_offset`, or the file ends there; if not, one has to be
+    looked for (`find_record`)."""
 
     @property
     def lengths(self) -> NDArray[np.uint32]:
@@ -41,14 +44,33 @@ class LogChunk:
         return self.records.sizes.astype(np.uint32)
 
 
-def read_chunk(log: CommitLog, position: int, end: int, bytes_max: int) -> LogChunk:
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Where the search for a record came to."""
+
+    offset: int
+    """Physical offset of the record, or where its file, or what is visible of it, ends; if it is
+    not `found`, where to search on."""
+    found: bool
+
+
+def read_chunk(
+    log: CommitLog,
+    position: int,
+    end: int,
+    bytes_max: int,
+    search_bytes_max: int | None = None,
+) -> LogChunk:
     """Read records from `position` on; see `Store.read_log`.
 
     Args:
         log: open; used by its owner's thread.
-        position: where a record starts, or a file; below the log's beginning means there.
+        position: where a record starts, or a file: 0, a former `next_offset`, or an end that an
+            append gave. Below the log's beginning means there.
         end: physical offset behind the last record wanted, at most the log's end.
         bytes_max: length of `frames`, at most; the first record always fits.
+        search_bytes_max: how far behind a damaged place a record is looked for, at most;
+            None means to the file's end.
 
     Raises:
         OSError: the disk.
@@ -63,6 +85,8 @@ def read_chunk(log: CommitLog, position: int, end: int, bytes_max: int) -> LogCh
         data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
     )
     if records.count == 0:
+        if _is_blank(data, file_end - position):
+            return LogChunk(position, b"", records, min(file_end, end))
         whole = _first_record_bytes(data, min(file_end, end) - position)
         if whole > len(data):
             data = log.read(position, whole)
@@ -72,9 +96,18 @@ def read_chunk(log: CommitLog, position: int, end: int, bytes_max: int) -> LogCh
     if records.end is ScanEnd.BLANK:
         at = file_end
     elif records.end not in (ScanEnd.END, ScanEnd.LIMIT) and records.count == 0:
-        following = _following(log, position, min(file_end, end))
-        return LogChunk(position, b"", records, following, following - position)
+        sought = find_record(log, position + 1, end, search_bytes_max, check_crc=True)
+        skipped = sought.offset - position
+        return LogChunk(position, b"", records, sought.offset, skipped, sought.found)
     return LogChunk(position, frames, records, min(at, end))
+
+
+def _is_blank(head: bytes, remaining: int) -> bool:
+    """Whether a file is closed here: a scan can only tell when it is given all that remains."""
+    if len(head) < _SIZE_AND_MAGIC.size:
+        return False
+    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
+    return bool(magic == MAGIC_BLANK and size <= remaining)
 
 
 def _first_record_bytes(head: bytes, remaining: int) -> int:
@@ -82,23 +115,37 @@ def _first_record_bytes(head: bytes, remaining: int) -> int:
     if len(head) < _SIZE_AND_MAGIC.size:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(head)
-    if magic == MAGIC_BLANK:
-        return _SIZE_AND_MAGIC.size
     return int(size) if magic in (MAGIC_V1, MAGIC_V2) and size <= remaining else 0
 
 
-def _following(log: CommitLog, position: int, end: int) -> int:
-    """Physical offset of the next whole record behind a damaged place, `end` if there is none."""
-    at = position + 1
-    while at < end:
-        data = log.read(at, min(_WINDOW_BYTES, end - at))
-        for found in record_heads(data, at):
-            size = _first_record_bytes(data[found - at :], end - found)
-            record = log.read(found, size) if size else b""
-            if record and scan(record, 0, len(record), records_max=1).count:
-                return found
-        if at + len(data) >= end:
-            break
-        # A head may lie across the window's end.
-        at += len(data) - HEAD_BYTES
-    return end
+def find_record(
+    log: CommitLog, position: int, end: int, bytes_max: int | None, *, check_crc: bool
+) -> Sought:
+    """Look for the first whole record at or behind a position, in one file.
+
+    Args:
+        log: open; used by its owner's thread.
+        position: any physical offset of the log.
+        end: physical offset at which a record starts or the log ends.
+        bytes_max: how far to look: where records start, not their ends; None means to the end.
+        check_crc: whether a body's CRC has to be right. Reading on from record to record does not
+            ask for that, so neither must who is to begin where such a reader stops.
+
+    Raises:
+        OSError: the disk.
+    """
+    end = min(end, position - position % log.file_bytes + log.file_bytes)
+    stop = end if bytes_max is None else min(end, position + bytes_max)
+    at = position
+    while at < stop:
+        # A head may lie across the window's end, and across the place where the search stops.
+        data = log.read(at, min(_WINDOW_BYTES, stop - at + HEAD_BYTES - 1, end - at))
+        for head in record_heads(data, at):
+            size = _first_record_bytes(data[head - at :], end - head)
+            record = log.read(head, size) if size else b""
+            if record and scan(record, 0, len(record), check_crc=check_crc, records_max=1).count:
+                return Sought(head, found=True)
+        if not data or at + len(data) >= end:
+            return Sought(end, found=True)
+        at += len(data) - HEAD_BYTES + 1
+    return Sought(min(at, end), found=at >= end)

@@ -37,7 +37,7 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
     UnknownOffset,
 )
-from rockoon_broker.store.log_reading import LogChunk, read_chunk
+from rockoon_broker.store.log_reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.markers import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.points import RecoveryPoints
 from rockoon_broker.store.process_lock import ProcessLock
@@ -516,24 +516,23 @@ class Store:
             raise UnknownOffset(f"the record at {physical_offset} went with its topic")
         return frame
 
-    def read_log(self, physical_offset: int, bytes_max: int = 8 << 20) -> LogChunk:
-        """Records of all topics in the order of the log, as readers see it: for its followers.
+    def read_log(
+        self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
+    ) -> LogChunk:
+        """Records of all topics in the order of the log, as readers see it; see `read_chunk`.
 
-        Args:
-            physical_offset: where a record starts: 0, a former `next_offset`, or an end that an
-                append gave. Below the oldest byte kept it means that.
-            bytes_max: bytes returned, at most; the first record always fits.
-
-        Returns:
-            What one file holds from there on, possibly nothing: read on at `next_offset`. Records
-            of deleted topics are among them (see `is_dropped`), bodies are not checked.
-
-        Raises:
-            OSError: the disk.
-            StoreFailed, StoreClosed.
+        Deleted topics' are among them (see `is_dropped`), bodies are not checked. Read on at
+        `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
         """
         self._check_usable()
-        return read_chunk(self._log, physical_offset, self._dispatched_end, bytes_max)
+        end = self._dispatched_end
+        return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
+
+    def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
+        """The first record at or behind any physical offset; see `log_reading.find_record`."""
+        self._check_usable()
+        end = self._dispatched_end
+        return find_record(self._log, physical_offset, end, bytes_max, check_crc=False)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
         """Up to `count_max` entries from a queue offset on, of one file; OSError for the disk."""

@@ -1,0 +1,164 @@
+"""ReadLog: the log of a broker in stretches that may be cut anywhere."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker import log_reads
+from rockoon_proto import errors
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import RunningBroker, bodies_of, running_broker
+from support.broker_routes import BrokerRoutes
+
+FILE_BYTES = 16_384
+
+
+async def read(broker: RunningBroker, start: int, end: int = 1 << 40, **more: Any) -> Any:
+    request = pb.ReadLogRequest(physical_offset=start, end_offset=end, **more)
+    return await broker.call("ReadLog", request)
+
+
+async def stretch(
+    broker: RunningBroker, start: int, end: int, *, at_record: bool = False, max_bytes: int = 0
+) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """Bodies of the records that start within, and the damaged places met."""
+    bodies: list[bytes] = []
+    damages: list[tuple[int, int]] = []
+    damaged_from = None
+    while start < end:
+        reply = await read(broker, start, end, at_record=at_record, max_bytes=max_bytes)
+        assert reply.next_offset > start or reply.next_at_record > at_record
+        assert start + reply.skipped_bytes <= reply.first_offset <= reply.next_offset
+        if reply.skipped_bytes and at_record:
+            damaged_from = start
+        if damaged_from is not None and reply.next_at_record:
+            damages.append((damaged_from, start + reply.skipped_bytes))
+            damaged_from = None
+        bodies += bodies_of(reply)
+        start, at_record = reply.next_offset, reply.next_at_record
+        if start >= reply.visible_end:
+            break
+    return bodies, damages
+
+
+async def test_every_record_is_in_the_one_stretch_that_it_starts_in(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("U", {"broker-a": 1})
+    small = {"commit_log_file_bytes": FILE_BYTES}
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        sent = [b"%d" % n + bytes(chance.choice([0, 1, 40, 3000])) for n in range(60)]
+        for n, body in enumerate(sent):
+            await broker.append("TU"[n % 2], 0, body)
+        ends = await read(broker, 0, 0)
+        assert (ends.log_min_offset, ends.next_offset, ends.frames) == (0, 0, b"")
+        end = ends.visible_end
+        assert end > 2 * FILE_BYTES
+        assert await stretch(broker, 0, end, at_record=True) == (sent, [])
+        for _ in range(10):
+            cuts = sorted(chance.sample(range(1, end), 7))
+            max_bytes = chance.choice([0, 1, 200, 5000])
+            found = []
+            for start, stop in zip([0, *cuts], [*cuts, end], strict=True):
+                bodies, damages = await stretch(broker, start, stop, max_bytes=max_bytes)
+                assert not damages
+                found += bodies
+            assert found == sent, (cuts, max_bytes)
+
+
+async def test_a_long_search_is_done_in_pieces(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reads, "PIECE_BYTES", 1000)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, bytes(100_000))
+        second = (await broker.append("T", 0, b"second")).first_physical_offset
+        reply = await read(broker, 5)
+        assert (reply.next_offset, reply.next_at_record, reply.skipped_bytes) == (1005, False, 1000)
+        assert (reply.first_offset, reply.frames) == (1005, b"")
+        # Its head lies across the place where the search stops.
+        reply = await read(broker, second - 999)
+        assert (reply.first_offset, bodies_of(reply)) == (second, [b"second"])
+        assert reply.next_offset == reply.visible_end
+        bodies, _ = await stretch(broker, 5, reply.visible_end)
+        assert bodies == [b"second"]
+
+
+async def test_messages_of_a_deleted_topic_are_left_out(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("GONE", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("GONE", 0, b"first")
+        for n in range(3):
+            await broker.append("T", 0, b"%d" % n)
+            await broker.append("GONE", 0, b"gone")
+        await nameserver.delete_topic("GONE")
+        await broker.until(lambda now: now.topics == 1)
+        reply = await read(broker, 0, at_record=True)
+        assert bodies_of(reply) == [b"0", b"1", b"2"]
+        assert reply.first_offset > 0
+        assert reply.next_offset == reply.visible_end
+
+
+async def test_damage_is_told_with_its_place(tmp_path: Path, nameserver: BrokerRoutes) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        places = [
+            (await broker.append("T", 0, b"%d" % n + bytes(500))).first_physical_offset
+            for n in range(9)
+        ]
+        with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+            for at in (places[3], places[4]):
+                log.seek(at + 4)
+                log.write(b"oops")
+        end = (await read(broker, 0, 0)).visible_end
+        bodies, damages = await stretch(broker, 0, end, at_record=True)
+        assert [int(body.rstrip(b"\0")) for body in bodies] == [0, 1, 2, 5, 6, 7, 8]
+        assert damages == [(places[3], places[5])]
+        # Whoever begins behind it finds the next record.
+        bodies, damages = await stretch(broker, places[4] + 1, end)
+        assert len(bodies) == 4
+        assert not damages
+
+
+async def test_what_retention_has_deleted_is_refused_with_where_the_log_begins(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    small = {"commit_log_file_bytes": FILE_BYTES}
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        for _ in range(8):
+            await broker.append("T", 0, bytes(6000))
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        with pytest.raises(errors.LogTrimmed, match="'broker-a' was deleted by retention"):
+            await read(broker, 100)
+        assert (await read(broker, 100, 50)).log_min_offset == FILE_BYTES
+        assert bodies_of(await read(broker, FILE_BYTES, at_record=True))
+
+
+@pytest.mark.parametrize(
+    ("start", "more", "error"),
+    [
+        (-1, {}, errors.InvalidOffset),
+        (0, {"end": -1}, errors.InvalidOffset),
+        (0, {"max_bytes": -1}, errors.InvalidArgument),
+        (0, {"max_bytes": (4 << 20) + 1}, errors.InvalidArgument),
+    ],
+)
+async def test_a_field_out_of_bounds_is_refused(
+    tmp_path: Path, nameserver: BrokerRoutes, start: int, more: Any, error: type[Exception]
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        with pytest.raises(error):
+            await read(broker, start, **more)
