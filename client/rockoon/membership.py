@@ -84,6 +84,8 @@ class Membership:
         nobody wants to know, or there are too many queues to tell."""
         self.is_paused = False
         """Whether nobody is to read in the group at the moment."""
+        self.group_incarnation = 0
+        """Of the group to be in, so that the deletion of an earlier one is no news; 0: unknown."""
         self.heartbeats_failed = 0
         self.positions: Callable[[], Iterable[PulledPosition]] = tuple
         """How far each queue of the member is pulled; told with every heartbeat."""
@@ -154,6 +156,7 @@ class Membership:
                 allocation=self._allocation_name,
                 wants_owners=self._wants_owners,
                 owners_version=self._owners_version,
+                group_incarnation=self.group_incarnation,
             ),
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
@@ -228,7 +231,11 @@ class Membership:
             try:
                 stub = self._cluster.offset_service()
                 call = stub.WatchGroup(
-                    WatchGroupRequest(group=self._group, member_id=self.member_id),
+                    WatchGroupRequest(
+                        group=self._group,
+                        member_id=self.member_id,
+                        group_incarnation=self.group_incarnation,
+                    ),
                     metadata=self._cluster.metadata,
                 )
                 try:

@@ -283,6 +283,8 @@ class PushConsumer:
             SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
+        # A group that was deleted meanwhile was made anew.
+        self._membership.group_incarnation = reply.group.incarnation
         tell_group(self._store, reply.group.config)
 
     def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:

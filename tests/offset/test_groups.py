@@ -97,7 +97,9 @@ def test_a_wall_clock_that_jumps_decides_nothing() -> None:
     assert members.expire(10 * SECOND) == []
 
 
-async def heartbeat(cluster: Cluster, name: str, instance: str = "i1") -> pb.HeartbeatReply:
+async def heartbeat(
+    cluster: Cluster, name: str, instance: str = "i1", incarnation: int = 0
+) -> pb.HeartbeatReply:
     return await cluster.stub.Heartbeat(  # type: ignore[no-any-return]
         pb.HeartbeatRequest(
             group=GROUP,
@@ -105,12 +107,16 @@ async def heartbeat(cluster: Cluster, name: str, instance: str = "i1") -> pb.Hea
             instance=instance,
             mode=pb.CLUSTERING,
             subscriptions=[pb.TopicSubscription(topic=TOPIC, expression="*")],
+            group_incarnation=incarnation,
         )
     )
 
 
-def watch(cluster: Cluster) -> AsyncIterator[pb.GroupEvent]:
-    call: Any = cluster.stub.WatchGroup(pb.WatchGroupRequest(group=GROUP))
+def watch(
+    cluster: Cluster, member_id: str = "", incarnation: int = 0
+) -> AsyncIterator[pb.GroupEvent]:
+    request = pb.WatchGroupRequest(group=GROUP, member_id=member_id, group_incarnation=incarnation)
+    call: Any = cluster.stub.WatchGroup(request)
     return call.__aiter__()  # type: ignore[no-any-return]
 
 
@@ -249,6 +255,36 @@ async def test_deleting_a_group_ends_its_members(cluster: Cluster, deletion: str
     assert ids(await heartbeat(cluster, "a", "i2")) == ["a"]
 
 
+async def test_late_word_of_a_deletion_ends_nobody_in_the_group_that_has_the_name_now(
+    cluster: Cluster,
+) -> None:
+    await cluster.set_group()
+    old = cluster.nameserver.groups[GROUP].incarnation
+    await heartbeat(cluster, "a", incarnation=old)
+    await cluster.start_of(member="a")
+    old_events = watch(cluster, "a", old)
+    await anext(old_events)
+    cluster.nameserver.telling.clear()
+    await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+    await cluster.set_group()
+    new = cluster.nameserver.groups[GROUP].incarnation
+    await heartbeat(cluster, "b", incarnation=new)
+    new_events = watch(cluster, "b", new)
+    await anext(new_events)
+    cluster.nameserver.telling.set()
+    await event_with(old_events, lambda event: event.deleted)
+    with pytest.raises(grpc.RpcError) as failure:
+        await heartbeat(cluster, "a", incarnation=old)
+    assert isinstance(from_rpc_error(failure.value, RockoonError), GroupNotFound)
+    assert ids(await heartbeat(cluster, "b", incarnation=new)) == ["b"]
+    await cluster.start_of(member="b")
+    event = await event_with(new_events, lambda event: ids(event) == ["b"])
+    assert not event.deleted
+    await cluster.restart_service()
+    reply = await cluster.stub.ListMembers(pb.ListMembersRequest(group=GROUP))
+    assert ids(reply.groups[0]) == ["b"]
+
+
 async def has_no_members(cluster: Cluster) -> bool:
     return not (await cluster.stub.ListMembers(pb.ListMembersRequest())).groups
 
@@ -256,7 +292,7 @@ async def has_no_members(cluster: Cluster) -> bool:
 def test_members_of_deleted_groups_are_remembered_no_longer_than_they_may_call() -> None:
     members = Membership(10 * SECOND, starts=1)
     members.heartbeat("g", member("a"), 0, 0)
-    members.end_group("g", 5 * SECOND)
+    members.end_group("g", lambda _: False, 5 * SECOND)
     with pytest.raises(GroupNotFound):
         members.heartbeat("g", member("a"), 15 * SECOND - 1, 0)
     members.expire(15 * SECOND)

@@ -96,7 +96,7 @@ class Member(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ..., allocation: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions", "allocation", "wants_owners", "owners_version")
+    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions", "allocation", "wants_owners", "owners_version", "group_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class HeartbeatRequest(_message.Message):
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     WANTS_OWNERS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance: str
@@ -115,7 +116,8 @@ class HeartbeatRequest(_message.Message):
     allocation: str
     wants_owners: bool
     owners_version: int
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ..., allocation: _Optional[str] = ..., wants_owners: _Optional[bool] = ..., owners_version: _Optional[int] = ...) -> None: ...
+    group_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ..., allocation: _Optional[str] = ..., wants_owners: _Optional[bool] = ..., owners_version: _Optional[int] = ..., group_incarnation: _Optional[int] = ...) -> None: ...
 
 class QueueOwner(_message.Message):
     __slots__ = ("queue", "member_id")
@@ -170,12 +172,14 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class WatchGroupRequest(_message.Message):
-    __slots__ = ("group", "member_id")
+    __slots__ = ("group", "member_id", "group_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
+    group_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., group_incarnation: _Optional[int] = ...) -> None: ...
 
 class GroupEvent(_message.Message):
     __slots__ = ("membership_version", "members", "reset_queues", "routes_changed", "deleted", "released_queues", "consume_disabled")

@@ -1,7 +1,7 @@
 """Who wants to know when a group changes. One pending event per watcher, however slow it reads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ class Watcher:
 
     # Empty for an onlooker.
     member_id: str
+    # Of the group that it is a member of; 0: not known.
+    group_incarnation: int
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     reset_queues: set[Queue] = field(default_factory=set)
     released_queues: set[Queue] = field(default_factory=set)
@@ -44,19 +46,22 @@ class GroupWatch:
         self._closed = False
         self._groups: dict[str, set[Watcher]] = {}
 
-    async def events(self, group: str, member_id: str = "") -> AsyncIterator[Event]:
+    async def events(
+        self, group: str, member_id: str = "", group_incarnation: int = 0
+    ) -> AsyncIterator[Event]:
         """One event at once, then one after every change; ends with the group, or at `close`.
 
         Args:
             group: whose changes.
             member_id: who looks; empty for an onlooker.
+            group_incarnation: of the group that it joined; 0: not known.
 
         Raises:
             Busy: there are too many streams.
         """
         if self._count >= self._watchers_max:
             raise Busy(reason=f"{self._watchers_max} streams watch groups")
-        watcher = Watcher(member_id)
+        watcher = Watcher(member_id, group_incarnation)
         self._groups.setdefault(group, set()).add(watcher)
         self._count += 1
         try:
@@ -116,10 +121,17 @@ class GroupWatch:
                 watcher.routes_changed = True
                 watcher.wake.set()
 
-    def group_deleted(self, group: str) -> None:
+    def group_deleted(self, group: str, stays: Callable[[int], bool]) -> None:
+        """Tell those who watch it, but not those of a later group of the name.
+
+        Args:
+            group: its name.
+            stays: says of an incarnation whether it is a later one.
+        """
         for watcher in self._groups.get(group, ()):
-            watcher.deleted = True
-            watcher.wake.set()
+            if not stays(watcher.group_incarnation):
+                watcher.deleted = True
+                watcher.wake.set()
 
     def close(self) -> None:
         """End all streams, so that the server can drain."""

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rockoon_offset.absences import Absences
 from rockoon_offset.commits import QueueEnds
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.handover import Handovers
+from rockoon_offset.ledger import is_of_later_group
 from rockoon_offset.membership import Membership, Position
 from rockoon_offset.owners import Lock, Owners, OwnersThen
 from rockoon_offset.queues import Queue
@@ -206,6 +208,8 @@ class Groups:
 
     def _drop_deleted(self, change: Change, revision: int) -> None:
         ledger = self._store.ledger
+        # By what they have stored, which is dropped next.
+        replaced = {name for name in change.groups if self._is_another(name)}
         if change.snapshot:
             groups = self._table.group_incarnations()
             self._store.write(
@@ -213,7 +217,6 @@ class Groups:
             )
         if change.removed_topics:
             self._store.write(ledger.forget_topics(change.removed_topics))
-        replaced = {name for name in change.groups if self._is_another(name)}
         # Not one that was created so recently that these routes do not know it yet.
         deleted_meanwhile = {
             name
@@ -224,9 +227,10 @@ class Groups:
         for group in sorted(change.removed_groups | replaced | deleted_meanwhile):
             known = self._table.groups.get(group)
             incarnation = None if known is None else known.incarnation
+            stays = partial(is_of_later_group, revision, incarnation)
             self._store.write(ledger.forget_group(group, revision, incarnation))
-            self.membership.end_group(group, self._now_ns())
-            self._watch.group_deleted(group)
+            self.membership.end_group(group, stays, self._now_ns())
+            self._watch.group_deleted(group, stays)
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
             self._store.write(ledger.routes_seen(revision))
 

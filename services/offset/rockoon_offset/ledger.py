@@ -16,6 +16,7 @@ A "group" here is any reader (see `readers`), unless members are spoken of besid
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rockoon_offset.known_members import KnownMembers
@@ -376,24 +377,26 @@ class Ledger:
     ) -> list[Record]:
         """Delete all that a group had when it was deleted, at `revision` or before.
 
-        Progress of a later group of the same name stays: its readers may have been quicker than
-        the routes.
+        What a later group of the same name has stays: its readers may have been quicker than the
+        routes.
 
         Args:
             group: its name.
             revision: of the routes that tell of the deletion.
             incarnation: of the group that has the name in those routes; None for none.
         """
-
-        def stays(entry: Progress | KnownMember) -> bool:
-            return entry.group_incarnation > revision or entry.group_incarnation == incarnation
-
+        stays = partial(is_of_later_group, revision, incarnation)
         progress = list(self.each_progress(group))
-        members = self.known.of(group).values()
-        kept: list[Record] = [Put(each) for each in progress if stays(each)]
-        kept += [each for each in members if stays(each)]
-        if kept and len(kept) == len(progress) + len(members):
+        known_members = self.known.of(group).values()
+        members = self._members.get(group, MembersChanged(group, ())).members
+        staying = tuple(each for each in members if stays(each.group_incarnation))
+        kept: list[Record] = [Put(each) for each in progress if stays(each.group_incarnation)]
+        kept += [each for each in known_members if stays(each.group_incarnation)]
+        entries = len(progress) + len(known_members) + len(members)
+        if entries and entries == len(kept) + len(staying):
             return []
+        if staying:
+            kept.append(MembersChanged(group, staying))
         known = group in self._groups or group in self._members or group in self.known.groups()
         known = known or any(reset.group == group for reset in self._resets.values())
         known = known or any(group_of(name) == group for name, _ in self._gone)
@@ -641,6 +644,17 @@ class Ledger:
         ):
             oldest = self._resets.pop(next(iter(self._resets)))
             self._reset_steps -= len(oldest.steps)
+
+
+def is_of_later_group(revision: int, current: int | None, incarnation: int) -> bool:
+    """Whether what is of one incarnation of a group outlives the deletion of an earlier one.
+
+    Args:
+        revision: of the routes that tell of the deletion.
+        current: incarnation of the group that has the name in those routes; None for none.
+        incarnation: in question; 0: not known.
+    """
+    return incarnation > revision or incarnation == current
 
 
 def _with_start(progress: Progress, decision: Decision, now_ms: int) -> Progress:

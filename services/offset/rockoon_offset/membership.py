@@ -6,7 +6,7 @@ and over a restart of the service: it is drawn from one counter for all groups, 
 the number of the start.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -153,12 +153,20 @@ class Membership:
                 changed.append(group)
         return changed
 
-    def end_group(self, group: str, now_ns: int) -> None:
-        """The group was deleted: its members are out, and hear of it when they next call."""
-        leases = self._groups.pop(group, {})
-        for who, lease in leases.items():
+    def end_group(self, group: str, stays: Callable[[int], bool], now_ns: int) -> None:
+        """The group was deleted: its members are out, and hear of it when they next call.
+
+        Args:
+            group: its name.
+            stays: says of an incarnation whether it is that of a later group of the name.
+            now_ns: monotonic.
+        """
+        leases = self._groups.get(group, {})
+        over = [who for who, each in leases.items() if not stays(each.member.group_incarnation)]
+        for who in over:
+            lease = leases.pop(who)
             self._ended[group, who, lease.member.instance] = now_ns + self._lease_ns
-        if leases:
+        if over:
             self._changed(group)
 
     def find(self, group: str, member_id: str) -> Member | None:

@@ -144,6 +144,8 @@ class Member(NamedTuple):
     joined_at_ms: int
     # How it shares queues with the others, for people.
     allocation: str = ""
+    # Of the group that it joined; 0: not known.
+    group_incarnation: int = 0
 
 
 class MembersChanged(NamedTuple):

@@ -123,7 +123,9 @@ class OffsetService(OffsetServiceServicer):
     ) -> AsyncIterator[pb.GroupEvent]:
         check_group(request.group)
         bounded_names(member_id=request.member_id)
-        async for event in self._watch.events(request.group, request.member_id):
+        async for event in self._watch.events(
+            request.group, request.member_id, request.group_incarnation
+        ):
             yield pb.GroupEvent(
                 membership_version=self._groups.membership.version(request.group),
                 members=self._members(request.group),

@@ -108,6 +108,7 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
         peer=peer,
         joined_at_ms=0,
         allocation=request.allocation,
+        group_incarnation=request.group_incarnation,
     )
 
 

@@ -101,7 +101,15 @@ class MemberDoings(Driver):
         now_ns, groups = self.world.now_ns, self.service.groups
         lapsed = member.heard_ns > 0 and now_ns - member.heard_ns > LEASE_NS
         subscriptions = tuple(sorted((topic, "*") for topic in member.topics))
-        known = KnownMember(member.member_id, member.instance, CLUSTERING, subscriptions, "peer", 0)
+        known = KnownMember(
+            member.member_id,
+            member.instance,
+            CLUSTERING,
+            subscriptions,
+            "peer",
+            0,
+            group_incarnation=member.group_incarnation,
+        )
         try:
             if groups.heartbeat(member.group, known):
                 # Who joins is answered when that is durable.
@@ -110,6 +118,9 @@ class MemberDoings(Driver):
             return
         except GroupNotFound:
             # Its group was deleted; it starts anew as another process.
+            group = self.world.view.groups.get(member.group)
+            exists = group is not None and group.incarnation == member.group_incarnation
+            assert not exists, f"{member} is out of a group that exists"
             member.running, member.left = False, True
             member.owns.clear()
             return

@@ -172,7 +172,7 @@ class SimulatedWatch(GroupWatch):
         super().__init__(watchers_max=0)
         self._on_deleted = on_deleted
 
-    def group_deleted(self, group: str) -> None:
+    def group_deleted(self, group: str, stays: Callable[[int], bool]) -> None:  # noqa: ARG002
         self._on_deleted(group)
 
 

@@ -379,9 +379,12 @@ class Witness:
             self.cause.told.setdefault(queue, []).append((state, stored))
 
     def group_deleted(self, group: str) -> None:
-        """Its members are out, those of a successor included; they hear of it when they call."""
+        """The members of the deleted group are out, and hear of it when they call."""
+        known = self.told_view.groups.get(group)
         for member in self.members.values():
-            if member.group == group:
+            is_later = member.group_incarnation > self.told_view.revision
+            is_of_this = known is not None and known.incarnation == member.group_incarnation
+            if member.group == group and not is_later and not is_of_this:
                 member.heard_ns = 0
 
     # Who waits for whom.
