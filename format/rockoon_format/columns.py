@@ -50,6 +50,16 @@ class Columns:
         column: IntArray = self._parts.prefix[name].astype(np.int64)
         return column
 
+    @property
+    def body_lengths(self) -> IntArray:
+        """Bytes of each body as stored."""
+        return self._parts.body_lengths
+
+    @property
+    def properties_lengths(self) -> IntArray:
+        """Bytes of each record's properties."""
+        return self._parts.properties_lengths
+
     @cached_property
     def queue_ids(self) -> IntArray:
         return self._field("queue_id")

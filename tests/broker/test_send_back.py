@@ -158,8 +158,7 @@ async def test_one_message_that_cannot_come_again_spoils_no_other(
 
         retry = {"topic": RETRY.encode()}
         for message, fate in (
-            (failed(bad, delay_ms=10**15), errors.InvalidDelay),
-            (failed(bad, delay_ms=10**12), errors.DelayTooLong),
+            (failed(bad, delay_ms=10**15), RETRY),
             (forged(body=bytes((4 << 20) + 1)), errors.BodyTooLarge),
             (forged(properties=b"x\x01" + b"y" * 32_700), errors.PropertiesTooLarge),
             (forged(physical_offset=-1), errors.InvalidArgument),
@@ -172,6 +171,23 @@ async def test_one_message_that_cannot_come_again_spoils_no_other(
             assert (first.topic, third.topic) == (RETRY, RETRY)
             found = second.topic if isinstance(fate, str) else second.error.code
             assert found == (fate if isinstance(fate, str) else fate.code)
+
+
+async def test_the_largest_properties_that_can_be_sent_leave_room_for_what_a_retry_notes(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """Its consumer could otherwise never get rid of the message."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await create_group(nameserver)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        largest = "y" * (31_743 - len(b"TAGS\x01\x02"))
+        with pytest.raises(errors.PropertiesTooLarge):
+            await broker.append("T", 0, b"x", tags=largest + "y")
+        await broker.append("T", 0, b"x", tags=largest)
+        [message] = await records(broker, "T")
+        for level, fate in ((1, RETRY), (-1, DEAD)):
+            [result] = await send_back(broker, failed(message, delay_level=level))
+            assert result.topic == fate
 
 
 async def test_what_waits_aside_cannot_be_had_by_sending_it_back(

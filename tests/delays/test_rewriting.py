@@ -21,7 +21,7 @@ from rockoon_format.record import (
     encode_record,
 )
 
-RULES = DelayRules(DELAY_LEVELS_MS, 259_200, 32_767)
+RULES = DelayRules(DELAY_LEVELS_MS, 259_200)
 LONG_TOPIC = b"%RETRY%" + b"g" * 123
 
 

@@ -73,7 +73,7 @@ class AsideDesk:
         self.store = Store.open(self.settings.for_store(HOST), disk=disk, clock=self.clock)
         self.appends = Appends(
             self.store,
-            AppendLimits(1 << 20, 1000, 1 << 16, 32767),
+            AppendLimits(1 << 20, 1000, self.settings.body_bytes_max, 32767),
             SequenceLedger(MemoryLimits(10, 1000)),
             self.clock,
             waits_for_sync=False,
@@ -127,6 +127,7 @@ class AsideDesk:
             flags=77,
         )
         packed = np.asarray(lengths).astype("<u4").tobytes()
+        self.appends.check_limits(frames, packed)  # as the broker does
         return await self.delays.place(
             topic, queue_id, frames, packed, lambda: self._check(topic, queue_id)
         )

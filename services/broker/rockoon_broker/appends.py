@@ -22,7 +22,8 @@ from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
 from rockoon_format.batch import BatchError, BatchFault
-from rockoon_format.record import RECORD_BYTES_MIN, encode_host
+from rockoon_format.columns import decode_columns
+from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_proto.errors import (
     BodyTooLarge,
@@ -163,6 +164,26 @@ class Appends:
             if not durable.done():
                 durable.set_result(self._failure)
         self._room.set()
+
+    def check_limits(self, frames: bytes, lengths: bytes) -> None:
+        """Refuse what a client may not send: for batches that are not stored as they came.
+
+        Raises:
+            MalformedBatch, BodyTooLarge, PropertiesTooLarge.
+        """
+        sizes = self._check(frames, lengths)
+        try:
+            columns = decode_columns(frames, sizes)
+        except (RecordError, ValueError) as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        limits = self._limits
+        for found, limit, refusal in (
+            (columns.body_lengths, limits.body_bytes_max, BodyTooLarge),
+            (columns.properties_lengths, limits.properties_bytes_max, PropertiesTooLarge),
+        ):
+            over = np.flatnonzero(found > limit)
+            if len(over):
+                raise refusal(index=int(over[0]), limit=limit)
 
     def _check(self, frames: bytes, lengths: bytes) -> NDArray[np.uint32]:
         if not lengths or len(lengths) % 4:

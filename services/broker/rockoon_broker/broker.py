@@ -208,11 +208,13 @@ class Broker:
         handling: Handling = ORDINARY,
         *,
         sequenced: SequencedBatch | None = None,
+        made_here: bool = False,
     ) -> Placed:
         """Put a batch into the log; see `Appends.place`.
 
         Args:
             handling: what to do with it; `topic` and `queue_id` are its own whatever that is.
+            made_here: the broker made the records; limits for clients do not hold for them.
         """
         await self.catch_up([(topic, queue_id)], route_revision)
         behind = route_revision > self.table.revision and self.routes.following
@@ -228,13 +230,17 @@ class Broker:
         if handling != ORDINARY:
             if sequenced is not None:
                 raise InvalidArgument(reason="only ordinary batches have sequence numbers")
+            if not made_here:
+                self.appends.check_limits(frames, lengths)
             if handling == HALF:
                 transactions = self.aside.transactions
                 return await transactions.place(topic, queue_id, frames, lengths, check)
             if handling == DELAYED:
                 return await self.aside.delays.place(topic, queue_id, frames, lengths, check)
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
-        return await self.appends.place(topic, queue_id, frames, lengths, check, sequenced)
+        return await self.appends.place(
+            topic, queue_id, frames, lengths, check, sequenced, made_here=made_here
+        )
 
     async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
         """Messages of a queue; see `Pulls.pull`."""

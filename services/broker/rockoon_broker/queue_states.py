@@ -64,7 +64,9 @@ def _state(
         broker.served(queue.topic, queue.queue_id, request.route_revision)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
-    status = broker.store.queue_status(queue.topic, queue.queue_id, with_residency=request.with_residency)
+    status = broker.store.queue_status(
+        queue.topic, queue.queue_id, with_residency=request.with_residency
+    )
     # Fields that are None stay absent.
     return broker_pb2.QueueState(
         queue=queue,

@@ -118,8 +118,11 @@ class SendBacks:
         # One queue for the whole call, so that it is one batch.
         turn = next(self._turn)
         attempts_max = request.attempts_max if request.HasField("attempts_max") else None
+        delay_ms_max = self._broker.settings.delay_seconds_max * 1000
         for index, failed in enumerate(request.messages):
-            failure = Failure(failed.delay_level, failed.delay_ms, attempts_max, failed.failure)
+            # A consumer that names too long a pause gets the longest.
+            delay_ms = min(failed.delay_ms, delay_ms_max)
+            failure = Failure(failed.delay_level, delay_ms, attempts_max, failed.failure)
             try:
                 original = self._original(failed)
                 made = returned(original, request.group, rules, failure, turn)
@@ -146,6 +149,9 @@ class SendBacks:
             raise MessageNotFound(position=position) from failure
         except RecordError as failure:
             raise InvalidArgument(reason=f"{position}: {failure}") from failure
+        body_bytes_max = self._broker.settings.body_bytes_max
+        if failed.record and len(record.body) > body_bytes_max:
+            raise BodyTooLarge(index=0, limit=body_bytes_max)
         if record.physical_offset < 0:
             raise InvalidArgument(reason=f"{position}: it lies at {record.physical_offset}")
         wanted = (failed.topic.encode(), failed.queue_id, failed.queue_offset)
@@ -206,6 +212,7 @@ class SendBacks:
                 b"".join(len(item.frame).to_bytes(4, "little") for item in items),
                 0,
                 pb.ORDINARY if first.dead else pb.DELAYED,
+                made_here=True,
             )
         finally:
             self._waiting_bytes -= len(frames)

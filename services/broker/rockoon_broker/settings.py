@@ -73,7 +73,10 @@ class BrokerSettings:
 
     body_bytes_max: int = setting(4 << 20, "largest message body", minimum=1, maximum=1 << 26)
     properties_bytes_max: int = setting(
-        32_767, "largest properties of a message", minimum=0, maximum=32_767
+        31_743,
+        "largest properties of a message; a record holds 32767, retries and delays note theirs",
+        minimum=0,
+        maximum=32_767,
     )
     batch_bytes_max: int = setting(
         16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20
@@ -164,7 +167,7 @@ class BrokerSettings:
             levels_ms = parse_delay_levels(self.delay_levels)
         except ValueError as failure:
             raise SettingsError(f"delay_levels: {failure}") from failure
-        return DelayRules(levels_ms, self.delay_seconds_max, self.properties_bytes_max)
+        return DelayRules(levels_ms, self.delay_seconds_max)
 
     def for_checks(self) -> CheckRules:
         """When producers are asked about half messages."""

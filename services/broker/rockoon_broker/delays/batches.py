@@ -6,6 +6,7 @@ import numpy as np
 
 from rockoon_broker.delays.rewriting import Aside
 from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.columns import decode_columns
 from rockoon_format.record import Record, RecordError, encode_record
 from rockoon_proto.errors import MalformedBatch
@@ -35,6 +36,8 @@ def records_of(topic: str, queue_id: int, frames: bytes, lengths: bytes) -> list
         record = columns.record(index)
         if (record.topic, record.queue_id) != (name, queue_id):
             raise MalformedBatch(index=index, reason="of another topic or queue")
+        if record.sys_flag & ~SYS_FLAGS_ALLOWED:
+            raise MalformedBatch(index=index, reason="a forbidden system flag")
         if record.prepared_transaction_offset:
             raise MalformedBatch(index=index, reason="it names another record as its source")
         records.append(record)

@@ -229,11 +229,11 @@ class Delays:
             if index % DELIVERED_PER_TURN_MAX == DELIVERED_PER_TURN_MAX - 1:
                 await asyncio.sleep(0)
         parts = list(parts_aside(aside))
-        self._check_sizes(records, parts)
+        self._check_fit(parts)
         runs: list[Run] = []
         placed: Placed | None = None
         for key, part in parts:
-            placed = await self._append(key, part, check, made_here=False)
+            placed = await self._append(key, part, check)
             appended = placed.appended
             position = appended.first_physical_offset
             for number, frame in enumerate(part):
@@ -251,14 +251,8 @@ class Delays:
         assert placed is not None
         return Placed(placed.appended, placed.durable, tuple(runs))
 
-    def _check_sizes(
-        self, records: Sequence[Record], parts: Sequence[tuple[QueueKey, list[bytes]]]
-    ) -> None:
+    def _check_fit(self, parts: Sequence[tuple[QueueKey, list[bytes]]]) -> None:
         """Refuse what the log would, before any part of the batch is in it."""
-        body_bytes_max = self._store.settings.body_bytes_max
-        for index, record in enumerate(records):
-            if len(record.body) > body_bytes_max:
-                raise BodyTooLarge(index=index, limit=body_bytes_max)
         file_bytes = self._store.settings.commit_log_file_bytes
         for _, part in parts:
             if not fits(sum(map(len, part)), file_bytes):
@@ -608,14 +602,12 @@ class Delays:
         key: QueueKey,
         frames: Sequence[bytes],
         check: Callable[[], None],
-        *,
-        made_here: bool = True,
     ) -> Placed:
         if not self._store.writable:
             raise StoreNotWritable(reason=self._store.not_writable_reason or "it is closed")
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         joined = b"".join(frames)
-        return await self._appends.place(*key, joined, lengths, check, made_here=made_here)
+        return await self._appends.place(*key, joined, lengths, check, made_here=True)
 
     def _read_times(self, timer: TimerCheckpoint) -> None:
         """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and settle

@@ -19,6 +19,7 @@ from rockoon_broker.settling.sources import named_source
 from rockoon_format.delay_levels import parse_java_int
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import (
+    PROPERTIES_BYTES_MAX,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -62,7 +63,6 @@ class DelayRules:
     """Delays of levels 1, 2, ...; higher levels count as the last."""
     delay_seconds_max: int
     """How far ahead a time may lie."""
-    properties_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def set_aside(record: Record, now_ms: int, rules: DelayRules, index: int = 0) ->
         record,
         topic=topic.encode(),
         queue_id=queue_id,
-        properties=_encoded(properties, rules.properties_bytes_max, index),
+        properties=_encoded(properties, index),
         store_host=NO_HOST,
     )
     return Aside(topic, queue_id, kept)
@@ -224,11 +224,8 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int, index: int) -> int:
     raise InvalidDelay(index=index, reason="it names neither a level nor a time")
 
 
-def _encoded(properties: Mapping[str, str], bytes_max: int, index: int) -> bytes:
+def _encoded(properties: Mapping[str, str], index: int) -> bytes:
     try:
-        raw = encode(properties)
+        return encode(properties)
     except ValueError as failure:
-        raise PropertiesTooLarge(index=index, limit=bytes_max) from failure
-    if len(raw) > bytes_max:
-        raise PropertiesTooLarge(index=index, limit=bytes_max)
-    return raw
+        raise PropertiesTooLarge(index=index, limit=PROPERTIES_BYTES_MAX) from failure
