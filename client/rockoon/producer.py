@@ -152,7 +152,8 @@ class Producer:
             keys: what the message can be found by: one text, whose parts between spaces are keys,
                 or a sequence of keys.
             tags: what consumers select by.
-            properties: the sender's own; with all others at most 32767 bytes.
+            properties: the sender's own; with all others at most 31743 bytes, unless the broker
+                is set otherwise.
             queue: the queue to use; messages to it stay in order.
             key: messages with the same key go to the same queue, in order.
             delay_level: readers get it after the delay of a level, from 1 (the broker's

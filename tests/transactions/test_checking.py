@@ -94,6 +94,12 @@ async def test_who_does_not_know_is_asked_again_until_the_half_message_is_given_
             assert check.checks == checks
             await payer.answer(check, pb.UNKNOWN)
         described = await broker.until(lambda each: each.transactions_given_up == 1)
+        # People have to see what it was; nobody can write there.
+        wanted = pb.QueueRange(topic=GIVEN_UP_TOPIC, queue_id=0, offset=0)
+        found = await broker.call("Read", pb.ReadRequest(range=wanted))
+        assert decode_record(found.frames).body == b"whatever"
+        with pytest.raises(errors.TopicNotWritable):
+            await broker.append(GIVEN_UP_TOPIC, 0, b"x")
         assert (described.transactions_pending, described.transaction_checks_sent) == (0, 3)
         for resolution in (pb.COMMIT, pb.ROLLBACK):
             with pytest.raises(errors.TransactionEnded, match="given up"):

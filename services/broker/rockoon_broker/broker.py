@@ -28,7 +28,8 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
-from rockoon_broker.topics import RouteChange, ServedTopic, TopicTable, plan
+from rockoon_broker.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
+from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_proto.errors import (
@@ -51,6 +52,8 @@ TICK_SECONDS_MAX = 0.1
 RETRY_SECONDS = 1.0
 NOTE_SECONDS = 10.0
 CONFIG_DIRECTORY = "config"
+# No route leads there; people have to get at what is in it.
+GIVEN_UP = ServedTopic(TRANSACTION_CHECK_MAX_TIME_TOPIC, queues=1, permissions=PERMISSION_READ)
 
 
 class Broker:
@@ -262,7 +265,7 @@ class Broker:
             TopicNotFound, QueueNotFound: none such.
             RouteNotReached: none such that this broker has heard of, but it is behind the caller.
         """
-        found = self.table.topics.get(topic)
+        found = GIVEN_UP if topic == GIVEN_UP.name else self.table.topics.get(topic)
         if found is not None and 0 <= queue_id < found.queues:
             return found
         if route_revision > self.table.revision:
