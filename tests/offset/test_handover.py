@@ -410,3 +410,30 @@ async def test_the_wait_begins_also_while_the_queue_s_broker_is_away(cluster: Cl
         return (await service.resolve("b")).error.code == Error.BROKER_UNAVAILABLE
 
     await cluster.until(is_unavailable)
+
+
+async def test_undoing_a_reset_takes_no_queue_from_the_member_that_reads_it(
+    cluster: Cluster,
+) -> None:
+    service = Service(cluster.stub, cluster.nameserver.revision)
+    for member in ("a", "b"):
+        await service.join(member)
+    # Of a queue that had no progress.
+    planned = await cluster.stub.PlanReset(
+        pb.PlanResetRequest(group=GROUP, topic=TOPIC, target=pb.ResetTarget(earliest=True))
+    )
+    await cluster.stub.ApplyReset(pb.ApplyResetRequest(reset_id=planned.reset_id))
+    epoch = await service.epoch("a")
+    await cluster.stub.UndoReset(pb.UndoResetRequest(reset_id=planned.reset_id))
+    assert not await cluster.progress()
+    assert await service.commit_error("a", epoch) == Error.FENCED
+    assert await service.is_held_from("b")
+    await cluster.restart_service()
+    service = Service(cluster.stub, cluster.nameserver.revision)
+    assert await service.is_held_from("b"), "a has not been heard, and may read still"
+    (lock,) = (await cluster.stub.ListLocks(pb.ListLocksRequest(group=GROUP))).locks
+    assert (lock.owner, lock.waiting) == ("a", ["b"])
+    assert await service.epoch("a") > epoch
+    assert await service.is_held_from("b")
+    await service.release("a")
+    assert await service.epoch("b") > epoch

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rockoon_offset.ledger import GONE_QUEUES_MAX, OFFSET_MAX, RESETS_MAX, Commit, Ledger
+from rockoon_offset.applied_resets import RESETS_MAX
+from rockoon_offset.ledger import OFFSET_MAX, Commit, Ledger
+from rockoon_offset.places import GONE_QUEUES_MAX
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, MembersChanged, Progress, Record, decode, encode
 from rockoon_offset.resets import Target, TargetKind, step
@@ -268,6 +270,58 @@ def test_undoing_a_reset_of_a_queue_without_progress_removes_it_again() -> None:
     assert found(ledger).offset == 3
     ledger.undo_reset("r1", 5, "ops", 6)
     assert ledger.find("g", QUEUE) is None
+
+
+def test_undoing_a_reset_takes_no_queue_from_its_owner() -> None:
+    ledger = Ledger()
+    ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 3)], "ops", 5)
+    records = ledger.start("g", 5, QUEUE, 7, COMMITTED, "m1", 6)
+    epoch = found(ledger).epoch
+    ledger.undo_reset("r1", 5, "ops", 7)
+    assert ledger.find("g", QUEUE) is None
+    assert ledger.stored("g", QUEUE) is None
+    with pytest.raises(Fenced):
+        commit(ledger, 4, epoch)
+    held = ledger.holder("g", QUEUE)
+    assert held is not None
+    assert (held.owner, held.epoch > epoch) == ("m1", True)
+    again = Ledger()
+    for record in ledger.snapshot():
+        again.apply(decode(encode(record)))
+    assert again.holder("g", QUEUE) == held
+    assert again.counters == ledger.counters
+    # Readers outside membership take it from nobody, nor does another reset.
+    again.start("g", 5, QUEUE, 7, COMMITTED, "", 8)
+    assert (found(again).owner, found(again).epoch > held.epoch) == ("m1", True)
+    assert records
+    ledger.apply_reset("r2", "g", 5, "orders", [plan(ledger, 9)], "ops", 9)
+    assert found(ledger).owner == "m1"
+
+
+def test_who_holds_a_queue_without_progress_is_forgotten_like_progress() -> None:
+    def vacated() -> Ledger:
+        ledger = Ledger()
+        ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 3)], "ops", 5)
+        ledger.start("g", 5, QUEUE, 7, COMMITTED, "m1", 6)
+        ledger.undo_reset("r1", 5, "ops", 7)
+        return ledger
+
+    ledger = vacated()
+    assert ledger.release("g", QUEUE, "m2") == []
+    assert ledger.release("g", QUEUE, "m1")
+    assert ledger.holder("g", QUEUE) is None
+    ledger = vacated()
+    ledger.forget_topics(["orders"])
+    assert ledger.holder("g", QUEUE) is None
+    assert ledger.stored("g", QUEUE) is None
+    ledger = vacated()
+    assert ledger.forget_group("g", 4) == []
+    assert ledger.forget_group("g", 9, incarnation=5) == []
+    ledger.forget_group("g", 9)
+    assert ledger.holder("g", QUEUE) is None
+    ledger = vacated()
+    ledger.compare_with_routes(9, frozenset(), {"g": 5})
+    assert ledger.holder("g", QUEUE) is None
 
 
 def test_a_reset_is_not_undone_on_another_incarnation() -> None:

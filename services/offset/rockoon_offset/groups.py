@@ -111,7 +111,7 @@ class Groups:
         Raises:
             QueueHeld: another live member reads it, and may keep it for a while longer.
         """
-        progress = self._store.ledger.find(group, queue)
+        progress = self._store.ledger.holder(group, queue)
         if progress is None or not member_id or progress.owner in ("", member_id):
             return
         now_ns = self._now_ns()
@@ -136,14 +136,14 @@ class Groups:
     def owners(self, group: str) -> OwnersThen:
         """Who held what when the group's members last changed."""
         version = self.membership.version(group)
-        return self._owners.as_of(group, version, self._store.ledger.progress_of(group).values())
+        return self._owners.as_of(group, version, self._store.ledger.holders(group).values())
 
     def locks(self, group: str) -> list[Lock]:
         """Queues of a group that have an owner, sorted."""
         leases = {lease.member.member_id: lease for lease in self.membership.leases(group)}
         now_ns = self._now_ns()
         locks = []
-        for queue, progress in sorted(self._store.ledger.progress_of(group).items()):
+        for queue, progress in sorted(self._store.ledger.holders(group).items()):
             if progress.owner:
                 lease = leases.get(progress.owner)
                 left_ns = 0 if lease is None else max(lease.ends_ns - now_ns, 0)

@@ -9,7 +9,7 @@ Invariants
   before a deletion can never pass for one of the successor.
 - Progress moves back only by `force`, a reset or an import; the two latter take a new epoch.
 - Only the bearer of the current epoch commits.
-- A queue has at most one owner; only the owner itself releases it.
+- A queue has at most one owner; only the owner itself releases it, and no operator takes it away.
 - Whoever has progress of its own is a known member; both are forgotten together.
 
 A "group" here is any reader (see `readers`), unless members are spoken of beside it.
@@ -19,7 +19,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from rockoon_offset.applied_resets import AppliedResets
 from rockoon_offset.known_members import KnownMembers
+from rockoon_offset.places import Places
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import group_of, in_order, reader_of
 from rockoon_offset.records import (
@@ -37,6 +39,7 @@ from rockoon_offset.records import (
     Removed,
     ResetApplied,
     ResetStep,
+    Vacated,
 )
 from rockoon_offset.start_position import Decision, StartReason, Stored
 from rockoon_proto.errors import (
@@ -46,17 +49,11 @@ from rockoon_proto.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
     PlanStale,
-    ResetNotFound,
     RouteNotReached,
 )
 
 OFFSET_MAX = 1 << 62
 METADATA_BYTES_MAX = 4096
-# Applied resets kept for undo, and queues in all of them.
-RESETS_MAX = 1000
-RESET_STEPS_MAX = 100_000
-# Queues of deleted topics of which is remembered that a group had read them.
-GONE_QUEUES_MAX = 100_000
 
 
 class Commit(NamedTuple):
@@ -75,11 +72,8 @@ class Ledger:
     """Progress per group and queue, applied resets, and the members a restart has to remember."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[Queue, Progress]] = {}
-        # Insertion order is age.
-        self._gone: dict[tuple[str, Queue], int] = {}
-        self._resets: dict[str, ResetApplied] = {}
-        self._reset_steps = 0
+        self._places = Places()
+        self._resets = AppliedResets()
         self._members: dict[str, MembersChanged] = {}
         self.known = KnownMembers()
         self.counters = Counters(epoch=0, starts=0, route_revision=0)
@@ -87,14 +81,22 @@ class Ledger:
     # Looking.
 
     def find(self, group: str, queue: Queue) -> Progress | None:
-        return self._groups.get(group, {}).get(queue)
+        return self._places.find(group, queue)
+
+    def holder(self, group: str, queue: Queue) -> Progress | None:
+        """Whose owner holds a queue: progress, or what it was before it was taken back."""
+        return self._places.holder(group, queue)
+
+    def holders(self, group: str) -> Mapping[Queue, Progress]:
+        """As `holder`, of all queues."""
+        return self._places.holders(group)
 
     def stored(self, group: str, queue: Queue) -> Stored | None:
         """Progress, or the memory of progress on a deleted queue of the same name."""
         progress = self.find(group, queue)
         if progress is not None:
             return Stored(progress.offset, progress.incarnation)
-        incarnation = self._gone.get((group, queue))
+        incarnation = self._places.gone(group, queue)
         return None if incarnation is None else Stored(None, incarnation)
 
     def require_reached(self, group: str, queue: Queue, revision: int) -> None:
@@ -117,10 +119,10 @@ class Ledger:
             raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
     def progress_of(self, group: str) -> Mapping[Queue, Progress]:
-        return self._groups.get(group, {})
+        return self._places.of(group)
 
     def groups(self) -> Iterable[str]:
-        return self._groups.keys()
+        return self._places.readers()
 
     def readers(self, group: str) -> list[str]:
         """A group and its members with progress of their own, in order."""
@@ -141,16 +143,14 @@ class Ledger:
             topic: empty means all.
             broker: empty means all.
         """
-        for name in self.readers(group) if group else sorted(self._groups, key=in_order):
+        for name in self.readers(group) if group else sorted(self.groups(), key=in_order):
             for queue, progress in sorted(self.progress_of(name).items()):
                 if topic in ("", queue.topic) and broker in ("", queue.broker):
                     yield progress
 
     def reset(self, reset_id: str) -> ResetApplied:
-        found = self._resets.get(reset_id)
-        if found is None:
-            raise ResetNotFound(reset=reset_id)
-        return found
+        """Raises ResetNotFound."""
+        return self._resets.find(reset_id)
 
     def members(self) -> Iterable[MembersChanged]:
         return self._members.values()
@@ -182,6 +182,7 @@ class Ledger:
         """
         before = self.find(group, queue)
         if before is None:
+            held = self.holder(group, queue)
             blank = Progress(
                 group=group,
                 queue=queue,
@@ -189,7 +190,7 @@ class Ledger:
                 epoch=self.counters.epoch + 1,
                 incarnation=incarnation,
                 group_incarnation=group_incarnation,
-                owner=member_id,
+                owner=member_id or ("" if held is None else held.owner),
                 committer="",
                 stored_at_ms=now_ms,
                 metadata="",
@@ -255,7 +256,7 @@ class Ledger:
     ) -> list[Record]:
         """Move an offset; nothing to write when it is there already. Raises as `check_commit`."""
         self.check_commit(commit, incarnation, end)
-        progress = self._groups[commit.group][commit.queue]
+        progress = self._places.of(commit.group)[commit.queue]
         if commit.offset == progress.offset and commit.metadata == progress.metadata:
             return []
         return self._apply_all(
@@ -277,9 +278,11 @@ class Ledger:
         The epoch stays: a commit that was on its way still counts, as nobody reads yet. Whoever
         resolves the queue next is another owner and gets a new one.
         """
-        progress = self.find(group, queue)
+        progress = self.holder(group, queue)
         if progress is None or not member_id or progress.owner != member_id:
             return []
+        if self.find(group, queue) is None:
+            return self._apply_all([Removed(group, queue)])
         return self._apply_all([Put(progress._replace(owner=""))])
 
     def apply_reset(
@@ -338,12 +341,13 @@ class Ledger:
                     f"queue {step.queue} was deleted or created again since reset {reset_id}",
                     reset=reset_id,
                 )
+            epoch = self.counters.epoch + 1 + position
             if step.from_offset is None:
-                records.append(Removed(reader, step.queue))
+                # Its owner reads until it hears of this, or wants to commit.
+                records.append(Vacated(progress._replace(epoch=epoch)))
                 continue
             text = f"reset {reset_id} undone by {operator or 'an operator'}: to {step.from_offset}"
             decision = Decision(step.from_offset, StartReason.RESET, text)
-            epoch = self.counters.epoch + 1 + position
             records.append(
                 self._moved(
                     reader,
@@ -387,19 +391,21 @@ class Ledger:
         """
         stays = partial(is_of_later_group, revision, incarnation)
         progress = list(self.each_progress(group))
+        vacated = list(self._places.vacated(group))
         known_members = self.known.of(group).values()
         members = self._members.get(group, MembersChanged(group, ())).members
         staying = tuple(each for each in members if stays(each.group_incarnation))
         kept: list[Record] = [Put(each) for each in progress if stays(each.group_incarnation)]
+        kept += [Vacated(each) for each in vacated if stays(each.group_incarnation)]
         kept += [each for each in known_members if stays(each.group_incarnation)]
-        entries = len(progress) + len(known_members) + len(members)
+        entries = len(progress) + len(vacated) + len(known_members) + len(members)
         if entries and entries == len(kept) + len(staying):
             return []
         if staying:
             kept.append(MembersChanged(group, staying))
-        known = group in self._groups or group in self._members or group in self.known.groups()
-        known = known or any(reset.group == group for reset in self._resets.values())
-        known = known or any(group_of(name) == group for name, _ in self._gone)
+        known = group in self._members or group in self.known.groups()
+        known = known or self._resets.has_any(group)
+        known = known or any(group_of(name) == group for name in self._places.remembered())
         return self._apply_all([GroupGone(group), *kept]) if known else []
 
     def is_later(self, group: str, revision: int) -> bool:
@@ -414,10 +420,14 @@ class Ledger:
         """
         names = frozenset(topics)
         gone: list[Record] = [
-            QueueGone(progress.group, queue, progress.incarnation)
-            for queues in self._groups.values()
-            for queue, progress in queues.items()
-            if queue.topic in names
+            QueueGone(progress.group, progress.queue, progress.incarnation)
+            for progress in self._places
+            if progress.queue.topic in names
+        ]
+        gone += [
+            Removed(vacated.group, vacated.queue)
+            for vacated in self._places.vacated()
+            if vacated.queue.topic in names
         ]
         gone += self.known.without_topics(names)
         return self._apply_all(gone)
@@ -437,19 +447,16 @@ class Ledger:
         if revision < self.counters.route_revision:
             return []
         records: list[Record] = []
-        readers = {
-            *self._groups,
-            *self._members,
-            *self.known.groups(),
-            *(name for name, _ in self._gone),
-        }
+        readers = {*self._places.remembered(), *self._members, *self.known.groups()}
         for group in sorted(set(map(group_of, readers))):
             incarnations = {each.group_incarnation for each in self.each_progress(group)}
+            incarnations |= {each.group_incarnation for each in self._places.vacated(group)}
             incarnations |= {each.group_incarnation for each in self.known.of(group).values()}
             if group not in groups or incarnations - {groups[group]}:
                 records += self.forget_group(group, revision, groups.get(group))
-        missing = {queue.topic for queues in self._groups.values() for queue in queues} - topics
-        records += self.forget_topics(missing)
+        read = {progress.queue.topic for progress in self._places}
+        read |= {vacated.queue.topic for vacated in self._places.vacated()}
+        records += self.forget_topics(read - topics)
         return records + self.routes_seen(revision)
 
     def routes_seen(self, revision: int) -> list[Record]:
@@ -463,18 +470,16 @@ class Ledger:
 
         For a ledger that was never told which etcd that is: one queue that both know is proof.
         """
-        return not self._groups or any(
-            births.get(queue) == progress.incarnation
-            for queues in self._groups.values()
-            for queue, progress in queues.items()
+        return not self.groups() or any(
+            births.get(progress.queue) == progress.incarnation for progress in self._places
         )
 
     def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
         """Topics and groups with progress that routes lack, named for people."""
-        read = {queue.topic for queues in self._groups.values() for queue in queues}
+        read = {progress.queue.topic for progress in self._places}
         return [
             *(f"topic {name}" for name in sorted(read.difference(topics))),
-            *(f"group {name}" for name in sorted(set(map(group_of, self._groups)) - set(groups))),
+            *(f"group {name}" for name in sorted(set(map(group_of, self.groups())) - set(groups))),
         ]
 
     def etcd_told(self, etcd_cluster_id: int) -> list[Record]:
@@ -500,15 +505,20 @@ class Ledger:
             births: queue → birth revision there.
             groups: name → incarnation there; with every group that has progress.
         """
-        records: list[Record] = [
-            Put(
-                progress._replace(
-                    incarnation=births.get(queue, progress.incarnation),
-                    group_incarnation=groups[group_of(reader)],
-                )
+
+        def there(progress: Progress) -> Progress:
+            return progress._replace(
+                incarnation=births.get(progress.queue, progress.incarnation),
+                group_incarnation=groups[group_of(progress.group)],
             )
-            for reader, queues in self._groups.items()
-            for queue, progress in queues.items()
+
+        records: list[Record] = [Put(there(progress)) for progress in self._places]
+        records += [
+            Vacated(there(vacated))
+            if group_of(vacated.group) in groups
+            # Nobody has progress in that group.
+            else Removed(vacated.group, vacated.queue)
+            for vacated in self._places.vacated()
         ]
         records += self.known.in_other_etcd(revision, groups)
         # Last: what a crash cuts off is accepted once more.
@@ -525,7 +535,7 @@ class Ledger:
         decision: Decision,
         now_ms: int,
     ) -> Put:
-        before = self.find(group, queue)
+        before, held = self.find(group, queue), self.holder(group, queue)
         blank = Progress(
             group=group,
             queue=queue,
@@ -533,7 +543,7 @@ class Ledger:
             epoch=epoch,
             incarnation=incarnation,
             group_incarnation=group_incarnation,
-            owner="" if before is None else before.owner,
+            owner="" if held is None else held.owner,
             committer="" if before is None else before.committer,
             stored_at_ms=now_ms,
             metadata="",
@@ -553,18 +563,13 @@ class Ledger:
         The copy is taken when the method is called; going through it may happen later and in
         another thread, as what it holds never changes.
         """
-        progress = [queues.copy() for queues in self._groups.values()]
-        gone, resets = self._gone.copy(), self._resets.copy()
+        places, resets = self._places.snapshot(), tuple(self._resets)
         members, counters = self._members.copy(), self.counters
         known = list(self.known)
 
         def records() -> Iterator[Record]:
-            for queues in progress:
-                for entry in queues.values():
-                    yield Put(entry)
-            for (group, queue), incarnation in gone.items():
-                yield QueueGone(group, queue, incarnation)
-            yield from resets.values()
+            yield from places
+            yield from resets
             yield from members.values()
             yield from known
             yield counters
@@ -574,34 +579,31 @@ class Ledger:
     def apply(self, record: Record) -> None:
         """Make a record's change; it was checked when it was made."""
         match record:
-            case Committed(group, queue, offset, committer, stored_at_ms, metadata):
-                queues = self._groups[group]
-                queues[queue] = queues[queue]._replace(
-                    offset=offset, committer=committer, stored_at_ms=stored_at_ms, metadata=metadata
-                )
+            case Committed():
+                self._places.commit(*record)
             case Put(progress):
-                self._groups.setdefault(progress.group, {})[progress.queue] = progress
-                self._gone.pop((progress.group, progress.queue), None)
-                if progress.epoch > self.counters.epoch:
-                    self.counters = self.counters._replace(epoch=progress.epoch)
+                self._places.put(progress)
+                self._epoch_given(progress.epoch)
             case Removed(group, queue):
-                self._remove(group, queue)
+                self._places.remove(group, queue)
+            case Vacated(progress):
+                self._places.vacate(progress)
+                self._epoch_given(progress.epoch)
             case QueueGone(group, queue, incarnation):
-                self._remove(group, queue)
-                self._gone[group, queue] = incarnation
-                while len(self._gone) > GONE_QUEUES_MAX:
-                    del self._gone[next(iter(self._gone))]
+                self._places.queue_gone(group, queue, incarnation)
             case KnownMember():
                 self.known.apply(record)
             case MemberForgotten(group, member):
                 self.known.apply(record)
-                reader = reader_of(group, member)
-                self._groups.pop(reader, None)
-                self._gone = {key: at for key, at in self._gone.items() if key[0] != reader}
+                self._places.forget({reader_of(group, member)})
             case GroupGone(group):
-                self._apply_group_gone(group)
+                remembered = self._places.remembered()
+                self._places.forget({name for name in remembered if group_of(name) == group})
+                self.known.drop_group(group)
+                self._members.pop(group, None)
+                self._resets.drop_group(group)
             case ResetApplied():
-                self._apply_reset_applied(record)
+                self._resets.apply(record)
             case MembersChanged(group, members):
                 if members:
                     self._members[group] = record
@@ -619,31 +621,9 @@ class Ledger:
             self.apply(record)
         return records
 
-    def _remove(self, group: str, queue: Queue) -> None:
-        queues = self._groups.get(group, {})
-        queues.pop(queue, None)
-        if not queues:
-            self._groups.pop(group, None)
-
-    def _apply_group_gone(self, group: str) -> None:
-        for reader in self.readers(group):
-            self._groups.pop(reader, None)
-        self.known.drop_group(group)
-        self._members.pop(group, None)
-        self._gone = {key: value for key, value in self._gone.items() if group_of(key[0]) != group}
-        kept = {name: reset for name, reset in self._resets.items() if reset.group != group}
-        self._resets = kept
-        self._reset_steps = sum(len(reset.steps) for reset in kept.values())
-
-    def _apply_reset_applied(self, reset: ResetApplied) -> None:
-        before = self._resets.get(reset.reset_id)
-        self._resets[reset.reset_id] = reset
-        self._reset_steps += len(reset.steps) - (len(before.steps) if before else 0)
-        while len(self._resets) > 1 and (
-            len(self._resets) > RESETS_MAX or self._reset_steps > RESET_STEPS_MAX
-        ):
-            oldest = self._resets.pop(next(iter(self._resets)))
-            self._reset_steps -= len(oldest.steps)
+    def _epoch_given(self, epoch: int) -> None:
+        if epoch > self.counters.epoch:
+            self.counters = self.counters._replace(epoch=epoch)
 
 
 def is_of_later_group(revision: int, current: int | None, incarnation: int) -> bool:

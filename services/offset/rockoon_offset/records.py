@@ -67,6 +67,13 @@ class Removed(NamedTuple):
     queue: Queue
 
 
+class Vacated(NamedTuple):
+    """Progress is gone, and who holds the queue is not: a reader of it is a new one."""
+
+    # What it was, under its last epoch.
+    progress: Progress
+
+
 class QueueGone(NamedTuple):
     """The topic was deleted: progress is gone, the fact that there was some stays."""
 
@@ -179,6 +186,7 @@ Record = (
     Put
     | Committed
     | Removed
+    | Vacated
     | QueueGone
     | GroupGone
     | KnownMember
@@ -199,6 +207,8 @@ def encode(record: Record) -> bytes:
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
         case Put(progress):
             fields = ["put", progress.group, *progress.queue, *progress[2:]]
+        case Vacated(progress):
+            fields = ["vacated", progress.group, *progress.queue, *progress[2:]]
         case Removed(group, queue):
             fields = ["removed", group, *queue]
         case QueueGone(group, queue, incarnation):
@@ -232,9 +242,9 @@ def decode(data: bytes) -> Record:
             group, topic, broker, queue_id, *fields = rest
             return Committed(group, Queue(topic, broker, queue_id), *fields)
         case "put":
-            group, topic, broker, queue_id, *fields = rest
-            progress = Progress(group, Queue(topic, broker, queue_id), *fields)
-            return Put(progress._replace(start_reason=StartReason(progress.start_reason)))
+            return Put(progress_of(*rest))
+        case "vacated":
+            return Vacated(progress_of(*rest))
         case "removed":
             return Removed(rest[0], Queue(*rest[1:]))
         case "queue-gone":
@@ -256,6 +266,11 @@ def decode(data: bytes) -> Record:
         case "counters":
             return Counters(*rest)
     raise ValueError(f"unknown kind of record {kind!r}")
+
+
+def progress_of(group: str, topic: str, broker: str, queue_id: int, *rest: Any) -> Progress:
+    progress = Progress(group, Queue(topic, broker, queue_id), *rest)
+    return progress._replace(start_reason=StartReason(progress.start_reason))
 
 
 def reset_applied(*fields: Any) -> ResetApplied:

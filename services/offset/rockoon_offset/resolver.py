@@ -350,7 +350,7 @@ class Resolver:
             self._groups.require_free(group, queue, facts.birth_revision, member_id)
         except QueueHeld as reason:
             return reason
-        before = ledger.find(group, queue)
+        before = ledger.holder(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
         self._store.write(

@@ -100,6 +100,7 @@ class Driver:
             self._told,
             self.witness.asks,
             self.witness.group_deleted,
+            self.witness.recovered,
         )
         return service
 

@@ -188,6 +188,7 @@ class Service:
         on_told: see SimulatedBrokers.
         on_asked: told of group, queue and member when a member asks for a queue.
         on_deleted: told of groups whose members are out.
+        on_recovered: told of the ledger as the journal made it, before anything changes it.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class Service:
         on_told: Callable[[Queue, QueueState], None],
         on_asked: Callable[[str, Queue, str], None],
         on_deleted: Callable[[str], None],
+        on_recovered: Callable[[Ledger], None],
     ) -> None:
         def now_ns() -> int:
             return world.now_ns
@@ -208,6 +210,7 @@ class Service:
             return world.wall_ms
 
         self.store = SimulatedStore(directory, on_written, on_durable)
+        on_recovered(self.store.ledger)
         self.routes = SimulatedRoutes(world)
         brokers = SimulatedBrokers(world, on_told)
         table, routes = self.routes.table, cast(Any, self.routes)

@@ -35,6 +35,7 @@ from rockoon_offset.records import (
     Record,
     Removed,
     ResetApplied,
+    Vacated,
 )
 from rockoon_offset.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 
@@ -128,13 +129,25 @@ class Account:
     """Progress as some records have made it."""
 
     progress: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
+    # What progress was that the undoing of a reset took back; its owner may read still.
+    vacated: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
     # Reset id → (group, undone).
     resets: dict[str, tuple[str, bool]] = field(default_factory=dict)
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
     def copy(self) -> "Account":
-        return Account(self.progress.copy(), self.resets.copy(), self.members.copy(), self.counters)
+        return Account(
+            self.progress.copy(),
+            self.vacated.copy(),
+            self.resets.copy(),
+            self.members.copy(),
+            self.counters,
+        )
+
+    def holder(self, group: str, queue: Queue) -> Entry | None:
+        """The entry whose owner holds a queue."""
+        return self.progress.get((group, queue)) or self.vacated.get((group, queue))
 
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -144,13 +157,21 @@ class Account:
                     self.progress[key] = self.progress[key]._replace(offset=offset)
                 case Put(progress):
                     self.progress[progress.group, progress.queue] = entry_of(progress)
+                    self.vacated.pop((progress.group, progress.queue), None)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
                 case Removed(group, queue) | QueueGone(group, queue, _):
                     self.progress.pop((group, queue), None)
+                    self.vacated.pop((group, queue), None)
+                case Vacated(progress):
+                    self.progress.pop((progress.group, progress.queue), None)
+                    self.vacated[progress.group, progress.queue] = entry_of(progress)
+                    if progress.epoch > self.counters.epoch:
+                        self.counters = self.counters._replace(epoch=progress.epoch)
                 case GroupGone(group):
-                    for key in [key for key in self.progress if key[0] == group]:
-                        del self.progress[key]
+                    for entries in (self.progress, self.vacated):
+                        for key in [key for key in entries if key[0] == group]:
+                            del entries[key]
                     for name in [name for name, of in self.resets.items() if of[0] == group]:
                         del self.resets[name]
                     self.members.pop(group, None)
@@ -198,6 +219,8 @@ class Witness:
                 entries = self._progress_of(record.group)
                 self._check_group_gone(record.group, entries, records[index + 1 :])
                 kept[record.group] = entries
+            elif isinstance(record, Vacated) and record.progress.group in kept:
+                pass
             elif isinstance(record, Put) and record.progress.group in kept:
                 entry = kept[record.progress.group][record.progress.queue]
                 assert entry_of(record.progress) == entry, f"{entry} was not kept: {record}"
@@ -221,14 +244,20 @@ class Witness:
             case Put(progress):
                 assert cause is not None, f"progress that nobody asked for: {record}"
                 self._check_put(cause, progress)
-            case Removed():
+            case Vacated(progress):
                 assert cause is not None, record
                 assert cause.kind == "undo", record
-                # With the progress goes the owner; it is told so, and else finds out by itself.
-                for member in self.members.values():
-                    held = member.owns.get(record.queue)
-                    if held is not None and member.group == record.group:
-                        held.is_overtaken = True
+                before = self.written.progress[progress.group, progress.queue]
+                assert progress.epoch > self.written.counters.epoch, record
+                assert entry_of(progress) == before._replace(epoch=progress.epoch), record
+            case Removed(group, queue):
+                assert (group, queue) not in self.written.progress, record
+                vacated = self.written.vacated[group, queue]
+                if queue.topic in self.told_view.topics:
+                    assert cause is not None, record
+                    assert queue in cause.releases, f"released, and nobody wanted it: {record}"
+                    assert vacated.owner == cause.member_id, f"{cause} releases {vacated}"
+                    self._settled(group, queue)
             case QueueGone(group, queue, incarnation):
                 birth = self.told_view.birth(queue)
                 assert birth != incarnation, f"{group} forgets {queue}, which exists"
@@ -285,10 +314,12 @@ class Witness:
                 assert entry_of(after) == before._replace(owner=""), f"{before} to {after}"
                 self._settled(after.group, after.queue)
             case "reset" | "undo":
+                held = self.written.holder(after.group, after.queue)
+                owner = "" if held is None else held.owner
+                assert after.owner == owner, f"{held} to {after}"
                 assert before is None or after.epoch > before.epoch, f"no new epoch: {after}"
                 is_known = before is None or after.incarnation >= before.incarnation
                 assert is_known, f"back to a deleted queue: {before} to {after}"
-                assert before is None or after.owner == before.owner, f"{before} to {after}"
             case "resolve":
                 self._check_started(call, before, after)
             case _:
@@ -300,6 +331,9 @@ class Witness:
             assert after.owner == call.member_id, f"{after.owner} owns what {call} asked for"
         if before is None:
             self._check_first_start(call, after)
+            before = self.written.vacated.get(key)
+            if before is not None and before.owner not in ("", after.owner):
+                self._check_taken(before, after)
         else:
             is_other = after.incarnation != before.incarnation
             if is_other:
@@ -399,7 +433,7 @@ class Witness:
 
     def asks(self, group: str, queue: Queue, member_id: str) -> None:
         """A member asks for a queue; its waiting begins now at the earliest."""
-        entry = self.written.progress.get((group, queue))
+        entry = self.written.holder(group, queue)
         owner = "" if entry is None else entry.owner
         if owner in ("", member_id):
             return
@@ -463,6 +497,12 @@ class Witness:
         """The service has read its journal: that is exactly what was durable."""
         found = {(entry.group, entry.queue): entry_of(entry) for entry in ledger.list_progress()}
         assert found == self.durable.progress, "a restart changed progress"
+        held = {key: entry_of(entry) for key in found if (entry := ledger.holder(*key))}
+        assert held == found, "a queue is held by two"
+        for key, entry in self.durable.vacated.items():
+            kept = ledger.holder(*key)
+            assert kept is not None, f"a restart forgot who holds {key}"
+            assert entry_of(kept) == entry, f"a restart changed who holds {key}"
         assert ledger.counters == self.durable.counters, "a restart changed the counters"
         for reset_id, (_, undone) in self.durable.resets.items():
             assert ledger.reset(reset_id).undone == undone, f"a restart changed reset {reset_id}"

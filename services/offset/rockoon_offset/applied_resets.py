@@ -1,0 +1,48 @@
+"""Resets that were applied, kept so that they can be undone; a bounded number of them. Pure."""
+
+from collections.abc import Iterator
+
+from rockoon_offset.records import ResetApplied
+from rockoon_proto.errors import ResetNotFound
+
+RESETS_MAX = 1000
+# Queues in all of them.
+RESET_STEPS_MAX = 100_000
+
+
+class AppliedResets:
+    """Of all groups."""
+
+    def __init__(self) -> None:
+        # Insertion order is age.
+        self._resets: dict[str, ResetApplied] = {}
+        self._steps = 0
+
+    def find(self, reset_id: str) -> ResetApplied:
+        """Raises ResetNotFound: there was none, or it is too long ago."""
+        found = self._resets.get(reset_id)
+        if found is None:
+            raise ResetNotFound(reset=reset_id)
+        return found
+
+    def has_any(self, group: str) -> bool:
+        return any(reset.group == group for reset in self._resets.values())
+
+    def __iter__(self) -> Iterator[ResetApplied]:
+        return iter(tuple(self._resets.values()))
+
+    def apply(self, reset: ResetApplied) -> None:
+        """A reset is now this; the oldest go when there are too many."""
+        before = self._resets.get(reset.reset_id)
+        self._resets[reset.reset_id] = reset
+        self._steps += len(reset.steps) - (len(before.steps) if before else 0)
+        while len(self._resets) > 1 and (
+            len(self._resets) > RESETS_MAX or self._steps > RESET_STEPS_MAX
+        ):
+            oldest = self._resets.pop(next(iter(self._resets)))
+            self._steps -= len(oldest.steps)
+
+    def drop_group(self, group: str) -> None:
+        kept = {name: reset for name, reset in self._resets.items() if reset.group != group}
+        self._resets = kept
+        self._steps = sum(len(reset.steps) for reset in kept.values())
