@@ -13,8 +13,9 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_offset.commit_check import Commit
 from rockoon_offset.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
-from rockoon_offset.ledger import Commit, Ledger
+from rockoon_offset.ledger import Ledger
 from rockoon_offset.membership import Membership
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, Progress, decode, encode

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rockoon_offset.applied_resets import RESETS_MAX
-from rockoon_offset.ledger import OFFSET_MAX, Commit, Ledger
+from rockoon_offset.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.ledger import Ledger
 from rockoon_offset.places import GONE_QUEUES_MAX
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, MembersChanged, Progress, Record, decode, encode

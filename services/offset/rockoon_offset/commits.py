@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.ledger import OFFSET_MAX, Commit
+from rockoon_offset.commit_check import OFFSET_MAX, Commit
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import group_of
 from rockoon_offset.records import Record

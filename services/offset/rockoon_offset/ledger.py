@@ -17,9 +17,9 @@ A "group" here is any reader (see `readers`), unless members are spoken of besid
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from rockoon_offset.applied_resets import AppliedResets
+from rockoon_offset.commit_check import Commit, check_commit
 from rockoon_offset.known_members import KnownMembers
 from rockoon_offset.places import Places
 from rockoon_offset.queues import Queue
@@ -43,29 +43,9 @@ from rockoon_offset.records import (
 )
 from rockoon_offset.start_position import Decision, StartReason, Stored
 from rockoon_proto.errors import (
-    CommitBehind,
-    Fenced,
-    InvalidArgument,
-    InvalidOffset,
-    OffsetBeyondEnd,
     PlanStale,
     RouteNotReached,
 )
-
-OFFSET_MAX = 1 << 62
-METADATA_BYTES_MAX = 4096
-
-
-class Commit(NamedTuple):
-    """A reader's wish to move its offset."""
-
-    group: str
-    queue: Queue
-    offset: int
-    epoch: int
-    member_id: str
-    metadata: str
-    force: bool
 
 
 class Ledger:
@@ -213,43 +193,8 @@ class Ledger:
         return [] if after == before else self._apply_all([Put(after)])
 
     def check_commit(self, commit: Commit, incarnation: int | None, end: int | None) -> None:
-        """Whether a commit would be taken.
-
-        Args:
-            commit: the wish.
-            incarnation: birth revision of the queue in the routes now; None when it is unknown.
-            end: a recent end of the queue; None when nobody can tell.
-
-        Raises:
-            InvalidOffset, InvalidArgument, Fenced, CommitBehind, OffsetBeyondEnd.
-        """
-        progress = self.find(commit.group, commit.queue)
-        queue = str(commit.queue)
-        if not 0 <= commit.offset <= OFFSET_MAX:
-            raise InvalidOffset(offset=commit.offset)
-        if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
-            raise InvalidArgument(reason=f"metadata is larger than {METADATA_BYTES_MAX} bytes")
-        if progress is None:
-            raise Fenced(
-                f"group {commit.group!r} has no progress on queue {queue}: resolve it first",
-                epoch=commit.epoch,
-                current=0,
-                queue=queue,
-            )
-        if commit.epoch != progress.epoch:
-            raise Fenced(epoch=commit.epoch, current=progress.epoch, queue=queue)
-        if incarnation is not None and incarnation != progress.incarnation:
-            raise Fenced(
-                f"queue {queue} was deleted and created again since epoch {commit.epoch} began: "
-                "resolve it again",
-                epoch=commit.epoch,
-                current=progress.epoch,
-                queue=queue,
-            )
-        if commit.offset < progress.offset and not commit.force:
-            raise CommitBehind(offset=commit.offset, stored=progress.offset, queue=queue)
-        if end is not None and commit.offset > max(end, progress.offset):
-            raise OffsetBeyondEnd(offset=commit.offset, end=end, queue=queue)
+        """Whether a commit would be taken. Arguments and errors as of `commit_check`."""
+        check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
 
     def commit(
         self, commit: Commit, incarnation: int | None, end: int | None, now_ms: int

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Any
 
+from rockoon_offset.commit_check import Commit
 from rockoon_offset.commits import Commits, Release
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
-from rockoon_offset.ledger import Commit
 from rockoon_offset.readers import reader_of
 from rockoon_offset.records import Progress, ResetApplied
 from rockoon_offset.request_checks import (

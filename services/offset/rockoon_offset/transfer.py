@@ -14,8 +14,8 @@ from rockoon_format.config_json import (
 )
 from rockoon_format.names import group_fault
 from rockoon_offset.brokers import Brokers
+from rockoon_offset.commit_check import OFFSET_MAX
 from rockoon_offset.group_watch import GroupWatch
-from rockoon_offset.ledger import OFFSET_MAX
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
 from rockoon_offset.records import Progress, ResetStep

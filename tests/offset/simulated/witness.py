@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from offset.simulated.service import HANDOVER_SECONDS, LEASE_SECONDS
 from offset.simulated.world import SECOND_NS, View, World
 
-from rockoon_offset.ledger import Commit, Ledger
+from rockoon_offset.commit_check import Commit
+from rockoon_offset.ledger import Ledger
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import (
     Committed,

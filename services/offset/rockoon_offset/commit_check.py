@@ -1,0 +1,70 @@
+"""When a commit is taken, and what it is told otherwise. Pure."""
+
+from typing import NamedTuple
+
+from rockoon_offset.queues import Queue
+from rockoon_offset.records import Progress
+from rockoon_proto.errors import (
+    CommitBehind,
+    Fenced,
+    InvalidArgument,
+    InvalidOffset,
+    OffsetBeyondEnd,
+)
+
+OFFSET_MAX = 1 << 62
+METADATA_BYTES_MAX = 4096
+
+
+class Commit(NamedTuple):
+    """A reader's wish to move its offset."""
+
+    group: str
+    queue: Queue
+    offset: int
+    epoch: int
+    member_id: str
+    metadata: str
+    force: bool
+
+
+def check_commit(
+    commit: Commit, progress: Progress | None, incarnation: int | None, end: int | None
+) -> None:
+    """Whether a commit is taken.
+
+    Args:
+        commit: the wish.
+        progress: what is stored.
+        incarnation: birth revision of the queue in the routes now; None when it is unknown.
+        end: a recent end of the queue; None when nobody can tell.
+
+    Raises:
+        InvalidOffset, InvalidArgument, Fenced, CommitBehind, OffsetBeyondEnd.
+    """
+    queue = str(commit.queue)
+    if not 0 <= commit.offset <= OFFSET_MAX:
+        raise InvalidOffset(offset=commit.offset)
+    if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
+        raise InvalidArgument(reason=f"metadata is larger than {METADATA_BYTES_MAX} bytes")
+    if progress is None:
+        raise Fenced(
+            f"group {commit.group!r} has no progress on queue {queue}: resolve it first",
+            epoch=commit.epoch,
+            current=0,
+            queue=queue,
+        )
+    if commit.epoch != progress.epoch:
+        raise Fenced(epoch=commit.epoch, current=progress.epoch, queue=queue)
+    if incarnation is not None and incarnation != progress.incarnation:
+        raise Fenced(
+            f"queue {queue} was deleted and created again since epoch {commit.epoch} began: "
+            "resolve it again",
+            epoch=commit.epoch,
+            current=progress.epoch,
+            queue=queue,
+        )
+    if commit.offset < progress.offset and not commit.force:
+        raise CommitBehind(offset=commit.offset, stored=progress.offset, queue=queue)
+    if end is not None and commit.offset > max(end, progress.offset):
+        raise OffsetBeyondEnd(offset=commit.offset, end=end, queue=queue)
