@@ -75,7 +75,7 @@ def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
     return [f"{topic}#{key}" for key in keys]
 
 
-def index_entries(frames: bytes, records: Scan, start: int) -> KeyEntries:
+def index_entries(frames: bytes | Bytes, records: Scan, start: int) -> KeyEntries:
     """Return the keys of records as putting one record after another would put them.
 
     Args:

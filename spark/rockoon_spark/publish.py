@@ -36,7 +36,7 @@ def published(target: Path) -> Iterator[Path]:
             staging.rename(target)
         except OSError as error:
             raise TargetExists(f"{target} cannot be put in place: {error}") from error
-        _sync(target.parent)
+        sync(target.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -54,11 +54,12 @@ def sync_tree(root: Path) -> None:
     """Make a directory durable, with everything below it."""
     for directory, _, files in os.walk(root):
         for name in files:
-            _sync(Path(directory) / name)
-        _sync(Path(directory))
+            sync(Path(directory) / name)
+        sync(Path(directory))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file durable, or the names in a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from rockoon_spark.java import find_java
 from rockoon_spark.source import RockoonDataSource
 
 _SETTINGS = {
@@ -17,17 +18,26 @@ _SETTINGS = {
 }
 
 
-def session(master: str = "local[*]", **settings: Any) -> SparkSession:
+def session(master: str | None = None, **settings: Any) -> SparkSession:
     """Start a session, or take the one that runs, that knows `format("rockoon")`.
 
     Args:
-        master: where Spark runs.
+        master: where Spark runs; by default what `spark-submit` said, else this machine.
         settings: of Spark, with `__` for the dots of their names.
+
+    Raises:
+        JavaMissing: Spark has to be started from here, and there is no Java that can run it.
     """
-    if master.startswith("local"):
-        # Workers of this machine run where this process does, not where PATH leads.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("rockoon")
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
+        find_java()
+        master = master or "local[*]"
+    builder = SparkSession.builder.appName("rockoon")
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            # Workers of this machine run where this process does, not where PATH leads.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {name.replace("__", "."): str(value) for name, value in settings.items()}
     for name, value in {**_SETTINGS, **chosen}.items():
         builder = builder.config(name, value)

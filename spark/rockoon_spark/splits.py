@@ -35,14 +35,19 @@ def split_files(files: Sequence[LogFile], split_bytes: int) -> list[Split]:
     ]
 
 
-def read_split(split: Split) -> tuple[NDArray[np.uint8], Found]:
-    """A split's bytes, and the records that start in it; positions count from its start."""
+def read_split(split: Split, *, proven: bool = False) -> tuple[NDArray[np.uint8], Found]:
+    """A split's bytes, and the records that start in it; positions count from its start.
+
+    Args:
+        proven: a record starts at the split's start, or nothing was written from there on; it is
+            so at a file's start.
+    """
     length = split.stop - split.start
     beyond = _BEYOND_BYTES
     while True:
         buffer = read_range(split.file, split.start, split.stop, beyond)
         base = split.file.start + split.start
-        found = find_records(buffer, base, 0, length, proven=split.start == 0)
+        found = find_records(buffer, base, 0, length, proven=proven or split.start == 0)
         # What looks damaged may only be cut off by the buffer's end.
         is_cut = found.damages and split.start + len(buffer) < split.file.bytes
         if not is_cut or beyond >= _RECORD_BYTES_MAX:

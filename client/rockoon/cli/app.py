@@ -13,6 +13,7 @@ from rockoon.cli import (
     groups,
     messages,
     offsets,
+    spark,
     topics,
     transactions,
 )
@@ -42,6 +43,7 @@ app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
 app.add_typer(delayed.app, name="delayed")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(spark.app, name="spark")
 
 
 def run_command_line() -> int:

@@ -4,6 +4,7 @@ For a store whose queues are lost, and to check one. Tasks take 20-byte entries 
 the log; only these cross the cluster. Each queue file is then written by one task.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,3 +201,9 @@ def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
             "entries": [expected - firsts[0]],
         }
     )
+
+
+if __name__ == "__main__":
+    from rockoon_spark.commands import main
+
+    raise SystemExit(main(["rebuild", *sys.argv[1:]]))
