@@ -6,7 +6,7 @@ first: the broker looks for them there) and those behind it; a plain message has
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -91,10 +91,15 @@ def encode_extras(
         InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
         PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
     """
+    if tags is not None and not isinstance(tags, str):
+        raise InvalidProperty(name=PROPERTY_TAGS, reason=f"{tags!r} is not one text")
     if keys is None and tags is not None and not properties:
         return _tags_extras(tags)
     head = b"" if tags is None else _section(PROPERTY_TAGS, tags)
     if keys is not None:
+        if not isinstance(keys, Iterable):
+            reason = f"{keys!r} is neither a text nor a sequence of them"
+            raise InvalidProperty(name=PROPERTY_KEYS, reason=reason)
         head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(tuple(keys)))
     tail = b""
     if properties:

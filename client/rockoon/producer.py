@@ -60,13 +60,13 @@ Bodies = Iterable[Body] | AsyncIterable[Body]
 class _EarlyBatch(ProducerBatch):
     """Messages with a key whose topic's queues are not known yet, in the order they came."""
 
-    __slots__ = ("delayed", "keys", "receipts")
+    __slots__ = ("delayed", "key_hashes", "receipts")
 
     def __init__(self, lane: Lane) -> None:
         super().__init__(lane)
         self.delayed: set[int] = set()
         """Indices of messages with a delay."""
-        self.keys: list[str] = []
+        self.key_hashes: list[int] = []
         self.receipts: list[Receipt] = []
 
 
@@ -149,13 +149,12 @@ class Producer:
         Args:
             topic: where to.
             body: at most 4 MiB.
-            keys: what the message can be found by: one text, whose parts between spaces are keys,
-                or a sequence of keys.
+            keys: what it can be found by: a sequence of keys, or a text with spaces between them.
             tags: what consumers select by.
             properties: the sender's own; with all others at most 31743 bytes, unless the broker
                 is set otherwise.
             queue: the queue to use; messages to it stay in order.
-            key: messages with the same key go to the same queue, in order.
+            key: messages with the same key go to the same queue, in order; none is found by it.
             delay_level: readers get it after the delay of a level, from 1 (the broker's
                 `delay_levels`: 1s 5s 10s 30s 1m 2m ... 2h).
             delay_seconds: readers get it so long after the broker has stored it.
@@ -397,8 +396,18 @@ class Producer:
             return self._chosen(topic, queue)
         if key is not None:
             lanes = self._keyed.get(topic) or self._open_keyed(topic)
-            return lanes[self._key_hash(key) % len(lanes)] if lanes else None
+            return lanes[self._hash_of(key) % len(lanes)] if lanes else None
         return self._spread.get(topic) or self._open_spread(topic)
+
+    def _hash_of(self, key: str) -> int:
+        # Here and not when the route is known: what a hash raises is for the sender, not for a
+        # background task, whose end would be that of the connection.
+        if not isinstance(key, str):
+            raise InvalidArgument(reason=f"a key is text, not {key!r}")
+        try:
+            return self._key_hash(key)
+        except UnicodeEncodeError:
+            raise InvalidArgument(reason=f"the key {key!r} is not valid Unicode") from None
 
     def _open_keyed(self, topic: str) -> list[Lane]:
         """Return the lanes among which keys choose; none while the topic's queues are unknown."""
@@ -459,6 +468,7 @@ class Producer:
     ) -> Receipt:
         """Keep a message whose queue cannot be told before its topic's route is known."""
         self._check_open()
+        key_hash = self._hash_of(key)
         now = self._loop.time()
         batch = self._early.get(topic)
         # A batch has one deadline, so one that is kept open for long would cut its last short.
@@ -474,7 +484,7 @@ class Producer:
         if delayed:
             batch.delayed.add(receipt.index)
         batch.bytes += size
-        batch.keys.append(key)
+        batch.key_hashes.append(key_hash)
         batch.receipts.append(receipt)
         self._accumulator.unclaimed_bytes += size
         return receipt
@@ -500,9 +510,9 @@ class Producer:
         for batch in early.take_all() if early is not None else ():
             assert isinstance(batch, _EarlyBatch)
             self._accumulator.move(batch)
-            messages = zip(batch.receipts, batch.keys, batch.bodies, strict=True)
-            for index, (receipt, key, body) in enumerate(messages):
-                chosen = route.queues[self._key_hash(key) % len(route.queues)]
+            messages = zip(batch.receipts, batch.key_hashes, batch.bodies, strict=True)
+            for index, (receipt, key_hash, body) in enumerate(messages):
+                chosen = route.queues[key_hash % len(route.queues)]
                 lane = self._chosen_lane(chosen)
                 if index in batch.delayed:
                     lane = self._accumulator.delayed_lane(route.name, chosen)
