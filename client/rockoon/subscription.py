@@ -16,7 +16,7 @@ from rockoon_proto.errors import InvalidExpression
 
 ALL = "*"
 _OR = "||"
-_SQL_MARK = "SQL92: "
+_SQL_MARK = "SQL92:"
 
 
 class Sql(str):
@@ -24,7 +24,8 @@ class Sql(str):
 
         cluster.push_consumer("group", {"orders": Sql("price > 100 AND region = 'north'")}, handler)
 
-    `rockoon_format.sql92` has the language: comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT.
+    A text that begins with `SQL92:` says the same. `rockoon_format.sql92` has the language:
+    comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT.
     """
 
     __slots__ = ()
@@ -46,6 +47,8 @@ class Subscription:
     def parse(cls, topic: str, expression: str) -> "Subscription":
         """Parse `*` (everything) or tags joined by `||`, as in `TagA || TagB`; or take an `Sql`.
 
+        A text that begins with `SQL92:`, as `expression` does, is an `Sql` too.
+
         Blanks around a tag, repeats and empty places between bars do not count, as in RocketMQ.
 
         Raises:
@@ -54,6 +57,12 @@ class Subscription:
         """
         if isinstance(expression, Sql):
             return cls.sql(topic, expression)
+        if not isinstance(expression, str):
+            raise InvalidExpression(
+                expression=repr(expression), reason='it is not text: "*", "TagA || TagB", or an Sql'
+            )
+        if expression.startswith(_SQL_MARK):
+            return cls.sql(topic, expression.removeprefix(_SQL_MARK).strip())
         if expression.strip() == ALL:
             return cls(topic, frozenset(), ())
         tags = frozenset(tag for part in expression.split(_OR) if (tag := part.strip()))
@@ -86,7 +95,7 @@ class Subscription:
     def expression(self) -> str:
         """The same subscription in one spelling: equal subscriptions have equal expressions."""
         if self.sql_expression:
-            return _SQL_MARK + self.sql_expression
+            return f"{_SQL_MARK} {self.sql_expression}"
         return f" {_OR} ".join(sorted(self.tags)) or ALL
 
     def matches(self, tags: str | None) -> bool:

@@ -29,6 +29,19 @@ def test_an_expression_is_kept_as_it_is_and_shown_as_sql() -> None:
     assert subscription.matching(["any", None]) is None
 
 
+def test_an_expression_may_be_spelled_as_it_is_shown() -> None:
+    subscription = Subscription.parse("orders", "SQL92: price > 9")
+    assert subscription == Subscription.sql("orders", "price > 9")
+    assert Subscription.parse("orders", subscription.expression) == subscription
+    with pytest.raises(InvalidExpression):
+        Subscription.parse("orders", "SQL92: price >")
+
+
+def test_what_is_no_text_is_no_expression() -> None:
+    with pytest.raises(InvalidExpression, match="not text"):
+        Subscription.parse("orders", None)  # type: ignore[arg-type]
+
+
 def test_the_same_text_without_the_mark_is_a_tag() -> None:
     assert Subscription.parse("orders", "price > 9").tags == {"price > 9"}
 
