@@ -104,14 +104,16 @@ class Admin:
 
     Args:
         cluster: an open connection.
+
+    Attributes:
+        messages: messages by key or id: `rockoon.stored_messages.StoredMessages`.
+        delayed: messages that wait for their time: `rockoon.delayed_messages.DelayedMessages`.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.messages = StoredMessages(cluster)
-        """Messages by key or id."""
         self.delayed = DelayedMessages(cluster)
-        """Messages that wait for their time."""
 
     @property
     def dead_letters(self) -> "DeadLetters":

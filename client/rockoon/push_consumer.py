@@ -58,9 +58,11 @@ log = logging.getLogger(__name__)
 class PushConsumer:
     """A member of a consumer group that calls `handler` for every message of its queues.
 
-    A message whose handler raises, or returns `ConsumeResult.LATER` or False, is delivered again
-    here after a pause. Until it succeeds the committed offset of its queue stays at it; messages
-    behind it go on up to the flow limits, then the queue stops. `queues()` shows which one it is.
+    A message whose handler raises, or returns `ConsumeResult.LATER` or False, goes back to the
+    broker, comes again after 10 s, 30 s, 1 min, ... and holds nothing else up; after 16 times it is
+    a dead letter. `redelivery` changes that, `orderly` and broadcasting consumers differ. What is
+    delivered again here holds the committed offset of its queue; messages behind it go on up to the
+    flow limits, then the queue stops. `queues()` shows which one it is.
 
     While its group is paused (`rockoon group pause`) it stays a member, has no queues and calls
     nothing; once the group is resumed it goes on from what was committed.
@@ -68,8 +70,8 @@ class PushConsumer:
     Args:
         cluster: the connection; it closes the consumer when it is closed itself.
         group: the consumer group.
-        subscriptions: topic to expression: "*", or tags as in "TagA || TagB". All members of a
-            group should have the same.
+        subscriptions: topic to expression: "*", tags as in "TagA || TagB", or an `Sql`. All members
+            of a group should have the same.
         handler: async, or plain (then run in a thread); gets a Message.
         mode: "clustering": the members share the queues; "broadcasting": every member reads all,
             and has progress of its own under its `member_id`, which has to be the same at every
@@ -78,7 +80,9 @@ class PushConsumer:
         offset_store: where progress is kept instead of in the offset service (clustering) or in
             `~/.rockoon_offsets` (broadcasting), for example a `KeptOffsetStore`. With a store of
             your own, clustering members are not kept from reading a queue twice at a hand-over.
-        consume_from: where to start on a queue without progress when the group has no policy.
+        consume_from: "first", "last" or a `ConsumeFrom`: where to start on a queue without progress
+            when the group has no policy. By default the cluster's, which is "last": what was sent
+            before the group was there is not read.
         concurrency: handler calls that may run at once.
         batch_max: when more than 1 the handler gets a list of up to so many messages of one
             queue, and its result is for all of them.
@@ -142,7 +146,7 @@ class PushConsumer:
         on_damaged: str = "stop",
         pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
     ) -> None:
-        _check_numbers(concurrency, batch_max, attempts_max, consume_timeout_seconds)
+        _check_settings(handler, concurrency, batch_max, attempts_max, consume_timeout_seconds)
         if on_damaged not in ("stop", "skip"):
             raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
         self._orderly = orderly
@@ -316,6 +320,8 @@ class PushConsumer:
             MemberIdTaken: another process joined under the member id.
             Exception: what a bug in the consumer raised.
         """
+        if self._state == "new":
+            raise RuntimeError("the consumer was not started: enter it with `async with`")
         await self._ended.wait()
         if self._failure is not None:
             self._failure_was_raised = True
@@ -447,9 +453,15 @@ class PushConsumer:
             )
 
 
-def _check_numbers(
-    concurrency: int, batch_max: int, attempts_max: int | None, consume_timeout_seconds: float
+def _check_settings(
+    handler: Handler,
+    concurrency: int,
+    batch_max: int,
+    attempts_max: int | None,
+    consume_timeout_seconds: float,
 ) -> None:
+    if not callable(handler):
+        raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
     if concurrency < 1 or batch_max < 1 or (attempts_max is not None and attempts_max < 1):
         raise InvalidArgument(reason="concurrency, batch_max and attempts_max must be 1 or more")
     if not consume_timeout_seconds > 0:
@@ -458,6 +470,10 @@ def _check_numbers(
 
 def _parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:
     """A subscription for each topic, and one to all of the group's retry topic."""
+    if not isinstance(subscriptions, Mapping):
+        raise InvalidArgument(
+            reason=f'subscriptions are {subscriptions!r}, not as in {{"orders": "*"}}'
+        )
     if not subscriptions:
         raise InvalidArgument(reason="a consumer needs at least one subscription")
     texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}

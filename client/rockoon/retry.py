@@ -42,18 +42,20 @@ SAFE_MAX = 65_536
 class RetryPolicy:
     """How a consumer wants its failed messages back.
 
+    Args:
+        attempts_max: how often a message comes again before it is a dead letter, so its handler is
+            called once more than that; None: as the group says, and 16 if it does not.
+        delay_levels: the brokers' delay level before the first, second, ... time it comes again;
+            the last one stands for all that follow. Empty: 3 (10 s), 4 (30 s), ... up to 18 (2 h).
+        local: the pauses while no broker takes a message back.
+
     Raises:
         ValueError: a level is less than 1, or `attempts_max` less than 0.
     """
 
     attempts_max: int | None = None
-    """How often a message comes again before it is a dead letter; None: as the group says, and 16
-    if it does not."""
     delay_levels: Sequence[int] = ()
-    """The brokers' delay level before the first, second, ... time it comes again; the last one
-    stands for all that follow. Empty: 3 (10 s), 4 (30 s), ... up to 18 (2 h)."""
     local: LocalRedelivery = field(default_factory=LocalRedelivery)
-    """The pauses while no broker takes a message back."""
 
     def __post_init__(self) -> None:
         if any(level < 1 for level in self.delay_levels):
