@@ -89,4 +89,6 @@ async def main(nameservers: str, topic: str, path: str, *order_ids: str) -> None
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

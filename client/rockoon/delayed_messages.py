@@ -98,7 +98,9 @@ class DelayedMessages:
         try:
             decode_offset_id(offset_message_id)
         except ValueError as failure:
-            raise InvalidArgument(reason=str(failure)) from None
+            raise InvalidArgument(
+                reason=f"{failure}, as listing delayed messages and `SendResult` give it"
+            ) from None
         # A broker's address may have changed since, so the one in the id is not believed; the
         # broker that has the message knows the address that it was stored under.
         refusals: list[RockoonError] = []

@@ -48,7 +48,7 @@ def decode_offset_id(text: str) -> OffsetMessageId:
     raw = bytes.fromhex(text)
     (offset,) = _OFFSET.unpack(raw[-8:])
     if offset < 0:
-        raise ValueError(f"{text!r} has a negative offset")
+        raise ValueError(f"{text!r} is not an offset message id: its offset is negative")
     return OffsetMessageId(raw[:-8], offset)
 
 

@@ -98,6 +98,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(rockoon: Any, group: str) -> 
         "dlq", "replay", group, "--all", "--to", "x", "--to-group"
     )
     assert "--queue" in rockoon.misused("dlq", "show", group, "--offset", "1")
+    assert "BROKER:QUEUE" in rockoon.misused("dlq", "show", group, "--queue", "broker-a")
     rockoon.misused("dlq", "replay", group, "--since", "yesterday")
 
 

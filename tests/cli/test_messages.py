@@ -29,7 +29,9 @@ def test_messages_are_found_by_their_key_on_all_brokers(rockoon: Any, orders: st
     assert found["whole"] is True
     assert set(found["indexed_until_ms"]) == {"broker-a", "broker-b"}
     assert {each["broker"] for each in found["messages"]} <= {"broker-a", "broker-b"}
-    assert "No such message was found." in rockoon("message", "query", orders, "--key", "x").out
+    missing = rockoon("message", "query", orders, "--key", "x").out
+    assert "No such message was found." in missing
+    assert "keys=" in missing
 
 
 def test_a_message_is_shown_by_either_of_its_ids_with_who_has_read_it(

@@ -103,6 +103,8 @@ def show(
     """List a group's dead letters, or show one in full."""
     if offset is not None and queue is None:
         raise typer.BadParameter("an offset needs a --queue", param_hint="--offset")
+    if queue is not None and not queue.rpartition(":")[2].isdecimal():
+        raise typer.BadParameter(f"{queue!r} is not of the form BROKER:QUEUE", param_hint="--queue")
     is_one = message_id is not None or offset is not None
     since_ms = 0 if since is None else moment_ms(since)
 

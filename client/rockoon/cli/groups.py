@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig
     from rockoon_proto.v1.offset_pb2 import Member
 
-app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete consumer groups.")
+app = typer.Typer(no_args_is_help=True, help="Create, inspect, pause and delete consumer groups.")
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
 

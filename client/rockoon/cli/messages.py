@@ -55,7 +55,7 @@ def get(
 def query(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="One of the keys its producer gave it.")
+        str | None, typer.Option(metavar="KEY", help="One of the keys= its producer gave it.")
     ] = None,
     unique_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The id its producer's SDK made.")
@@ -90,7 +90,8 @@ def query(
             max_messages=max_messages,
         )
 
-    show(nameservers, work, as_json=as_json)
+    hint = "Messages are found by what their producer gave as keys=; its key= only orders them."
+    show(nameservers, work, as_json=as_json, hint=hint if unique_id is None else "")
 
 
 def moment_ms(text: str, option: str) -> int:
@@ -113,9 +114,20 @@ def moment_ms(text: str, option: str) -> int:
 
 
 def show(
-    nameservers: str, work: "Callable[[Cluster], Awaitable[FoundMessages]]", *, as_json: bool
+    nameservers: str,
+    work: "Callable[[Cluster], Awaitable[FoundMessages]]",
+    *,
+    as_json: bool,
+    hint: str = "",
 ) -> None:
-    """Look up, print, and end with status 1 when there may be more."""
+    """Look up, print, and end with status 1 when there may be more.
+
+    Args:
+        nameservers: where the cluster is.
+        work: the look-up.
+        as_json: for programs.
+        hint: what to say when nothing is found.
+    """
     from rockoon.errors import RockoonError
 
     async def session(cluster: "Cluster") -> "tuple[FoundMessages, list[Readers]]":
@@ -132,6 +144,8 @@ def show(
     else:
         if not found.messages:
             print("No such message was found.")
+            if hint:
+                print(hint)
         for number, (message, readers) in enumerate(zip(found.messages, stories, strict=True)):
             if number:
                 print()
