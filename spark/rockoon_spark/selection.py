@@ -28,8 +28,14 @@ RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
 NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
     "topic": lambda records: records.topics(),
     "tags": lambda records: records.properties.values(PROPERTY_TAGS).cast(pa.binary()),
+    "broker": lambda records: pa.repeat(pa.scalar(records.broker.encode()), len(records)),
 }
 """Columns of text that can be asked to be one of some values."""
+
+
+QueueKey = tuple[str, str, int]
+"""Topic, broker and queue; an empty broker means the queues of that number on every broker for
+which there is no key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,9 @@ class Selection:
     """By a column of NAMED."""
     topic_pattern: str = "*"
     """With `*`, `?` and `[…]`, as file names are matched."""
-    starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """First queue offset wanted, by topic and queue; other queues are wanted whole."""
-    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    starts: Mapping[QueueKey, int] = field(default_factory=dict)
+    """First queue offset wanted; queues without one are wanted whole."""
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
     """Queue offset behind the last one wanted."""
 
     def ranged(self, column: str, wanted: Range) -> "Selection":
@@ -75,6 +81,11 @@ class Selection:
         return any(not values for values in self.one_of.values()) or any(
             each.least > each.most for each in self.ranges.values()
         )
+
+    def wants_broker(self, name: str) -> bool:
+        """Whether records of a broker can meet the conditions."""
+        brokers = self.one_of.get("broker")
+        return brokers is None or name in brokers
 
     def mask(self, records: LogRecords) -> Mask:
         """Which of the records are wanted, bool[n]."""
@@ -98,17 +109,24 @@ class Selection:
         codes = encoded.indices.to_numpy()
         queues, offsets = records.prefix("queue_id"), records.prefix("queue_offset")
         wanted = np.ones(len(records), np.bool_)
-        for topic, queue in {*self.starts, *self.ends}:
+        for topic, queue in {(topic, queue) for topic, _, queue in [*self.starts, *self.ends]}:
             if topic not in topics:
                 continue
-            least = self.starts.get((topic, queue), INT64_MIN)
-            behind = self.ends.get((topic, queue), INT64_MAX)
+            least = _bound(self.starts, topic, records.broker, queue, INT64_MIN)
+            behind = _bound(self.ends, topic, records.broker, queue, INT64_MAX)
             own = (codes == topics.index(topic)) & (queues == queue)
             wanted &= ~own | ((offsets >= least) & (offsets < behind))
         return wanted
 
 
 EVERYTHING = Selection(MappingProxyType({}), MappingProxyType({}))
+
+
+def _bound(
+    bounds: Mapping[QueueKey, int], topic: str, broker: str, queue: int, default: int
+) -> int:
+    found = bounds.get((topic, broker, queue))
+    return bounds.get((topic, "", queue), default) if found is None else found
 
 
 def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:

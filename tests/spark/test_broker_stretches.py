@@ -1,0 +1,131 @@
+"""What Spark's tasks read of a broker's log, without Spark."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rockoon.errors import BrokerUnavailable
+from rockoon_spark import live_cluster
+from rockoon_spark.live_cluster import BrokerStretch, DataLost, LiveCluster
+from rockoon_spark.log_columns import LogRecords, to_batch
+from rockoon_spark.stretches import DamagedPlace
+from support.broker import RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
+
+FILE_BYTES = 16_384
+SMALL = {"commit_log_file_bytes": FILE_BYTES}
+
+
+@pytest.fixture
+async def nameserver() -> AsyncIterator[BrokerRoutes]:
+    async with BrokerRoutes() as running:
+        await running.create_topic("T", {"broker-a": 1})
+        yield running
+
+
+def stretch(
+    broker: RunningBroker, start: int, stop: int, *, fails_on_data_loss: bool = True
+) -> BrokerStretch:
+    place = LiveCluster("127.0.0.1:1", fails_on_data_loss=fails_on_data_loss)
+    return BrokerStretch("broker-a", broker.address, start, stop, start == 0, place)
+
+
+async def read(wanted: BrokerStretch) -> tuple[list[bytes], list[DamagedPlace]]:
+    found = await asyncio.to_thread(lambda: list(wanted.read()))
+    records = [each for each in found if isinstance(each, LogRecords)]
+    batches = [to_batch(each, ["body"]) for each in records]
+    bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
+    return bodies, [each for each in found if isinstance(each, DamagedPlace)]
+
+
+async def test_stretches_hold_every_record_once_wherever_they_are_cut(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+        sent = [b"%d" % n + bytes(chance.choice([0, 40, 3000])) for n in range(50)]
+        for body in sent:
+            await broker.append("T", 0, body)
+        end = (await broker.describe()).log_max_offset
+        for _ in range(5):
+            cuts = sorted(chance.sample(range(1, end), 5))
+            found = []
+            for start, stop in zip([0, *cuts], [*cuts, end], strict=True):
+                bodies, damages = await read(stretch(broker, start, stop))
+                assert not damages
+                found += bodies
+            assert found == sent, cuts
+
+
+async def test_damage_is_told_by_the_stretch_that_it_begins_in(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        places = [(await broker.append("T", 0, b"%d" % n)).first_physical_offset for n in range(6)]
+        with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+            for at in places[2:4]:
+                log.seek(at + 4)
+                log.write(b"oops")
+        end = (await broker.describe()).log_max_offset
+        bodies, damages = await read(stretch(broker, 0, places[3]))
+        assert bodies == [b"0", b"1"]
+        assert [(each.start, each.end) for each in damages] == [(places[2], places[4])]
+        assert await read(stretch(broker, places[3], end)) == ([b"4", b"5"], [])
+
+
+async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_out(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+        for n in range(8):
+            await broker.append("T", 0, b"%d" % n + bytes(6000))
+        end = (await broker.describe()).log_max_offset
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+        sentence = "retention deleted physical offsets 0 to 16384 of the log of broker 'broker-a'"
+        with pytest.raises(DataLost, match=sentence):
+            await read(stretch(broker, 0, end))
+        bodies, _ = await read(stretch(broker, 0, end, fails_on_data_loss=False))
+        assert [int(body.rstrip(b"\0")) for body in bodies] == list(range(2, 8))
+        assert await read(stretch(broker, 100, FILE_BYTES, fails_on_data_loss=False)) == ([], [])
+
+
+async def test_a_log_that_ends_before_it_did_fails_the_read(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"kept")
+        end = (await broker.describe()).log_max_offset
+        with pytest.raises(DataLost, match=f"a crash .* took physical offsets {end} to {end + 99}"):
+            await read(stretch(broker, 0, end + 99))
+        bodies, _ = await read(stretch(broker, 0, end + 99, fails_on_data_loss=False))
+        assert bodies == [b"kept"]
+
+
+async def test_a_broker_that_is_restarted_meanwhile_is_asked_again(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"kept")
+        end = (await broker.describe()).log_max_offset
+        address = broker.address
+        wanted = stretch(broker, 0, end)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read(wanted), name="reading")
+        async with running_broker(tmp_path, [nameserver.address], listen=address):
+            assert await reading == ([b"kept"], [])
+
+
+async def test_a_broker_that_stays_away_is_named(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_cluster, "READ_RETRY_SECONDS", 0.2)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        wanted = stretch(broker, 0, 1000)
+    with pytest.raises(BrokerUnavailable, match="'broker-a' does not answer"):
+        await read(wanted)
