@@ -29,6 +29,8 @@ Options of both:
 
 Conditions on topic, broker, tags, queue, offsets and times are met before a record is decoded where
 Spark hands them over (`spark.sql.python.filterPushdown.enabled`).
+
+Writing is described in `rockoon_spark.sink`.
 """
 
 import logging
@@ -54,8 +56,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rockoon_spark.log_columns import COLUMNS, OPTIONAL, arrow_schema, to_batch
-from rockoon_spark.options import ReadOptions
+from rockoon_spark.options import OptionError, ReadOptions
 from rockoon_spark.selection import NAMED, RANGED, Range, Selection
+from rockoon_spark.sink import MessageWriter, WriteOptions
 from rockoon_spark.stretches import DamagedPlace, Stretch
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,11 @@ class RockoonDataSource(DataSource):
     def reader(self, schema: StructType) -> "LogReader":
         del schema
         return LogReader(ReadOptions.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "MessageWriter":
+        if overwrite:
+            raise OptionError('messages are added to a topic, never replaced: use mode("append")')
+        return MessageWriter(WriteOptions.parse(self.options, schema))
 
 
 class LogReader(DataSourceReader):

@@ -1,10 +1,11 @@
-"""One Spark session for all tests of this directory: starting one takes seconds."""
+"""One Spark session and one cluster for all tests of this directory: they take seconds to start."""
 
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.session import session
 
 
@@ -23,3 +24,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[DisposableCluster]:
+    with DisposableCluster(brokers=2) as running:
+        yield running

@@ -19,12 +19,6 @@ from rockoon_spark.stretches import DamagedPlace
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[DisposableCluster]:
-    with DisposableCluster(brokers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def connection(cluster: DisposableCluster) -> Iterator[Cluster]:
     with cluster.connect() as connected:
         yield connected
