@@ -35,6 +35,12 @@ _EXPECTED = (
     StoreError,
     TargetExists,
 )
+_QUIET = {
+    "spark__ui__enabled": "false",
+    "spark__ui__showConsoleProgress": "false",
+    # A failure is told once, by one sentence.
+    "spark__log__level": "OFF",
+}
 # How a task's failure ends, in the midst of what Java and Python say of it.
 _OWN_ERROR = re.compile(r"^(?:\w+\.)*rockoon_spark\.[\w.]+: (.+)$", re.MULTILINE)
 
@@ -45,13 +51,14 @@ Outcome = tuple[dict[str, Any], list[str]]
 def main(arguments: Sequence[str], program: str = "rockoon spark") -> int:
     """Run a command line and return its exit status."""
     options = _parser(program).parse_args(arguments)
+    is_own = SparkSession.getActiveSession() is None
     try:
-        spark = session(options.master, **_quiet())
-        spark.sparkContext.setLogLevel("OFF")
+        spark = session(options.master, **_QUIET)
         try:
             done, problems = options.run(spark, options)
         finally:
-            spark.stop()
+            if is_own:
+                spark.stop()
     except KeyboardInterrupt:
         return INTERRUPTED
     except _EXPECTED as error:
@@ -72,10 +79,6 @@ def main(arguments: Sequence[str], program: str = "rockoon spark") -> int:
     for problem in problems:
         _complain(problem)
     return FAILED if problems else 0
-
-
-def _quiet() -> Mapping[str, str]:
-    return {"spark__ui__enabled": "false", "spark__ui__showConsoleProgress": "false"}
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from support import golden_store
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
 from support.store_directory import unpack_golden
 
-SPLIT_BYTES = 9000
+# Several to a file, where that matters; a task takes a while to start.
+SPLIT_BYTES = 7000
 
 
 def contents(target: Path) -> list[bytes]:
@@ -37,6 +37,7 @@ def build(
     *,
     sealed_only: bool = True,
     shape: IndexShape = SHAPE,
+    split_bytes: int = 1 << 20,
 ) -> IndexReport:
     return build_index(
         spark,
@@ -45,7 +46,7 @@ def build(
         slots=shape.slots,
         units=shape.units,
         sealed_only=sealed_only,
-        split_bytes=SPLIT_BYTES,
+        split_bytes=split_bytes,
     )
 
 
@@ -85,7 +86,7 @@ def test_runs_that_go_on_leave_what_putting_one_key_after_another_leaves(
     found = []
     for messages in (150, 150):
         owner.send_random(choose, messages)
-        report = build(spark, root, target)
+        report = build(spark, root, target, split_bytes=SPLIT_BYTES)
         assert report.end_offset == active_file(owner)
         found.append(contents(target))
         assert found[-1] == indexed_one_by_one(keys_below(owner, report.end_offset))
@@ -219,7 +220,7 @@ def test_a_damaged_log_is_refused_with_the_place_and_the_index_stays(
         with pytest.raises(
             IndexBuildError, match=rf"offsets {broken.start + position} to \d+ hold"
         ):
-            build(spark, root, target)
+            build(spark, root, target, split_bytes=SPLIT_BYTES)
         assert (contents(target), manifest_path(target).read_bytes()) == before
         assert stagings(target) == []
         Path(broken.uri).write_bytes(content)
@@ -276,35 +277,26 @@ def killed_at(step: int) -> Callable[[Path, Path], None]:
 def test_a_driver_that_dies_while_it_publishes_leaves_a_whole_index_and_the_next_run_ends_it(
     spark: SparkSession, owner: Indexed, tmp_path: Path
 ) -> None:
-    root = tmp_path / "broker-a"
+    root, target = tmp_path / "broker-a", tmp_path / "index"
     owner.send_random(random.Random(17), 100)
-    build(spark, root, tmp_path / "0" / "index")
-    former = contents(tmp_path / "0" / "index")
+    build(spark, root, target)
+    former = contents(target)
     owner.send_random(random.Random(18), 60)
     every = indexed_one_by_one(keys_below(owner, active_file(owner)))
     owner.close()
-    # Before the point from which it goes on by itself, after the first file, before the manifest.
-    for step in (0, 2, len(every) - len(former) + 2):
-        target = shutil.copytree(tmp_path / "0", tmp_path / f"killed{step}") / "index"
-        published = manifest_path(target).read_bytes()
-        with pytest.raises(Killed):
-            build_index(
-                spark,
-                str(root),
-                target,
-                slots=SHAPE.slots,
-                units=SHAPE.units,
-                split_bytes=SPLIT_BYTES,
-                rename=killed_at(step),
-            )
-        assert manifest_path(target).read_bytes() == published
-        assert contents(target)[: len(former) - 1] == former[:-1]
-        left = len(contents(target))
-        assert contents(target)[-1] == (former[-1] if step == 0 else every[left - 1])
-        report = build(spark, root, target)
-        assert (report.keys == 0) == (step > 0)
-        assert contents(target) == every
-        assert stagings(target) == []
+    # One file is in its place, others are not: `test_index_target` has every other moment.
+    published = manifest_path(target).read_bytes()
+    with pytest.raises(Killed):
+        build_index(
+            spark, str(root), target, slots=SHAPE.slots, units=SHAPE.units, rename=killed_at(2)
+        )
+    assert manifest_path(target).read_bytes() == published
+    assert len(every) > len(contents(target)) == len(former)
+    assert contents(target) == every[: len(former)]
+    assert build(spark, root, target).keys == 0
+    assert contents(target) == every
+    assert stagings(target) == []
+    assert verify_index(spark, str(root), target) == []
 
 
 def test_a_directory_that_holds_something_else_is_left_alone(
