@@ -108,7 +108,7 @@ def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
         raise InvalidArgument(reason="no nameserver address is given")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
             raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
     return addresses
 

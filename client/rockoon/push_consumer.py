@@ -146,7 +146,8 @@ class PushConsumer:
         on_damaged: str = "stop",
         pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
     ) -> None:
-        _check_settings(handler, concurrency, batch_max, attempts_max, consume_timeout_seconds)
+        _check_attempts(attempts_max, orderly)
+        _check_settings(handler, concurrency, batch_max, consume_timeout_seconds)
         if on_damaged not in ("stop", "skip"):
             raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
         self._orderly = orderly
@@ -453,17 +454,26 @@ class PushConsumer:
             )
 
 
+def _check_attempts(attempts_max: int | None, orderly: bool) -> None:
+    if attempts_max is not None and not orderly:
+        raise InvalidArgument(
+            reason="attempts_max is for orderly consumers; others: "
+            "redelivery=RetryPolicy(attempts_max=…)"
+        )
+    if attempts_max is not None and attempts_max < 1:
+        raise InvalidArgument(reason="attempts_max must be 1 or more")
+
+
 def _check_settings(
     handler: Handler,
     concurrency: int,
     batch_max: int,
-    attempts_max: int | None,
     consume_timeout_seconds: float,
 ) -> None:
     if not callable(handler):
         raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
-    if concurrency < 1 or batch_max < 1 or (attempts_max is not None and attempts_max < 1):
-        raise InvalidArgument(reason="concurrency, batch_max and attempts_max must be 1 or more")
+    if concurrency < 1 or batch_max < 1:
+        raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
     if not consume_timeout_seconds > 0:
         raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
 

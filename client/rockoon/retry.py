@@ -270,8 +270,11 @@ def redelivery_of(
     """Return what a consumer does with failures when its user said this much.
 
     Raises:
-        InvalidArgument: a RetryPolicy for a broadcasting consumer, which sends nothing back.
+        InvalidArgument: it is neither, or a RetryPolicy for a broadcasting consumer, which sends
+            nothing back.
     """
+    if not (chosen is None or isinstance(chosen, RetryPolicy) or hasattr(chosen, "failed")):
+        raise InvalidArgument(reason=f"redelivery is {chosen!r}, not a RetryPolicy or Redelivery")
     if mode != CLUSTERING:
         if isinstance(chosen, RetryPolicy):
             raise InvalidArgument(reason="a broadcasting consumer has no retry topic")

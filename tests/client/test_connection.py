@@ -55,7 +55,7 @@ def test_every_public_name_can_be_loaded() -> None:
 def test_addresses_are_taken_as_text_or_sequence() -> None:
     assert parse_addresses("a:1, b:2;c:3") == ("a:1", "b:2", "c:3")
     assert parse_addresses(["[::1]:9876"]) == ("[::1]:9876",)
-    for wrong in ("", " , ", "a", "a:", ":1", "a:b"):
+    for wrong in ("", " , ", "a", "a:", ":1", "a:b", "http://a:1", "a:0", "a:65536"):
         with pytest.raises(InvalidArgument):
             parse_addresses(wrong)
 

@@ -561,6 +561,10 @@ async def test_settings_without_sense_are_refused(fake: FakeCluster, cluster: Cl
         await consumer_of(cluster, Seen()).wait()
     with pytest.raises(InvalidArgument):
         consumer_of(cluster, Seen(), concurrency=0)
+    with pytest.raises(InvalidArgument, match="RetryPolicy"):
+        consumer_of(cluster, Seen(), attempts_max=3)
+    with pytest.raises(InvalidArgument, match="not a RetryPolicy or Redelivery"):
+        cluster.push_consumer("billing", {"orders": "*"}, Seen(), redelivery=3)
     with pytest.raises(InvalidArgument):
         consumer_of(cluster, Seen(), consume_from="somewhere")
     with pytest.raises(TopicNotFound):
