@@ -146,10 +146,8 @@ class PushConsumer:
         on_damaged: str = "stop",
         pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
     ) -> None:
-        _check_attempts(attempts_max, orderly)
+        _check_choices(attempts_max, orderly, on_damaged)
         _check_settings(handler, concurrency, batch_max, consume_timeout_seconds)
-        if on_damaged not in ("stop", "skip"):
-            raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
         self._orderly = orderly
         self.group = group
         self._mode = mode_named(mode)
@@ -454,7 +452,9 @@ class PushConsumer:
             )
 
 
-def _check_attempts(attempts_max: int | None, orderly: bool) -> None:
+def _check_choices(attempts_max: int | None, orderly: bool, on_damaged: str) -> None:
+    if on_damaged not in ("stop", "skip"):
+        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
     if attempts_max is not None and not orderly:
         raise InvalidArgument(
             reason="attempts_max is for orderly consumers; others: "
