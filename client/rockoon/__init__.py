@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rockoon.offset_store import OffsetStore
     from rockoon.own_start import Place
     from rockoon.process_queue import FlowLimits
+    from rockoon.producer import Producer
     from rockoon.pull_consumer import PullConsumer
     from rockoon.pulling import PullLimits
     from rockoon.push_consumer import PushConsumer
@@ -49,6 +50,7 @@ __all__ = [
     "MessageQueue",
     "OffsetStore",
     "Place",
+    "Producer",
     "PullConsumer",
     "PullLimits",
     "PushConsumer",
@@ -83,6 +85,7 @@ _HOMES = {
     "MessageQueue": "rockoon.message",
     "OffsetStore": "rockoon.offset_store",
     "Place": "rockoon.own_start",
+    "Producer": "rockoon.producer",
     "PullConsumer": "rockoon.pull_consumer",
     "PullLimits": "rockoon.pulling",
     "PushConsumer": "rockoon.push_consumer",
