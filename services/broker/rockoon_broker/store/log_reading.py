@@ -125,7 +125,7 @@ def find_record(
 
     Args:
         log: open; used by its owner's thread.
-        position: any physical offset of the log.
+        position: any physical offset; below the log's beginning means there.
         end: physical offset at which a record starts or the log ends.
         bytes_max: how far to look: where records start, not their ends; None means to the end.
         check_crc: whether a body's CRC has to be right. Reading on from record to record does not
@@ -134,6 +134,7 @@ def find_record(
     Raises:
         OSError: the disk.
     """
+    position = max(position, log.min_offset)
     end = min(end, position - position % log.file_bytes + log.file_bytes)
     stop = end if bytes_max is None else min(end, position + bytes_max)
     at = position
