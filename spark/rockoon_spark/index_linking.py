@@ -6,12 +6,12 @@ made on its own: of the file before, it only takes the time and place of the las
 
 import datetime
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from rockoon_spark.index_target import IndexedFile, IndexShape, crc32_of
 
 # So many keys are linked at once: what stays in a processor's cache.
 _BLOCK_KEYS = 16_384
+_COPY_BYTES = 1 << 20
 _EPOCH = datetime.datetime(1970, 1, 1)
 _NAMED_MS_MAX = 253_402_300_799_999
 
@@ -184,15 +185,13 @@ def write_file(
         former: directory of the file that the plan continues.
     """
     unfinished = directory / f"{plan.name}.{uuid.uuid4().hex}"
-    if plan.continues:
-        shutil.copyfile(former / plan.name, unfinished)
-        slots = _slots_of(unfinished, shape)
-    else:
-        unfinished.touch()
-        slots = np.zeros(shape.slots, ">i4")
+    slots = np.zeros(shape.slots, ">i4")
     header = plan.start
-    with unfinished.open("r+b") as file:
+    with unfinished.open("xb") as file:
         file.truncate(shape.file_bytes)
+        if plan.continues:
+            slots = np.fromfile(former / plan.name, ">i4", shape.slots, offset=HEADER_BYTES)
+            _copy_units(former / plan.name, file, shape, header)
         for linked in _linked(plan.start, slots, _keys_of(plan.pieces, scratch)):
             file.seek(unit_position(shape.slots, linked.first_unit))
             file.write(linked.units.tobytes())
@@ -298,8 +297,15 @@ def _own_keys(units: NDArray[np.void], header: IndexHeader) -> KeyEntries:
     return KeyEntries(hashes, units["offset"].astype(np.int64), times)
 
 
-def _slots_of(path: Path, shape: IndexShape) -> NDArray[np.int32]:
-    return np.fromfile(path, ">i4", shape.slots, offset=HEADER_BYTES)
+def _copy_units(path: Path, copy: BinaryIO, shape: IndexShape, header: IndexHeader) -> None:
+    """Copy the units that a header counts, and not the nothing behind them."""
+    position, end = unit_position(shape.slots, 1), unit_position(shape.slots, header.next_unit)
+    with path.open("rb") as file:
+        file.seek(position)
+        copy.seek(position)
+        while position < end and (block := file.read(min(_COPY_BYTES, end - position))):
+            copy.write(block)
+            position += len(block)
 
 
 def _keys_of(pieces: Sequence[Piece], scratch: ScratchKeys) -> Iterator[KeyEntries]:
