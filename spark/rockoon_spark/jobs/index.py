@@ -38,6 +38,7 @@ from rockoon_spark.index_linking import (
 from rockoon_spark.index_target import (
     IndexedFile,
     IndexShape,
+    IndexTargetError,
     Manifest,
     Replace,
     check_content,
@@ -183,7 +184,10 @@ def verify_index(
             return [f"{target} has no manifest beside it: nothing was published"]
         files = _written(list_log(store))
         log_start, log_end = _bounds(files)
-        check_files(target, manifest, log_start)
+        try:
+            check_files(target, manifest, log_start)
+        except IndexTargetError as difference:
+            return [str(difference)]
         if manifest.end_offset > log_end:
             return [f"{target} covers the log up to {manifest.end_offset}, it ends at {log_end}"]
         splits = _splits_of(files, log_start, manifest.end_offset, split_bytes)
