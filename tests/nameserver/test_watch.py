@@ -39,6 +39,8 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
 ) -> None:
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         first = await create_group(nameserver, "a")
+        # Etcd has it; the nameserver hears of it a moment later.
+        await nameserver.call("GetRoute", GetRouteRequest(min_revision=first.revision))
         async with Watching(nameserver) as watching:
             update = await watching.next()
             assert update.snapshot
