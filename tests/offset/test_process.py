@@ -6,7 +6,7 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,25 @@ class Process:
 
 @contextlib.asynccontextmanager
 async def process(
-    cluster: Cluster, *arguments: str, before: Callable[[], None] | None = None
+    cluster: Cluster, *arguments: str, file_bytes_max: int = resource.RLIM_INFINITY
 ) -> AsyncIterator[Process]:
     """The cluster's own service must be stopped: there is one store."""
+    # The process limits itself: between fork and exec, gRPC's threads allow nothing.
+    code = (
+        "import resource, runpy; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({file_bytes_max},) * 2); "
+        "runpy.run_module('rockoon_offset', run_name='__main__', alter_sys=True)"
+    )
     started = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "rockoon_offset",
+        "-c",
+        code,
         "--listen=127.0.0.1:0",
         f"--nameservers={cluster.nameserver.address}",
         f"--store-path={cluster.store_path}",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        preexec_fn=before,
     )
     assert started.stdout is not None
     try:
@@ -131,11 +136,8 @@ async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_mor
     await cluster.stop_service()
     cluster.broker.queue(TOPIC).append(1_000_000)
 
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-
     acknowledged: dict[int, int] = {}
-    async with process(cluster, "--export-seconds=0", before=small_files) as service:
+    async with process(cluster, "--export-seconds=0", file_bytes_max=8192) as service:
         (start, _) = await starts(service.stub, cluster, 2)
         async with asyncio.timeout(20):
             await commit_until_it_dies(service.stub, cluster, start, acknowledged)
