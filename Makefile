@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client spark
+PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help setup check test demo expansion bench soak protos format clean
+.PHONY: help cluster setup check test demo expansion bench soak protos format clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,7 +18,15 @@ $(VENV)/.installed: constraints.txt requirements-dev.txt $(foreach package,$(PAC
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE) -r requirements-dev.txt
 	@touch $@
 
-setup: $(VENV)/.installed  ## a virtual environment with everything in it
+# Half a gigabyte that a cluster does not need.
+$(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
+	@echo "installing Spark, for its tests, into $(VENV) (first run only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e "./spark[java]"
+	@touch $@
+
+cluster: $(VENV)/.installed
+
+setup: $(VENV)/.installed-spark  ## a virtual environment with everything in it
 
 check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/ruff format --check .
@@ -33,19 +41,19 @@ test: setup  ## every test that a fresh machine can run
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
 
-demo: setup  ## a real cluster carries real messages, survives a kill, and explains where consumers start
+demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
 
-expansion: setup  ## every way a topic can grow under a group, and what the group misses; writes docs/expansion.md
+expansion: cluster  ## every way a topic can grow under a group, and what the group misses; writes docs/expansion.md
 	@$(BIN)/python -m tools.expansion
 
-bench: setup  ## throughput, latency, recovery time and memory, as ratios of one run
+bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench
 
-protos: setup  ## generate Python from the .proto files
+protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py
 
-format: setup  ## let ruff rewrite what it can
+format: cluster  ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
