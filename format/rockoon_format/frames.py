@@ -80,7 +80,8 @@ def sliding(buffer: bytes | NDArray[np.uint8], dtype: DTypeLike) -> NDArray[Any]
 
 def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     """Find the parts of the records at `starts`, each at least 91 bytes before the buffer's end."""
-    prefix = sliding(buffer, PREFIX)[starts]
+    # Plain void items are copied whole; structured ones would go field by field.
+    prefix = sliding(buffer, f"V{PREFIX.itemsize}")[starts].view(PREFIX)
     sys_flags = prefix["sys_flag"]
     zeros = np.zeros(len(starts), np.int64)
     born_extra = hosts_extra = zeros

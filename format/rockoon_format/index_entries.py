@@ -7,7 +7,7 @@ that are wanted are told by their first bytes.
 Source: IndexService#buildIndex.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,9 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
 from rockoon_format.scan import Scan
+
+FEW_RECORDS_MAX = 24
+"""Up to here a loop over the records is faster than the columns' fixed costs."""
 
 # Properties are copied into rows of a power of two of bytes, from this one on.
 _ROW_BYTES_MIN = 128
@@ -119,12 +122,67 @@ def key_hashes(
     Returns:
         For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
     """
-    content = np.frombuffer(data, np.uint8)
     fronts = [f"{topic}#" for topic in topics]
     wanted = np.flatnonzero(
         (sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK) & (lengths > 0)
     )
     found: list[tuple[IntArray, IntArray]] = []
+    for numbers, rows in _rows_of(data, starts, lengths, wanted):
+        which, hashes = rows.key_hashes(fronts, topic_numbers[numbers])
+        found.append((numbers[which], hashes))
+    if len(found) == 1:
+        return found[0]
+    together = np.concatenate([np.zeros(0, np.int64), *(numbers for numbers, _ in found)])
+    order = np.argsort(together, kind="stable")
+    hashes = np.concatenate([np.zeros(0, np.int64), *(each for _, each in found)])
+    return together[order], hashes[order]
+
+
+def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:
+    """Tell which records have a key: a KEYS property that is not blank.
+
+    Args:
+        data, starts, lengths: as for `key_hashes`.
+
+    Returns:
+        bool[n].
+    """
+    found = np.zeros(len(starts), np.bool_)
+    if len(starts) <= FEW_RECORDS_MAX:
+        pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
+        for number, (start, length) in enumerate(pieces):
+            keys = find_value(bytes(data[start : start + length]), PROPERTY_KEYS)
+            found[number] = bool(split_keys(keys or ""))
+        return found
+    for numbers, rows in _rows_of(data, starts, lengths, np.flatnonzero(lengths > 0)):
+        found[numbers[rows.with_keys()]] = True
+    return found
+
+
+def whole_keys(
+    data: bytes | Bytes, starts: IntArray, lengths: IntArray
+) -> Iterator[tuple[IntArray, Bytes, IntArray, IntArray]]:
+    """Find the value of KEYS of many records, some at a time, uncut: what a topic is compacted by.
+
+    Args:
+        data: bytes that hold the properties of all n records.
+        starts, lengths: where those of each record lie, int64[n]; every piece lies within `data`.
+
+    Yields:
+        Numbers of k records that have keys, int64[k], ascending within one yield only; an array of
+        bytes; and where in it the keys of each start, and how many bytes they are, int64[k]. The
+        value is the one `find_value` gives; at least eight bytes follow each.
+    """
+    for numbers, rows in _rows_of(data, starts, lengths, np.flatnonzero(lengths > 0)):
+        which, found, ends = rows.last_values(_KEYS_HEAD)
+        yield numbers[which], rows.data, found, ends - found
+
+
+def _rows_of(
+    data: bytes | Bytes, starts: IntArray, lengths: IntArray, wanted: IntArray
+) -> Iterator[tuple[IntArray, "_Rows"]]:
+    """Copy the wanted records' properties into rows; with the numbers of those that are in them."""
+    content = np.frombuffer(data, np.uint8)
     width = _ROW_BYTES_MIN
     while len(wanted):
         # One byte of a row is for a separator.
@@ -133,16 +191,8 @@ def key_hashes(
         step = max(_STEP_BYTES // width, 1)
         for first in range(0, len(fitting), step):
             numbers = fitting[first : first + step]
-            rows = _Rows(content, starts[numbers], lengths[numbers], width)
-            which, hashes = rows.key_hashes(fronts, topic_numbers[numbers])
-            found.append((numbers[which], hashes))
+            yield numbers, _Rows(content, starts[numbers], lengths[numbers], width)
         width *= 2
-    if len(found) == 1:
-        return found[0]
-    together = np.concatenate([np.zeros(0, np.int64), *(numbers for numbers, _ in found)])
-    order = np.argsort(together, kind="stable")
-    hashes = np.concatenate([np.zeros(0, np.int64), *(each for _, each in found)])
-    return together[order], hashes[order]
 
 
 class _Rows:
@@ -154,9 +204,9 @@ class _Rows:
 
     def __init__(self, content: Bytes, starts: IntArray, lengths: IntArray, width: int) -> None:
         count = len(starts)
-        self._data = np.empty(count * width + _WORD_BYTES, np.uint8)
+        self.data = np.empty(count * width + _WORD_BYTES, np.uint8)
         """Longer than the rows, so that a word can be read at every position."""
-        self._rows = self._data[: count * width]
+        self._rows = self.data[: count * width]
         self._row_shift = width.bit_length() - 1
         _copy(content, starts, self._rows.view(f"V{width}"))
         self._rows[(np.arange(count) << self._row_shift) + lengths] = _SEPARATOR
@@ -166,12 +216,12 @@ class _Rows:
         inside = np.flatnonzero(ends - (rows << self._row_shift) <= lengths[rows])
         self._ends, self._segment_rows = ends[inside], rows[inside]
         self._starts = _starts_behind(self._ends, self._segment_rows << self._row_shift)
-        self._words = sliding(self._data, "<u8")[self._starts]
+        self._words = sliding(self.data, "<u8")[self._starts]
 
     def key_hashes(self, fronts: list[str], which: IntArray) -> tuple[IntArray, IntArray]:
         """Rows and hashes of all keys, in order; `which` of the fronts each row has."""
         # Not together: unique keys are mostly of one length, and the others of another.
-        pieces = (self._last_values(_UNIQUE_HEAD), self._tokens(*self._last_values(_KEYS_HEAD)))
+        pieces = (self.last_values(_UNIQUE_HEAD), self._tokens(*self.last_values(_KEYS_HEAD)))
         hashes = [
             joined_key_hashes(fronts, which[rows], self._rows, starts, ends - starts)
             for rows, starts, ends in pieces
@@ -182,13 +232,17 @@ class _Rows:
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate(hashes)[order]
 
-    def _last_values(self, head: bytes) -> Pieces:
+    def with_keys(self) -> IntArray:
+        """Rows that have a key, perhaps more than once."""
+        return self._tokens(*self.last_values(_KEYS_HEAD))[0]
+
+    def last_values(self, head: bytes) -> Pieces:
         """Of each row that has it, the last value of a property that is not empty."""
         told = head[:_WORD_BYTES]
         mask = np.uint64((1 << 8 * len(told)) - 1)
         chosen = np.flatnonzero((self._words & mask) == int.from_bytes(told, "little"))
         for position in range(len(told), len(head)):
-            chosen = chosen[self._data[self._starts[chosen] + position] == head[position]]
+            chosen = chosen[self.data[self._starts[chosen] + position] == head[position]]
         starts, ends = self._starts[chosen] + len(head), self._ends[chosen]
         rows = self._segment_rows[chosen]
         if (ends <= starts).any():

@@ -63,6 +63,7 @@ PROPERTY_FORWARD_QUEUE_ID = "PROPERTY_FORWARD_QUEUE_ID"
 PROPERTY_REDIRECT = "REDIRECT"
 PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+# OpenTelemetry's instrumentation of RocketMQ's 5.x clients; see TRACEPARENT.
 PROPERTY_TRACE_CONTEXT = "TRACE_CONTEXT"
 PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
@@ -82,6 +83,9 @@ PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 PROPERTY_SEQUENCE = "__SEQ"
 """Ours, not RocketMQ's: see rockoon_format.sequences."""
+# W3C Trace Context of the sender's span, where OpenTelemetry's instrumentation of RocketMQ's 4.x
+# clients puts it. Not reserved: a sender may have a context of its own making.
+TRACEPARENT = "traceparent"
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 RESERVED_NAMES = frozenset(

@@ -1,1 +1,23 @@
-"""Rockoon's data pipeline: whatever has to look at a whole log runs on Spark."""
+"""Rockoon's data pipeline: whatever has to look at a whole log runs on Spark.
+
+    source, sink      `format("rockoon")`; its options, and the selection that filters make
+    store_directory,  the places that a reader can name; splits, stretches: what one task reads
+      live_cluster
+    generations/      what compaction left of topics, which comes before the log
+    stream/           topics of a live cluster as a stream, and its consumer group
+    log_ranges        where records are: record_starts proves the first, log_lanes walks the rest
+    log_columns       records as Arrow columns; properties, rows
+    jobs/             the jobs, each from top to bottom; what they are made of:
+      whole_logs/       a log of which no record may be passed over (index, rebuild)
+      index/            index files, and the directory they get into
+      export/           Parquet files, and the directory they get into
+      compaction/       steps of a compaction, and the stores it works on
+    commands/         the jobs as commands
+    broker_addresses, brokers that run: where they are, and calls that are repeated
+      broker_calls
+    files, publish    a store's files, wherever they are; putting results in place
+    session, java     a session for all this
+
+The rules of the layers are in `pyproject.toml` at the root: this package uses formats and SDK as a
+stranger would, and what finds and decodes records needs no Spark.
+"""

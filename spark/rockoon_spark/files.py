@@ -1,12 +1,14 @@
 """The files of a store directory, on this machine or any file system that Arrow can reach."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
@@ -55,13 +57,21 @@ def list_log(path: str) -> list[LogFile]:
 
 def dropped_marks(path: str) -> Mapping[str, int]:
     """Topic to the physical offset below which its records went with the topic."""
-    files, root = _open(path)
-    place = f"{root}/{_MARKS_FILE}"
-    if files.get_file_info(place).type != pafs.FileType.File:
-        return {}
-    with files.open_input_stream(place) as stream:
-        content = json.loads(stream.read())
-    return {str(topic): int(mark) for topic, mark in content["marks"].items()}
+    text = read_small(f"{path.rstrip('/')}/{_MARKS_FILE}")
+    marks = {} if text is None else json.loads(text)["marks"]
+    return {str(topic): int(mark) for topic, mark in marks.items()}
+
+
+def read_small(uri: str) -> bytes | None:
+    """A whole file, None if there is none.
+
+    Args:
+        uri: a path of this machine, or a URI.
+    """
+    try:
+        return read_piece(uri, 0, None).tobytes()
+    except FileNotFoundError:
+        return None
 
 
 def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.uint8]:
@@ -70,19 +80,46 @@ def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.
     A file of this machine is mapped, not read; positions are within the file.
     """
     stop = min(stop + beyond, file.bytes)
-    if "://" not in file.uri:
-        whole = np.memmap(file.uri, np.uint8, "r")
-        return whole[start:stop]
-    files, path = pafs.FileSystem.from_uri(file.uri)
+    return read_piece(file.uri, start, stop)
+
+
+def read_piece(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
+    """Bytes of a file from `start` to `stop`, or to its end; fewer where it ends before.
+
+    A file of this machine is mapped, not read.
+
+    Args:
+        uri: a path of this machine, or a URI.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if "://" not in uri:
+        if not os.path.getsize(uri):
+            return np.zeros(0, np.uint8)
+        return np.memmap(uri, np.uint8, "r")[start:stop]
+    files, path = _file_system(uri)
     with files.open_input_file(path) as source:
-        return np.frombuffer(source.read_at(stop - start, start), np.uint8)
+        size = (source.size() if stop is None else stop) - start
+        return np.frombuffer(source.read_at(size, start), np.uint8)
 
 
 def _open(path: str) -> tuple[pafs.FileSystem, str]:
     if "://" in path:
-        files, root = pafs.FileSystem.from_uri(path)
+        files, root = _file_system(path)
         return files, root.rstrip("/")
     return pafs.LocalFileSystem(), str(Path(path).absolute())
+
+
+def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        files, path = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise StoreError(
+            f"{uri} is in no file system that can be read from here (known are paths, file, hdfs,"
+            f" viewfs, s3, gs, abfs): {error}"
+        ) from error
+    return files, path
 
 
 def _children(files: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:

@@ -6,19 +6,22 @@ to its end. Every message whose sender had its acknowledgement before that is in
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-import rockoon.sync
 from rockoon.errors import LogTrimmed, RockoonError
-from rockoon.which_brokers import away, live_brokers
+from rockoon_format.generation import Manifest
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
-from rockoon_spark.log_client import LogClient
+from rockoon_spark.broker_addresses import absent_topics, broker_addresses
+from rockoon_spark.broker_calls import LogClient
+from rockoon_spark.generations.coverage import Coverage
+from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
+from rockoon_spark.generations.served_generation import ServedGeneration, generation_in_force
 from rockoon_spark.log_columns import LogRecords
 from rockoon_spark.selection import Range, Selection
-from rockoon_spark.stretches import DamagedPlace, in_batches
+from rockoon_spark.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +30,12 @@ PLAN_RETRY_SECONDS = 2.0
 # And while its log is read: a broker that is restarted comes back within this.
 READ_RETRY_SECONDS = 20.0
 _NEVER_MS = 1 << 62
+# Looking again is for a generation that another replaces while a read is planned.
+_LOOKS_MAX = 5
 
 
 class BrokerAway(Exception):
     """A broker's log cannot be read."""
-
-
-class DataLost(Exception):
-    """Messages that were there when a read was planned are there no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +46,45 @@ class LiveCluster:
         endpoint: its nameservers, as `rockoon.connect` takes them.
         skips_brokers_away: whether to read the others when a broker does not answer.
         fails_on_data_loss: whether to fail when messages are deleted before they are read.
+        compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
     """
 
     endpoint: str
     skips_brokers_away: bool = False
     fails_on_data_loss: bool = True
+    compacted: bool = False
 
-    def stretches(self, selection: Selection, split_bytes: int) -> Sequence["BrokerStretch"]:
+    def stretches(
+        self, selection: Selection, split_bytes: int
+    ) -> Sequence["BrokerStretch | PartStretch"]:
         """See `LogPlace`.
 
         Raises:
             BrokerAway: a broker that has messages does not answer.
             RockoonError: no nameserver answers.
+            GenerationReplaced: a broker takes one generation after the other into force.
         """
-        found: list[BrokerStretch] = []
-        addresses, failures = self._brokers()
+        found: list[BrokerStretch | PartStretch] = []
+        addresses, failures = broker_addresses(self.endpoint)
         for broker, address in addresses.items():
             if not selection.wants_broker(broker):
                 continue
-            with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
-                try:
-                    found += self._stretches_of(client, selection, split_bytes)
-                except RockoonError as error:
-                    failures[broker] = error
+            try:
+                found += self.stretches_of(broker, address, selection, split_bytes)
+            except RockoonError as error:
+                failures[broker] = error
         for broker, failure in failures.items():
             if selection.wants_broker(broker):
                 self._report_away(broker, failure)
         return found
 
-    def _brokers(self) -> tuple[dict[str, str], dict[str, RockoonError]]:
-        """Addresses of the brokers in the routes, and which of others there should be."""
-        with rockoon.sync.connect(self.endpoint) as cluster:
-            connection = cluster.asyncio
-            failures: dict[str, RockoonError] = dict(cluster.call(away(connection)))
-            # Read in the loop's thread, where they change.
-            addresses = cluster.call(_addresses(connection))
-        return addresses, failures
+    def absent(self, topics: Collection[str]) -> Sequence[str]:
+        """See `LogPlace`.
+
+        Raises:
+            RockoonError: no nameserver answers.
+        """
+        return absent_topics(self.endpoint, topics) if topics else ()
 
     def _report_away(self, broker: str, error: RockoonError) -> None:
         sentence = f"broker {broker!r} of the cluster at {self.endpoint} cannot be read: {error}"
@@ -88,28 +92,78 @@ class LiveCluster:
             raise BrokerAway(f"{sentence}; option onBrokerAway=skip reads the others")
         log.warning("%s: its messages are left out", sentence)
 
-    def _stretches_of(
-        self, client: LogClient, selection: Selection, split_bytes: int
-    ) -> list["BrokerStretch"]:
+    def stretches_of(
+        self, broker: str, address: str, selection: Selection, split_bytes: int
+    ) -> "Sequence[BrokerStretch | PartStretch]":
+        """Cut the log of one broker; see `stretches`.
+
+        Raises:
+            RockoonError: it does not answer.
+            GenerationReplaced: it takes one generation after the other into force.
+        """
+        with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
+            found = self._generation(broker, address)
+            for _ in range(_LOOKS_MAX):
+                stretches = self._cut(client, found, selection, split_bytes)
+                before, found = found, self._generation(broker, address)
+                # What another generation covers may have gone from the log since.
+                if stretches is not None and found == before:
+                    return stretches
+        raise GenerationReplaced(f"broker {broker!r} takes generation after generation")
+
+    def _generation(self, broker: str, address: str) -> tuple[Manifest, Coverage] | None:
+        if not self.compacted:
+            return None
+        return generation_in_force(broker, address, PLAN_RETRY_SECONDS)
+
+    def _cut(
+        self,
+        client: LogClient,
+        found: tuple[Manifest, Coverage] | None,
+        selection: Selection,
+        split_bytes: int,
+    ) -> "Sequence[BrokerStretch | PartStretch] | None":
+        """The stretches of a broker, None if its generation is not in force any more."""
+        if found is None:
+            return self._of_log(client, selection, split_bytes, None)
+        manifest, coverage = found
+        files = ServedGeneration(
+            client.broker, client.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
+        )
+        try:
+            parts = part_stretches(files, manifest.parts, coverage, selection, split_bytes)
+        except GenerationReplaced:
+            return None
+        return [*parts, *self._of_log(client, selection, split_bytes, coverage)]
+
+    def _of_log(
+        self,
+        client: LogClient,
+        selection: Selection,
+        split_bytes: int,
+        coverage: Coverage | None,
+    ) -> "list[BrokerStretch]":
         # Nothing is asked for but the ends.
         ends = client.read(ReadLogRequest())
         start, end = ends.log_min_offset, ends.visible_end
-        cuts = list(range(start, end, split_bytes))
+        if coverage is not None and coverage.holds_all(selection):
+            start = max(start, coverage.log_end)
         stretches = [
             BrokerStretch(
-                client.broker, client.address, cut, min(cut + split_bytes, end), cut == start, self
+                client.broker,
+                client.address,
+                cut,
+                min(cut + split_bytes, end),
+                cut == start,
+                self,
+                coverage,
             )
-            for cut in cuts
+            for cut in range(start, end, split_bytes)
         ]
         wanted = selection.ranges.get("store_time")
         if wanted is None:
             return stretches
         return _of_times(client, stretches, wanted, end)
-
-
-async def _addresses(connection: rockoon.Cluster) -> dict[str, str]:
-    found = {name: connection.routes.broker_address(name) for name in live_brokers(connection)}
-    return {name: address for name, address in found.items() if address is not None}
 
 
 def _of_times(
@@ -158,6 +212,8 @@ class BrokerStretch:
     at_record: bool
     """Whether a record starts at `start`; if not, the stretch begins with the first behind it."""
     cluster: LiveCluster
+    coverage: Coverage | None = None
+    """Records that are read from elsewhere."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
         """See `Stretch`.
@@ -166,49 +222,99 @@ class BrokerStretch:
             DataLost: retention, or a crash, took messages before they were read.
             RockoonError: the broker does not answer any more, or its disk refuses.
         """
-        with LogClient(self.broker, self.address, READ_RETRY_SECONDS) as client:
-            damaged_from: int | None = None
-            request = self._request(self.start, self.at_record)
-            client.ask(request)
-            while True:
-                position, at_record = request.physical_offset, request.at_record
-                try:
-                    reply = client.answer()
-                except LogTrimmed as trimmed:
-                    resume = int(trimmed.details["log_min_offset"])
-                    self._report_loss(position, min(resume, self.stop), "retention deleted")
-                    reply = ReadLogReply(next_offset=resume, next_at_record=True)
-                following = self._request(reply.next_offset, reply.next_at_record)
-                is_stuck = following == request
-                is_over = reply.next_offset >= self.stop or is_stuck
-                if not is_over:
-                    # It is on its way while this one is decoded.
-                    client.ask(following)
-                if reply.skipped_bytes and at_record:
-                    damaged_from = position
-                if damaged_from is not None and (reply.next_at_record or is_over):
-                    yield DamagedPlace(
-                        f"broker {self.broker!r}", damaged_from, position + reply.skipped_bytes
-                    )
-                    damaged_from = None
-                yield from records_of(reply, self.broker)
-                if is_stuck:
-                    self._report_loss(position, self.stop, "a crash of the broker took")
-                if is_over:
-                    return
-                request = following
+        with self._client() as client:
+            ended = yield from self._parts(client, _request(self.start, self.stop, self.at_record))
+            if ended is None:
+                return
+            behind, goes_on = ended
+            if goes_on:
+                # That record is another stretch's, which would not see it if it is damaged.
+                for part in self._parts(client, _request(behind, behind + 1, at_record=True)):
+                    if isinstance(part, DamagedPlace):
+                        yield part
+            if behind > self.stop:
+                # The next stretch begins with it, unless a body holds what looks like a record.
+                for part in self._parts(client, _request(self.stop, behind, at_record=False)):
+                    if not isinstance(part, DamagedPlace) and len(part):
+                        forged = int(part.prefix("physical_offset")[0])
+                        yield DamagedPlace(self._log, forged, behind, FORGED_FAULT)
 
-    def _request(self, position: int, at_record: bool) -> ReadLogRequest:
-        return ReadLogRequest(physical_offset=position, at_record=at_record, end_offset=self.stop)
+    def _client(self) -> LogClient:
+        endpoint = self.cluster.endpoint
+        return LogClient(self.broker, self.address, READ_RETRY_SECONDS, endpoint)
+
+    def _parts(
+        self, client: LogClient, request: ReadLogRequest
+    ) -> Generator[LogRecords | DamagedPlace, None, tuple[int, bool] | None]:
+        """What starts within a request's bounds.
+
+        Returns:
+            Where the last record ends, and whether the log goes on there; None without any.
+        """
+        stop = request.end_offset
+        sees_records = request.at_record
+        damaged_from: int | None = None
+        client.ask(request)
+        while True:
+            position, at_record = request.physical_offset, request.at_record
+            try:
+                reply = client.answer()
+            except LogTrimmed as trimmed:
+                resume = int(trimmed.details["log_min_offset"])
+                self._report_loss(position, min(resume, stop), "retention deleted")
+                reply = ReadLogReply(next_offset=resume, next_at_record=True)
+            following = _request(reply.next_offset, stop, reply.next_at_record)
+            is_stuck = following == request
+            is_over = reply.next_offset >= stop or is_stuck
+            if not is_over:
+                # It is on its way while this one is decoded.
+                client.ask(following)
+            if reply.skipped_bytes and at_record:
+                damaged_from = position
+            if damaged_from is not None and (reply.next_at_record or is_over):
+                yield DamagedPlace(self._log, damaged_from, position + reply.skipped_bytes)
+                damaged_from = None
+            sees_records |= bool(reply.frames)
+            yield from self._records(reply)
+            if is_stuck:
+                self._report_loss(position, stop, "a crash of the broker took")
+            if is_over:
+                goes_on = reply.next_at_record and reply.next_offset < reply.visible_end
+                return (reply.next_offset, goes_on) if sees_records else None
+            request = following
+
+    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedPlace]:
+        """The records of a reply, but for those that say that they are of another place."""
+        # Each has to leave room for those before and behind it; without deleted topics' between
+        # them, which are left out, that is exactly one place.
+        first = reply.first_offset
+        spare = reply.next_offset - first - len(reply.frames)
+        for records in records_of(reply, self.broker):
+            stated = records.prefix("physical_offset")
+            least = first + np.cumsum(records.sizes) - records.sizes
+            displaced = (stated < least) | (stated > least + spare)
+            for index in np.flatnonzero(displaced).tolist():
+                start = int(least[index])
+                end = start + int(records.sizes[index]) + spare
+                yield DamagedPlace(self._log, start, end)
+            first += int(records.sizes.sum())
+            kept = records.chosen(np.logical_not(displaced)) if displaced.any() else records
+            yield kept if self.coverage is None else self.coverage.left(kept)
+
+    @property
+    def _log(self) -> str:
+        return f"broker {self.broker!r}"
 
     def _report_loss(self, start: int, end: int, what: str) -> None:
         sentence = (
             f"{what} physical offsets {start} to {end} of the log of broker {self.broker!r}, which"
             " were there when the read was planned"
         )
-        if self.cluster.fails_on_data_loss:
-            raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")
-        log.warning("%s", sentence)
+        report_loss(sentence, fails=self.cluster.fails_on_data_loss)
+
+
+def _request(position: int, stop: int, at_record: bool) -> ReadLogRequest:
+    return ReadLogRequest(physical_offset=position, end_offset=stop, at_record=at_record)
 
 
 def records_of(reply: ReadLogReply, broker: str) -> Iterator[LogRecords]:

@@ -22,6 +22,7 @@ from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     COMPRESSION_LZ4,
     COMPRESSION_ZSTD,
+    CRC_MASK,
     HOST_V4_BYTES,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION,
@@ -107,6 +108,21 @@ class LogRecords:
         lengths = np.maximum(self.parts.properties_lengths, 0)
         return Properties(self.pieces(self.parts.properties_starts, lengths))
 
+    @cached_property
+    def stored_bodies(self) -> pa.BinaryArray:
+        """Each record's body as it is stored."""
+        return self.pieces(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
+
+    def has_damaged_body(self) -> NDArray[np.bool_]:
+        """Which records have a body that is not the one their checksum is of, bool[n].
+
+        An empty one counts as whole, as in CommitLog#checkMessageAndReturnSize.
+        """
+        checksums = map(zlib.crc32, self.stored_bodies.to_pylist())
+        found = np.fromiter(checksums, np.int64, len(self)) & CRC_MASK
+        differs: NDArray[np.bool_] = found != self.parts.prefix["body_crc"]
+        return differs & (self.parts.body_lengths > 0)
+
     def topics(self) -> pa.BinaryArray:
         """Each record's topic as it is stored."""
         return self.pieces(self.parts.topic_starts, self.parts.topic_lengths)
@@ -157,8 +173,7 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
 
 def _bodies(records: LogRecords) -> pa.BinaryArray:
     """Bodies as they were sent: compressed ones are unpacked."""
-    parts = records.parts
-    stored = records.pieces(parts.body_starts, np.maximum(parts.body_lengths, 0))
+    stored = records.stored_bodies
     flags = records.prefix("sys_flag")
     compressed = np.flatnonzero(flags & SYS_FLAG_COMPRESSED)
     if not len(compressed):

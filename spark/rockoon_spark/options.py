@@ -24,6 +24,8 @@ class ReadOptions:
 
     place: LogPlace
     columns: tuple[str, ...]
+    topics: frozenset[str]
+    """Those that were named; they have to exist."""
     selection: Selection
     skips_damage: bool
     split_bytes: int
@@ -41,25 +43,31 @@ class ReadOptions:
             raise OptionError(f"unknown options: {', '.join(sorted(unknown))}")
         return cls(
             place=_place(given),
-            columns=_columns(given.get("columns")),
+            columns=columns_of(given.get("columns")),
+            topics=topics_of(given),
             selection=_selection(given),
-            skips_damage=_one_of(given, "onDamage", "fail", "skip") == "skip",
-            split_bytes=_whole_number("splitBytes", given.get("splitbytes"), SPLIT_BYTES),
+            skips_damage=one_of(given, "onDamage", "fail", "skip") == "skip",
+            split_bytes=whole_number("splitBytes", given.get("splitbytes"), SPLIT_BYTES),
         )
 
 
+# In the place of an offset, as Kafka's source has them.
+_WORDS = {"latest": -1, "earliest": -2}
 _OF_DIRECTORY = ("path", "broker")
-_OF_CLUSTER = ("endpoint", "onBrokerAway", "failOnDataLoss")
+_OF_CLUSTER = ("endpoint", "onBrokerAway")
 _OPTIONS = (
     *_OF_DIRECTORY,
     *_OF_CLUSTER,
     "columns",
+    "topic",
     "topics",
     "topicPattern",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "compacted",
+    "failOnDataLoss",
     "onDamage",
     "splitBytes",
 )
@@ -77,23 +85,37 @@ def _place(given: Mapping[str, str]) -> LogPlace:
     if wrong:
         kind = "live cluster" if endpoint else "store directory"
         raise OptionError(f"option {wrong[0]}: means nothing for a {kind}")
+    compacted = one_of(given, "compacted", "true", "false") == "true"
+    fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
     if path:
-        return StoreDirectory(path, given.get("broker") or PurePath(path).name)
+        broker = given.get("broker") or PurePath(path).name
+        return StoreDirectory(path, broker, compacted, fails_on_data_loss)
     return LiveCluster(
         endpoint,
-        skips_brokers_away=_one_of(given, "onBrokerAway", "fail", "skip") == "skip",
-        fails_on_data_loss=_one_of(given, "failOnDataLoss", "true", "false") == "true",
+        skips_brokers_away=one_of(given, "onBrokerAway", "fail", "skip") == "skip",
+        fails_on_data_loss=fails_on_data_loss,
+        compacted=compacted,
     )
 
 
-def _one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
+def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
+    """An option that is one of two words.
+
+    Raises:
+        OptionError: it is another.
+    """
     chosen = given.get(name.lower(), default)
     if chosen not in (default, other):
         raise OptionError(f"option {name}: {chosen!r} is neither {default} nor {other}")
     return chosen
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def columns_of(text: str | None) -> tuple[str, ...]:
+    """Option columns; without it all of them.
+
+    Raises:
+        OptionError: there is no such column, or one is named twice.
+    """
     if text is None:
         return tuple(COLUMNS)
     names = tuple(name.strip() for name in text.split(","))
@@ -105,25 +127,68 @@ def _columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
+def topics_of(given: Mapping[str, str]) -> frozenset[str]:
+    """Options topics and topic, which are one; empty where neither is given.
+
+    Raises:
+        OptionError: one is given and names no topic.
+    """
+    names: set[str] = set()
+    for option in ("topics", "topic"):
+        named = {name.strip() for name in given.get(option, "").split(",")} - {""}
+        if option in given and not named:
+            raise OptionError(f"option {option}: names no topic")
+        names |= named
+    return frozenset(names)
+
+
 def _selection(given: Mapping[str, str]) -> Selection:
     chosen = Selection(
         topic_pattern=given.get("topicpattern", "*"),
-        starts=_offsets("startingOffsets", given.get("startingoffsets")),
-        ends=_offsets("endingOffsets", given.get("endingoffsets")),
+        starts=_bounds(given, "startingOffsets", unbounded="earliest", empty="latest"),
+        ends=_bounds(given, "endingOffsets", unbounded="latest", empty="earliest"),
     )
-    if "topics" in given:
-        names = frozenset(name.strip() for name in given["topics"].split(","))
-        chosen = chosen.among("topic", names)
+    if topics := topics_of(given):
+        chosen = chosen.among("topic", topics)
     if "startingtimestamp" in given:
-        least = _time_us("startingTimestamp", given["startingtimestamp"])
+        least = time_us_of("startingTimestamp", given["startingtimestamp"])
         chosen = chosen.ranged("store_time", Range(least=least))
     if "endingtimestamp" in given:
-        behind = _time_us("endingTimestamp", given["endingtimestamp"])
+        behind = time_us_of("endingTimestamp", given["endingtimestamp"])
         chosen = chosen.ranged("store_time", Range(most=behind - 1))
     return chosen
 
 
-def _whole_number(name: str, text: str | None, default: int) -> int:
+def _bounds(
+    given: Mapping[str, str], name: str, *, unbounded: str, empty: str
+) -> Mapping[QueueKey, int]:
+    """Offsets by queue at which a batch begins or ends; none for what is not bounded.
+
+    Args:
+        unbounded: the word, and the number of _WORDS, for a queue that is read to that end.
+        empty: those for one of which nothing would be read, which nobody can have meant.
+    """
+    text = given.get(name.lower(), unbounded)
+    if text == unbounded:
+        return {}
+    bounds = {} if text == empty else offsets_of(name, text)
+    if text == empty or _WORDS[empty] in bounds.values():
+        raise OptionError(
+            f"option {name}: of a batch that has {empty} there, nothing would be read;"
+            f" {unbounded} reads to that end"
+        )
+    wrong = [offset for offset in bounds.values() if offset < min(_WORDS.values())]
+    if wrong:
+        raise OptionError(f"option {name}: {wrong[0]} is no offset")
+    return {queue: offset for queue, offset in bounds.items() if offset != _WORDS[unbounded]}
+
+
+def whole_number(name: str, text: str | None, default: int) -> int:
+    """An option that is a number of 1 or more.
+
+    Raises:
+        OptionError: it is none.
+    """
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or int(text) < 1:
@@ -131,7 +196,12 @@ def _whole_number(name: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-def _offsets(name: str, text: str | None) -> Mapping[QueueKey, int]:
+def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
+    """An option that names offsets queue by queue; none for "earliest" and "latest".
+
+    Raises:
+        OptionError: it cannot be read.
+    """
     if text is None or text in ("earliest", "latest"):
         return {}
     try:
@@ -152,8 +222,12 @@ def _queue(topic: str, place: str) -> QueueKey:
     return topic, broker, int(number)
 
 
-def _time_us(name: str, text: str) -> int:
-    """Epoch microseconds."""
+def time_us_of(name: str, text: str) -> int:
+    """An option that is a moment, as epoch microseconds.
+
+    Raises:
+        OptionError: it is none.
+    """
     if text.isascii() and text.lstrip("-").isdigit():
         return int(text) * 1000
     try:

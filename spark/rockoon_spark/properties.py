@@ -4,6 +4,7 @@ They are stored as `name 0x01 value 0x02 …`; the last 0x02 may be missing. Pai
 or value do not count, and of equal names the last does. Source: MessageDecoder.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,9 @@ Bytes = NDArray[np.uint8]
 
 _EQUALS = 1
 _SEPARATOR = 2
+_WORD_BYTES = 8
+# Odd, so that nothing is lost; what it mixes is only compared.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def cut(data: Bytes, starts: IntArray, ends: IntArray) -> pa.BinaryArray:
@@ -59,65 +63,103 @@ class Properties:
         first, behind = int(positions[0]), int(positions[-1])
         content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         self._bounds: IntArray = positions.astype(np.int64) - first
-        # A separator at the end spares every search below a special case.
-        self._data: Bytes = np.append(content[first:behind], np.uint8(_SEPARATOR))
+        # A separator at the end spares every search below a special case, and so do the bytes
+        # behind it that a name's first eight may reach into.
+        padded = np.zeros(behind - first + 1 + _WORD_BYTES, np.uint8)
+        padded[: behind - first] = content[first:behind]
+        padded[behind - first] = _SEPARATOR
+        self._words = sliding(padded, "<u8")
+        self._data: Bytes = padded[: behind - first + 1]
 
     @cached_property
-    def _segments(self) -> tuple[IntArray, IntArray]:
-        """Where segments between separators begin and end, empty ones too."""
-        separators = np.flatnonzero(self._data == _SEPARATOR)
-        ends = np.union1d(separators, self._bounds[1:])
-        starts = np.append(0, ends[:-1])
-        starts[1:] += self._data[ends[:-1]] == _SEPARATOR
-        # A record that begins with a separator has an empty segment in front of it; so has one
-        # that begins behind a record without the last separator.
-        return starts, np.maximum(ends, starts)
+    def _segments(self) -> "_Segments":
+        marks = self._data == _SEPARATOR
+        filled = np.flatnonzero(np.diff(self._bounds))
+        record_ends = self._bounds[filled + 1]
+        marks[record_ends] = True
+        ends = np.flatnonzero(marks)
+        # A segment begins behind a separator, or where a record without the last one ended.
+        starts = np.append(0, ends[:-1] + (self._data[ends[:-1]] == _SEPARATOR))
+        counts = np.diff(np.searchsorted(ends, record_ends), prepend=-1)
+        rows = np.repeat(filled, counts)
+        full = np.flatnonzero(ends > starts)
+        starts = starts[full]
+        return _Segments(starts, ends[full], rows[full], self._words[starts])
 
     def values(self, name: str) -> pa.StringArray:
         """One property of each record, null where there is none."""
-        starts, ends = self._segments
-        marker = np.frombuffer(name.encode() + b"\x01", np.uint8)
+        segments = self._segments
+        marker = name.encode() + b"\x01"
         width = len(marker)
-        candidates = np.flatnonzero(ends - starts > width)
-        at = starts[candidates]
-        heads = sliding(self._data, f"V{width}")[at] if len(at) else np.zeros(0, f"V{width}")
-        candidates = candidates[heads == np.void(marker.tobytes())]
-        rows = self._rows(starts[candidates])
+        matches = segments.words & _first_bytes(width) == int.from_bytes(
+            marker[:_WORD_BYTES], "little"
+        )
+        found = np.flatnonzero(matches & (segments.ends - segments.starts > width))
+        if width > _WORD_BYTES and len(found):
+            heads = sliding(self._data, f"V{width}")[segments.starts[found]]
+            found = found[heads == np.void(marker)]
+        starts, ends, rows = segments.starts[found], segments.ends[found], segments.rows[found]
+        values = text(cut(self._data, starts + width, ends))
+        count = len(self._bounds) - 1
+        if len(rows) == count and (np.diff(rows) > 0).all():
+            return values
         # Ascending, so that the last of equal names stays.
-        chosen = np.full(len(self._bounds) - 1, -1, np.int64)
-        chosen[rows] = np.arange(len(candidates))
-        found = text(cut(self._data, starts[candidates] + width, ends[candidates]))
-        return found.take(pa.array(chosen, mask=chosen < 0))
+        chosen = np.full(count, -1, np.int64)
+        chosen[rows] = np.arange(len(found))
+        return values.take(pa.array(chosen, mask=chosen < 0))
 
     def maps(self) -> pa.MapArray:
         """All properties of each record."""
-        starts, ends = self._segments
+        segments = self._segments
+        starts, ends = segments.starts, segments.ends
         equals = np.append(np.flatnonzero(self._data == _EQUALS), len(self._data) + 1)
         middle = equals[np.searchsorted(equals, starts)]
-        good = (middle > starts) & (middle + 1 < ends)
-        starts, middle, ends = starts[good], middle[good], ends[good]
-        rows = self._rows(starts)
+        good = np.flatnonzero((middle > starts) & (middle + 1 < ends))
+        starts, middle, ends, rows = starts[good], middle[good], ends[good], segments.rows[good]
         names, values = cut(self._data, starts, middle), cut(self._data, middle + 1, ends)
-        kept = _last_of_equal(rows, names)
-        if kept is not None:
-            rows, chosen = rows[kept], pa.array(kept)
-            names, values = names.take(chosen), values.take(chosen)
-        offsets = np.searchsorted(rows, np.arange(len(self._bounds))).astype(np.int32)
+        if _may_have_equal(rows, segments.words[good], middle - starts):
+            kept = _last_of_equal(rows, names)
+            chosen = pa.array(kept)
+            rows, names, values = rows[kept], names.take(chosen), values.take(chosen)
+        counts = np.bincount(rows, minlength=len(self._bounds) - 1)
+        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), text(names), text(values))
 
-    def _rows(self, positions: IntArray) -> IntArray:
-        """Which record each position is of."""
-        rows: IntArray = np.searchsorted(self._bounds, positions, side="right") - 1
-        return rows
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """What lies between separators, without what is empty, in the order of the records."""
+
+    starts: IntArray
+    ends: IntArray
+    rows: IntArray
+    """Which record each is of."""
+    words: NDArray[np.uint64]
+    """The first eight bytes of each, and of what follows one that is shorter."""
 
 
-def _last_of_equal(rows: IntArray, names: pa.BinaryArray) -> IntArray | None:
-    """Indices of pairs whose name does not come again in their row; None when that is all."""
+def _first_bytes(count: int) -> np.uint64:
+    """A mask of the first bytes of a word."""
+    return np.uint64((1 << 8 * min(count, _WORD_BYTES)) - 1)
+
+
+_FIRST_BYTES = np.array([_first_bytes(count) for count in range(_WORD_BYTES + 1)])
+
+
+def _may_have_equal(rows: IntArray, words: NDArray[np.uint64], lengths: IntArray) -> bool:
+    """Whether a record may have two pairs of one name; never wrongly says no."""
+    heads = words & _FIRST_BYTES[np.minimum(lengths, _WORD_BYTES)]
+    mixed = heads * _FACTOR + lengths.astype(np.uint64)
+    mixed = mixed * _FACTOR + rows.astype(np.uint64)
+    mixed.sort()
+    return bool((mixed[1:] == mixed[:-1]).any())
+
+
+def _last_of_equal(rows: IntArray, names: pa.BinaryArray) -> IntArray:
+    """Indices of pairs whose name does not come again in their row, ascending."""
     encoded = names.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     pairs = rows * max(len(encoded.dictionary), 1) + codes
-    distinct, last = np.unique(pairs[::-1], return_index=True)
-    if len(distinct) == len(pairs):
-        return None
+    _, last = np.unique(pairs[::-1], return_index=True)
     kept: IntArray = np.sort(len(pairs) - 1 - last)
     return kept

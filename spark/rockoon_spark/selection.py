@@ -87,6 +87,15 @@ class Selection:
         brokers = self.one_of.get("broker")
         return brokers is None or name in brokers
 
+    def wants_queue(self, topic: str, queue: int) -> bool:
+        """Whether records of a queue can meet the conditions."""
+        topics, queues = self.one_of.get("topic"), self.ranges.get("queue", Range())
+        return (
+            (topics is None or topic in topics)
+            and fnmatchcase(topic, self.topic_pattern)
+            and queues.least <= queue <= queues.most
+        )
+
     def mask(self, records: LogRecords) -> Mask:
         """Which of the records are wanted, bool[n]."""
         wanted = np.ones(len(records), np.bool_)

@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 from rockoon_spark.java import find_java
 from rockoon_spark.source import RockoonDataSource
 
+# All cores. A worker that dies for want of memory is not the end: a task is tried four times, as on
+# a cluster.
+_LOCAL = "local[*,4]"
 _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -31,7 +34,7 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted:
         find_java()
-        master = master or "local[*]"
+        master = master or _LOCAL
     builder = SparkSession.builder.appName("rockoon")
     if master is not None:
         builder = builder.master(master)

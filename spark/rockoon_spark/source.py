@@ -14,23 +14,30 @@ Options of a store directory:
 Options of a live cluster:
     endpoint: nameservers, "host:port" separated by commas.
     onBrokerAway: "fail" (default), or "skip" brokers that do not answer when the read is planned.
-    failOnDataLoss: "true" (default), or "false": what retention deletes while it is read is left
-        out, with a warning.
 
 Options of both:
+    compacted: "true" (default): of topics that were compacted, what a consumer gets: of each key
+        the newest message up to the last compaction, and all that came since. "false": the log as
+        it is, with every version that is still there.
+    failOnDataLoss: "true" (default), or "false": what retention deletes while it is read is left
+        out, with a warning. A generation of compacted topics that another replaces while it is read
+        always fails the read: read again.
     columns: names separated by commas; by default all. Spark does not tell a Python data source
         which columns a query uses, so naming them saves what the others cost.
-    topics: names separated by commas; `topicPattern`: with * and ?.
-    startingOffsets, endingOffsets: {"topic": {"0": 17, "broker-a:1": 5}} by queue, on every broker
-        or on one; other queues are read whole.
+    topics (or topic): names separated by commas; `topicPattern`: with * and ?.
+    startingOffsets: "earliest" (default), or by queue, on every broker or on one:
+        {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means
+        earliest.
+    endingOffsets: "latest" (default), or likewise the offsets behind the last; -1 means latest.
     startingTimestamp, endingTimestamp: store time as epoch milliseconds or ISO 8601.
-    onDamage: "fail" (default) or "skip" what belongs to no record.
+    onDamage: "fail" (default) with the place, or "skip" with a warning: bytes that belong to no
+        record, and, where bodies are read, messages whose body does not have its checksum.
     splitBytes: bytes of log that one task reads.
 
 Conditions on topic, broker, tags, queue, offsets and times are met before a record is decoded where
 Spark hands them over (`spark.sql.python.filterPushdown.enabled`).
 
-Writing is described in `rockoon_spark.sink`.
+Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
 
 import logging
@@ -55,17 +62,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from rockoon_spark.log_columns import COLUMNS, OPTIONAL, arrow_schema, to_batch
-from rockoon_spark.options import OptionError, ReadOptions
+from rockoon_spark.log_columns import COLUMNS, OPTIONAL, arrow_schema
+from rockoon_spark.options import OptionError, ReadOptions, columns_of
+from rockoon_spark.rows import rows
 from rockoon_spark.selection import NAMED, RANGED, Range, Selection
-from rockoon_spark.sink import MessageWriter, WriteOptions
+from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
+from rockoon_spark.stream.options import StreamOptions
+from rockoon_spark.stream.reader import QueueStreamReader
 from rockoon_spark.stretches import DamagedPlace, Stretch
 
 log = logging.getLogger(__name__)
 
 
 class DamagedLog(Exception):
-    """Bytes of a log belong to no record."""
+    """Bytes of a log are not what was stored."""
 
 
 class LogPartition(InputPartition):
@@ -84,17 +94,28 @@ class RockoonDataSource(DataSource):
         return "rockoon"
 
     def schema(self) -> StructType:
-        columns = ReadOptions.parse(self.options).columns
-        return from_arrow_schema(arrow_schema(columns))
+        # Whether it is a stream is not told here; the other options are looked at later.
+        return from_arrow_schema(arrow_schema(columns_of(self.options.get("columns"))))
 
     def reader(self, schema: StructType) -> "LogReader":
         del schema
         return LogReader(ReadOptions.parse(self.options))
 
-    def writer(self, schema: StructType, overwrite: bool) -> "MessageWriter":
+    def streamReader(self, schema: StructType) -> QueueStreamReader:
+        del schema
+        return QueueStreamReader(StreamOptions.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         if overwrite:
             raise OptionError('messages are added to a topic, never replaced: use mode("append")')
         return MessageWriter(WriteOptions.parse(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MessageStreamWriter:
+        if overwrite:
+            raise OptionError(
+                'messages are added to a topic, never replaced: use outputMode("append")'
+            )
+        return MessageStreamWriter(WriteOptions.parse(self.options, schema))
 
 
 class LogReader(DataSourceReader):
@@ -117,24 +138,23 @@ class LogReader(DataSourceReader):
         if self._selection.is_empty:
             return []
         options = self._options
+        absent = options.place.absent(options.topics)
+        if absent:
+            raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
         stretches = options.place.stretches(self._selection, options.split_bytes)
         return [LogPartition(stretch) for stretch in stretches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogPartition)
-        for found in partition.stretch.read():
-            if isinstance(found, DamagedPlace):
-                self._report(found)
-                continue
-            records = found.chosen(self._selection.mask(found))
-            if len(records):
-                yield to_batch(records, self._options.columns)
+        # Spark makes a partition of its own where there are none to read.
+        if isinstance(partition, LogPartition):
+            yield from rows(
+                partition.stretch.read(), self._selection, self._options.columns, self._report
+            )
 
     def _report(self, damage: DamagedPlace) -> None:
-        place = f"{damage.log}: physical offsets {damage.start} to {damage.end} hold no record"
         if not self._options.skips_damage:
-            raise DamagedLog(f"{place}; option onDamage=skip reads on behind them")
-        log.warning("%s: skipped", place)
+            raise DamagedLog(f"{damage}; option onDamage=skip reads on behind them")
+        log.warning("%s: skipped", damage)
 
 
 def narrow(selection: Selection, condition: Filter) -> Selection | None:

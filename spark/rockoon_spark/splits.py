@@ -1,6 +1,7 @@
 """Stretches of a log that one task reads."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ SPLIT_BYTES = 64 << 20
 # What is read behind a split, so that its last record is whole; more when that is not enough.
 _BEYOND_BYTES = 1 << 20
 _RECORD_BYTES_MAX = 64 << 20
+# How often damage at the end of what is written is looked at before it is believed.
+_LOOKS_MAX = 3
+_LOOK_INTERVAL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +39,37 @@ def split_files(files: Sequence[LogFile], split_bytes: int) -> list[Split]:
     ]
 
 
-def read_split(split: Split, *, proven: bool = False) -> tuple[NDArray[np.uint8], Found]:
+def read_split(
+    split: Split, *, proven: bool = False, wait: Callable[[float], object] = time.sleep
+) -> tuple[NDArray[np.uint8], Found]:
     """A split's bytes, and the records that start in it; positions count from its start.
 
     Args:
         proven: a record starts at the split's start, or nothing was written from there on; it is
             so at a file's start.
+        wait: spends so many seconds.
     """
+    looks = 0
+    while True:
+        buffer, found = _look(split, proven=proven or split.start == 0)
+        looks += 1
+        behind = split.file.start + split.start + len(buffer)
+        is_last = bool(found.damages) and found.damages[-1].end >= behind
+        if not is_last or looks == _LOOKS_MAX:
+            return buffer, found
+        # Nothing whole stands behind it: a broker may be writing this very record.
+        wait(_LOOK_INTERVAL_SECONDS)
+
+
+def _look(split: Split, *, proven: bool) -> tuple[NDArray[np.uint8], Found]:
     length = split.stop - split.start
+    base = split.file.start + split.start
     beyond = _BEYOND_BYTES
     while True:
         buffer = read_range(split.file, split.start, split.stop, beyond)
-        base = split.file.start + split.start
-        found = find_records(buffer, base, 0, length, proven=proven or split.start == 0)
-        # What looks damaged may only be cut off by the buffer's end.
-        is_cut = found.damages and split.start + len(buffer) < split.file.bytes
-        if not is_cut or beyond >= _RECORD_BYTES_MAX:
+        goes_on = split.start + len(buffer) < split.file.bytes and beyond < _RECORD_BYTES_MAX
+        found = find_records(buffer, base, 0, length, proven=proven, goes_on=goes_on)
+        if not found.is_cut:
             return buffer, found
         beyond *= 8
 
@@ -61,7 +80,7 @@ def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> lis
     kept = []
     for number, file in enumerate(files):
         first = firsts[number]
-        following = next((time for time in firsts[number + 1 :] if time is not None), None)
+        following = next((each for each in firsts[number + 1 :] if each is not None), None)
         begins_late = first is not None and first > most_ms
         ends_early = following is not None and following < least_ms
         if not (begins_late or ends_early):

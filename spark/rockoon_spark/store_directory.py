@@ -1,16 +1,23 @@
 """The log of a store directory: the files are read as they are, whoever wrote them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rockoon_spark.files import dropped_marks, list_log
+from rockoon_format.generation import Manifest
+from rockoon_spark.files import StoreError, dropped_marks, list_log
+from rockoon_spark.generations.coverage import Coverage
+from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
+from rockoon_spark.generations.stored_generation import StoredGeneration, generation_in_force
 from rockoon_spark.log_columns import LogRecords
 from rockoon_spark.selection import Selection
 from rockoon_spark.splits import Split, files_of_times, read_split, split_files
-from rockoon_spark.stretches import DamagedPlace, in_batches
+from rockoon_spark.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+
+# Looking again is for a generation that another replaces while files are listed.
+_LOOKS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +27,71 @@ class StoreDirectory:
     Args:
         path: a path of this machine, or a URI.
         broker: name of the broker whose store it is.
+        compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
+        fails_on_data_loss: whether to fail when a file is deleted before it is read.
     """
 
     path: str
     broker: str
+    compacted: bool = False
+    fails_on_data_loss: bool = True
 
-    def stretches(self, selection: Selection, split_bytes: int) -> Sequence["DirectoryStretch"]:
+    def stretches(
+        self, selection: Selection, split_bytes: int
+    ) -> Sequence["DirectoryStretch | PartStretch"]:
         """See `LogPlace`.
 
         Raises:
-            StoreError: this is no store, or a file is missing.
+            StoreError: this is no store, or a file is missing, or the generation is damaged.
         """
         if not selection.wants_broker(self.broker):
             return []
+        for look in range(_LOOKS_MAX):
+            try:
+                found = self._generation()
+                stretches = self._cut(found, selection, split_bytes)
+                # What another generation covers may have gone from the log since.
+                if found == self._generation():
+                    return stretches
+            except (GenerationReplaced, FileNotFoundError):
+                if look == _LOOKS_MAX - 1:
+                    raise
+        raise StoreError(f"{self.path}: files come and go while they are listed")
+
+    def absent(self, topics: Collection[str]) -> Sequence[str]:
+        """See `LogPlace`: none, since what a log holds is known when it has been read."""
+        del topics
+        return ()
+
+    def _generation(self) -> tuple[StoredGeneration, Manifest] | None:
+        return generation_in_force(self.path, self.broker) if self.compacted else None
+
+    def _cut(
+        self,
+        found: tuple[StoredGeneration, Manifest] | None,
+        selection: Selection,
+        split_bytes: int,
+    ) -> "Sequence[DirectoryStretch | PartStretch]":
+        if found is None:
+            return self._of_log(selection, split_bytes, None)
+        files, manifest = found
+        coverage = Coverage.of(manifest, dropped_marks(self.path))
+        return [
+            *part_stretches(files, manifest.parts, coverage, selection, split_bytes),
+            *self._of_log(selection, split_bytes, coverage),
+        ]
+
+    def _of_log(
+        self, selection: Selection, split_bytes: int, coverage: Coverage | None
+    ) -> "list[DirectoryStretch]":
         files = list_log(self.path)
         wanted = selection.ranges.get("store_time")
         if wanted is not None:
             files = files_of_times(files, wanted.least // 1000, -(-wanted.most // 1000))
-        return [DirectoryStretch(self, split) for split in split_files(files, split_bytes)]
+        splits = split_files(files, split_bytes)
+        if coverage is not None and coverage.holds_all(selection):
+            splits = [each for each in splits if each.file.start + each.stop > coverage.log_end]
+        return [DirectoryStretch(self, split, coverage=coverage) for split in splits]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +100,36 @@ class DirectoryStretch:
 
     directory: StoreDirectory
     split: Split
+    at_record: bool = False
+    """A record is known to start at the split's start, or nothing was written there."""
+    coverage: Coverage | None = None
+    """Records that are read from elsewhere."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`."""
+        """See `Stretch`.
+
+        Raises:
+            DataLost: the file was deleted after the read was planned.
+        """
         split = self.split
-        buffer, found = read_split(split)
+        try:
+            buffer, found = read_split(split, proven=self.at_record)
+        except FileNotFoundError:
+            sentence = (
+                f"{split.file.uri} was deleted, as retention does, after the read was planned"
+            )
+            report_loss(sentence, fails=self.directory.fails_on_data_loss)
+            return
         for damage in found.damages:
             yield DamagedPlace(split.file.uri, damage.start, damage.end)
+        if found.forgery is not None:
+            forged = found.forgery
+            yield DamagedPlace(split.file.uri, forged.start, forged.end, FORGED_FAULT)
         marks = dropped_marks(self.directory.path)
         base = split.file.start + split.start
         for records in in_batches(buffer, base, found.starts, found.sizes, self.directory.broker):
-            yield records.chosen(_kept(records, marks))
+            kept = records.chosen(_kept(records, marks))
+            yield kept if self.coverage is None else self.coverage.left(kept)
 
 
 def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -4,7 +4,8 @@ A place is asked once, when a read is planned; its stretches go to the tasks, wh
 machines. Together they hold every record of the log once.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,17 +16,31 @@ from rockoon_format.frames import IntArray
 from rockoon_spark.log_columns import LogRecords
 from rockoon_spark.selection import Selection
 
+log = logging.getLogger(__name__)
+
 BATCH_RECORDS = 8192
+FORGED_FAULT = (
+    "look like records, but are part of a message: the next split begins there, and cannot tell;"
+    " another splitBytes begins elsewhere"
+)
+
+
+class DataLost(Exception):
+    """Messages that were there when a read was planned are there no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes of a log that belong to no record; physical offsets, the end exclusive."""
+    """Bytes of a log that are not what was stored; physical offsets, the end exclusive."""
 
     log: str
     """Which log, for people."""
     start: int
     end: int
+    fault: str = "hold no record"
+
+    def __str__(self) -> str:
+        return f"{self.log}: physical offsets {self.start} to {self.end} {self.fault}"
 
 
 class Stretch(Protocol):
@@ -48,6 +63,10 @@ class LogPlace(Protocol):
         """
         ...
 
+    def absent(self, topics: Collection[str]) -> Sequence[str]:
+        """Those of some topics of which it is known that they do not exist."""
+        ...
+
 
 def in_batches(
     buffer: NDArray[np.uint8], base: int, starts: IntArray, sizes: IntArray, broker: str
@@ -56,3 +75,10 @@ def in_batches(
     for at in range(0, len(starts), BATCH_RECORDS):
         chosen = slice(at, at + BATCH_RECORDS)
         yield LogRecords.of(buffer, base, starts[chosen], sizes[chosen], broker)
+
+
+def report_loss(sentence: str, *, fails: bool) -> None:
+    """Raise DataLost, or say what is left out."""
+    if fails:
+        raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")
+    log.warning("%s", sentence)

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon_format.hashes import index_key_hash
-from rockoon_format.index_entries import index_entries, index_keys, key_hashes
-from rockoon_format.properties import decode_text
+from rockoon_format.index_entries import (
+    FEW_RECORDS_MAX,
+    have_keys,
+    index_entries,
+    index_keys,
+    key_hashes,
+)
+from rockoon_format.properties import decode_text, find_value, split_keys
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_format.scan import scan
 from support.random_messages import reproducible
@@ -195,3 +201,14 @@ def test_keys_of_a_message_are_its_unique_key_and_then_the_others() -> None:
     assert index_keys("T", properties, 0x4) == ["T#u", "T#a", "T#b"]
     assert index_keys("T", properties, 0xC) == []
     assert index_keys("T", b"", 0) == []
+
+
+@given(st.lists(sections, min_size=1, max_size=FEW_RECORDS_MAX))
+def test_whether_records_have_keys_is_told_of_many_as_of_few(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    each = [bool(split_keys(find_value(piece, "KEYS") or "")) for piece in pieces]
+    assert have_keys(data, starts, lengths).tolist() == each
+    times = FEW_RECORDS_MAX + 1
+    assert have_keys(data, np.tile(starts, times), np.tile(lengths, times)).tolist() == each * times

@@ -7,13 +7,14 @@ from pyspark.sql import SparkSession
 
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.session import session
+from support.spark_processes import BRIEF_JAVA
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     found = session(
-        "local[2]",
+        "local[2,4]",
         spark__ui__enabled="false",
         spark__sql__shuffle__partitions=2,
         spark__driver__bindAddress="127.0.0.1",
@@ -21,6 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__local__dir=scratch,
         spark__sql__warehouse__dir=scratch / "warehouse",
         spark__driver__memory="1g",
+        spark__driver__extraJavaOptions=BRIEF_JAVA,
     )
     yield found
     found.stop()

@@ -9,11 +9,12 @@ import pytest
 
 from rockoon.errors import BrokerUnavailable
 from rockoon_spark import live_cluster
-from rockoon_spark.live_cluster import BrokerStretch, DataLost, LiveCluster
+from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
 from rockoon_spark.log_columns import LogRecords, to_batch
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.stretches import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.log_bytes import log_bytes
 
 FILE_BYTES = 16_384
 SMALL = {"commit_log_file_bytes": FILE_BYTES}
@@ -27,9 +28,14 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
 
 
 def stretch(
-    broker: RunningBroker, start: int, stop: int, *, fails_on_data_loss: bool = True
+    broker: RunningBroker,
+    start: int,
+    stop: int,
+    *,
+    fails_on_data_loss: bool = True,
+    endpoint: str = "127.0.0.1:1",
 ) -> BrokerStretch:
-    place = LiveCluster("127.0.0.1:1", fails_on_data_loss=fails_on_data_loss)
+    place = LiveCluster(endpoint, fails_on_data_loss=fails_on_data_loss)
     return BrokerStretch("broker-a", broker.address, start, stop, start == 0, place)
 
 
@@ -78,6 +84,25 @@ async def test_damage_is_told_by_the_stretch_that_it_begins_in(
         assert await read(stretch(broker, places[3], end)) == ([b"4", b"5"], [])
 
 
+async def test_a_record_forged_in_a_body_is_told_by_who_reads_that_message(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"ordinary")
+        start = (await broker.describe()).log_max_offset
+        inner, _ = log_bytes(random.Random(2), start + 88, bodies=[b"pay me"])
+        await broker.append("T", 0, inner.tobytes())
+        end = (await broker.describe()).log_max_offset
+        assert await read(stretch(broker, 0, end)) == ([b"ordinary", inner.tobytes()], [])
+        # At the end of the log, and with a record behind it.
+        for _ in range(2):
+            bodies, damages = await read(stretch(broker, 0, start + 50))
+            assert bodies == [b"ordinary", inner.tobytes()]
+            assert [(each.start, each.end) for each in damages] == [(start + 88, end)]
+            assert "another splitBytes" in str(damages[0])
+            await broker.append("T", 0, b"next")
+
+
 async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_out(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
@@ -114,11 +139,38 @@ async def test_a_broker_that_is_restarted_meanwhile_is_asked_again(
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset
         address = broker.address
-        wanted = stretch(broker, 0, end)
+        wanted = stretch(broker, 0, end, endpoint=nameserver.address)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(wanted), name="reading")
         async with running_broker(tmp_path, [nameserver.address], listen=address):
             assert await reading == ([b"kept"], [])
+
+
+async def test_a_broker_that_has_another_address_by_then_is_found(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"kept")
+        end = (await broker.describe()).log_max_offset
+        wanted = stretch(broker, 0, end, endpoint=nameserver.address)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert broker.address != wanted.address
+        assert await read(wanted) == ([b"kept"], [])
+
+
+async def test_a_log_that_grows_into_new_files_is_read_as_far_as_it_was_planned(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+        for n in range(8):
+            await broker.append("T", 0, b"%d" % n + bytes(3000))
+        end = (await broker.describe()).log_max_offset
+        wanted = [stretch(broker, 0, 20_000), stretch(broker, 20_000, end)]
+        for n in range(8, 20):
+            await broker.append("T", 0, b"%d" % n + bytes(3000))
+        assert (await broker.describe()).log_max_offset > end + 2 * FILE_BYTES
+        found = [body for each in wanted for body in (await read(each))[0]]
+        assert [int(body.rstrip(b"\0")) for body in found] == list(range(8))
 
 
 async def test_a_broker_that_stays_away_is_named(
@@ -126,6 +178,6 @@ async def test_a_broker_that_stays_away_is_named(
 ) -> None:
     monkeypatch.setattr(live_cluster, "READ_RETRY_SECONDS", 0.2)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        wanted = stretch(broker, 0, 1000)
+        wanted = stretch(broker, 0, 1000, endpoint=nameserver.address)
     with pytest.raises(BrokerUnavailable, match="'broker-a' does not answer"):
         await read(wanted)

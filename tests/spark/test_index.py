@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rockoon_broker.index.directory import IndexShape
 from rockoon_spark.files import list_log
-from rockoon_spark.index_target import (
+from rockoon_spark.index.target import (
     IndexTargetError,
     index_paths,
     manifest_path,
@@ -18,6 +18,7 @@ from rockoon_spark.index_target import (
     stagings,
 )
 from rockoon_spark.jobs.index import IndexBuildError, IndexReport, build_index, verify_index
+from rockoon_spark.whole_logs.whole_log import LogBroken
 from support import golden_store
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
 from support.store_directory import unpack_golden
@@ -217,9 +218,7 @@ def test_a_damaged_log_is_refused_with_the_place_and_the_index_stays(
     for position in (positions[20], positions[25], 0, positions[-1]):
         content = Path(broken.uri).read_bytes()
         overwrite(Path(broken.uri), position, b"\xff" * 40)
-        with pytest.raises(
-            IndexBuildError, match=rf"offsets {broken.start + position} to \d+ hold"
-        ):
+        with pytest.raises(LogBroken, match=rf"offsets {broken.start + position} to \d+ hold"):
             build(spark, root, target, split_bytes=positions[20])
         assert (contents(target), manifest_path(target).read_bytes()) == before
         assert stagings(target) == []
@@ -249,8 +248,8 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_nothing_is_publi
         Path(files[0].uri).unlink(missing_ok=True)
         return files
 
-    monkeypatch.setattr("rockoon_spark.jobs.index.list_log", list_then_expire)
-    with pytest.raises(IndexBuildError, match="retention deleted it; run again"):
+    monkeypatch.setattr("rockoon_spark.whole_logs.stored_log.list_log", list_then_expire)
+    with pytest.raises(LogBroken, match="retention deleted it; run again"):
         build(spark, root, target)
     assert contents(target) == []
     assert not manifest_path(target).exists()

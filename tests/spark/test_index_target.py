@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rockoon_format.index_file import IndexHeader
-from rockoon_spark.index_linking import Piece, cut_keys, name_behind
-from rockoon_spark.index_target import (
+from rockoon_spark.index.linking import Piece, cut_keys, name_behind
+from rockoon_spark.index.target import (
     IndexedFile,
     IndexShape,
     IndexTargetError,

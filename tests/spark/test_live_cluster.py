@@ -1,7 +1,6 @@
 """A cluster that runs, as a DataFrame."""
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
 from rockoon_spark.log_columns import LogRecords
 from rockoon_spark.selection import EVERYTHING, Range
 from rockoon_spark.stretches import DamagedPlace
+from support.endless_sending import Sending
 
 
 @pytest.fixture(scope="module")
@@ -27,39 +27,6 @@ def connection(cluster: DisposableCluster) -> Iterator[Cluster]:
 def read(spark: SparkSession, cluster: DisposableCluster, **options: object) -> DataFrame:
     chosen = {"endpoint": ",".join(cluster.nameservers), **options}
     return spark.read.format("rockoon").options(**chosen).load()
-
-
-class Sending(threading.Thread):
-    """Sends numbers until it is stopped.
-
-    Attributes:
-        acknowledged: so many are stored.
-        begun: so many were sent, or are being sent.
-    """
-
-    def __init__(self, connection: Cluster, topic: str) -> None:
-        super().__init__()
-        self.acknowledged = self.begun = 0
-        self._connection, self._topic = connection, topic
-        self._is_over = threading.Event()
-
-    def run(self) -> None:
-        while not self._is_over.is_set():
-            number = self.begun
-            self.begun += 1
-            # One at a time: the faster it grows, the longer a log takes to read.
-            self._connection.send(self._topic, b"%d" % number)
-            self.acknowledged = self.begun
-
-    def __enter__(self) -> "Sending":
-        self.start()
-        while self.is_alive() and self.acknowledged < 300:
-            self.join(0.01)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.join()
 
 
 def test_what_was_acknowledged_before_a_read_is_in_it_once_while_more_is_sent(
@@ -130,6 +97,7 @@ def test_a_broker_that_was_killed_is_named(
         ({"broker": "broker-a"}, "option broker: means nothing for a live cluster"),
         ({"onBrokerAway": "wait"}, "neither fail nor skip"),
         ({"endpoint": "nowhere"}, "not of the form host:port"),
+        ({"topics": "nowhere"}, "option topics: topic 'nowhere' does not exist"),
     ],
 )
 def test_an_option_that_does_not_fit_a_cluster_is_refused(
@@ -137,6 +105,12 @@ def test_an_option_that_does_not_fit_a_cluster_is_refused(
 ) -> None:
     with pytest.raises(PySparkException, match=sentence):
         read(spark, cluster, **options).collect()
+
+
+def test_a_condition_on_a_topic_that_does_not_exist_is_met_by_nothing(
+    spark: SparkSession, cluster: DisposableCluster
+) -> None:
+    assert read(spark, cluster).where("topic = 'nowhere'").collect() == []
 
 
 # Without Spark: what its tasks do.

@@ -1,21 +1,39 @@
 """Arrow columns of records are what decoding them one by one gives."""
 
 import random
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import decode, find_value
+from rockoon_format.record import (
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    SYS_FLAG_COMPRESSED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Record,
+    decode_host,
+    encode_host,
+    encode_record,
+)
 from rockoon_spark.log_columns import COLUMNS, LogRecords, arrow_schema, to_batch
 from rockoon_spark.log_ranges import find_records
 from rockoon_spark.properties import Properties
 from support import golden_store
 from support.log_bytes import log_bytes
 
+TRANSACTION_TYPES = (0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 PIECES = [
     b"",
     b"\x01",
@@ -40,30 +58,127 @@ def test_properties_of_many_records_are_those_of_each(raw: list[bytes]) -> None:
     assert found.values("KEYS").to_pylist() == [find_value(each, "KEYS") for each in raw]
 
 
+def random_record(choose: random.Random, physical_offset: int) -> Record:
+    """A record of which every field has a value of its own."""
+    hosts = [
+        encode_host(host, choose.randrange(1, 1 << 16)) for host in ("10.1.2.3", "2001:db8::1")
+    ]
+    keyed = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02" % (physical_offset, physical_offset)
+    return Record(
+        topic=choose.choice([b"orders", b"bills", b"t" * 130]),
+        body=choose.randbytes(choose.choice((0, 1, 30, 700, 5000))),
+        properties=choose.choice([b"", keyed, keyed + b"TAGS\x01TagA\x02", b"a\x01b\x02"]),
+        queue_id=choose.randrange(1 << 31),
+        flag=choose.randrange(-(1 << 31), 1 << 31),
+        queue_offset=choose.randrange(1 << 63),
+        physical_offset=physical_offset,
+        sys_flag=choose.choice(TRANSACTION_TYPES),
+        born_timestamp_ms=choose.randrange(1 << 41),
+        born_host=choose.choice(hosts),
+        store_timestamp_ms=choose.randrange(1 << 41),
+        store_host=choose.choice(hosts),
+        reconsume_times=choose.randrange(1 << 31),
+        prepared_transaction_offset=choose.randrange(1 << 63),
+    )
+
+
+def as_row(record: Record, size: int) -> dict[str, object]:
+    """A record as a row, told field by field."""
+
+    def time(ms: int) -> datetime:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+    def host(encoded: bytes) -> str:
+        name, port = decode_host(encoded)
+        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+    properties = decode(record.properties)
+    return {
+        "topic": record.topic.decode(),
+        "broker": "broker-a",
+        "queue": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "keys": properties.get("KEYS"),
+        "tags": properties.get("TAGS"),
+        "body": record.body,
+        "properties": list(properties.items()),
+        "born_time": time(record.born_timestamp_ms),
+        "store_time": time(record.store_timestamp_ms),
+        "born_host": host(record.born_host),
+        "store_host": host(record.store_host),
+        "reconsume_times": record.reconsume_times,
+        "prepared_offset": record.prepared_transaction_offset,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "size": size,
+        "message_id": encode_offset_id(record.store_host, record.physical_offset),
+        "unique_key": properties.get("UNIQ_KEY"),
+    }
+
+
 def test_every_column_of_random_records_is_right() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    buffer, _ = log_bytes(random.Random(seed), 7 << 30, records=300)
-    found = find_records(buffer, 7 << 30, 0, len(buffer), proven=True)
-    records = LogRecords.of(buffer, 7 << 30, found.starts, found.sizes, "broker-a")
-    batch = to_batch(records, list(COLUMNS))
+    choose = random.Random(seed)
+    base = at = 7 << 30
+    records, frames = [], []
+    for _ in range(300):
+        records.append(random_record(choose, at))
+        frames.append(encode_record(records[-1]))
+        at += len(frames[-1])
+    buffer = np.frombuffer(b"".join(frames), np.uint8)
+    found = find_records(buffer, base, 0, len(buffer), proven=True)
+    assert found.sizes.tolist() == [len(frame) for frame in frames]
+    batch = to_batch(
+        LogRecords.of(buffer, base, found.starts, found.sizes, "broker-a"), list(COLUMNS)
+    )
     assert batch.schema == arrow_schema(list(COLUMNS))
     batch.validate(full=True)
-    expected = decode_columns(buffer.tobytes())
-    assert batch["topic"].to_pylist() == [topic.decode() for topic in expected.topics]
-    assert batch["queue"].to_pylist() == expected.queue_ids.tolist()
-    assert batch["queue_offset"].to_pylist() == expected.queue_offsets.tolist()
-    assert batch["physical_offset"].to_pylist() == (found.starts + (7 << 30)).tolist()
-    assert batch["body"].to_pylist() == expected.bodies
-    assert batch["keys"].to_pylist() == expected.keys
-    assert batch["tags"].to_pylist() == expected.tags
-    assert [dict(pairs) for pairs in batch["properties"].to_pylist()] == expected.properties
-    stored_ms = np.array(batch["store_time"].cast(pa.int64())) // 1000
-    assert stored_ms.tolist() == expected.store_timestamps_ms.tolist()
-    assert set(batch["store_host"].to_pylist()) == {"127.0.0.1:10911"}
-    ids = map(encode_offset_id, expected.store_hosts, expected.physical_offsets.tolist())
-    assert batch["message_id"].to_pylist() == list(ids)
-    assert batch["size"].to_pylist() == found.sizes.tolist()
+    for record, frame, row in zip(records, frames, batch.to_pylist(), strict=True):
+        assert row == as_row(record, len(frame))
+
+
+def zlib_packed(body: bytes) -> bytes:
+    return zlib.compress(body)
+
+
+def streamed(kind: str) -> Callable[[bytes], bytes]:
+    def packed(body: bytes) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, kind) as stream:
+            stream.write(body)
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+    return packed
+
+
+@pytest.mark.parametrize(
+    ("kind", "packed"),
+    [
+        (0, zlib_packed),
+        (COMPRESSION_LZ4, streamed("lz4")),
+        (COMPRESSION_ZSTD, streamed("zstd")),
+        (COMPRESSION_ZLIB, zlib_packed),
+    ],
+)
+def test_a_body_that_was_sent_packed_is_there_as_it_was_before(
+    kind: int, packed: Callable[[bytes], bytes]
+) -> None:
+    body = b"the same again, " * 100
+    stored = [body, packed(body), packed(b""), b"not packed, whatever its flag says"]
+    flags = [0, *3 * [kind | SYS_FLAG_COMPRESSED]]
+    frames = [
+        encode_record(Record(topic=b"T", body=each, sys_flag=flag))
+        for each, flag in zip(stored, flags, strict=True)
+    ]
+    sizes = np.array([len(frame) for frame in frames])
+    buffer = np.frombuffer(b"".join(frames), np.uint8)
+    records = LogRecords.of(buffer, 0, np.cumsum(sizes) - sizes, sizes, "b")
+    batch = to_batch(records, ["body", "size"])
+    assert batch["body"].to_pylist() == [body, body, b"", stored[3]]
+    assert batch["size"].to_pylist() == sizes.tolist()
 
 
 def test_the_golden_log_reads_as_java_wrote_it() -> None:

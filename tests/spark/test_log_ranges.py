@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rockoon_format.record import encode_blank
-from rockoon_spark import log_ranges
-from rockoon_spark.log_ranges import Damage, Found, find_records, first_record
+from rockoon_spark.log_ranges import Damage, Found, find_records
+from rockoon_spark.record_starts import first_record
 from support import golden_store
 from support.log_bytes import log_bytes
 
@@ -31,11 +31,7 @@ def test_the_golden_log_has_its_eight_records_and_a_closed_end() -> None:
     assert not found.damages
 
 
-@pytest.mark.parametrize("lane_bytes", [200, 1 << 18])
-def test_splits_of_any_size_own_every_record_once(
-    lane_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_ranges, "_LANE_BYTES", lane_bytes)
+def test_splits_of_any_size_own_every_record_once() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -87,3 +83,19 @@ def test_a_closed_file_and_one_that_is_still_written_end_without_damage(tail: by
         assert np.concatenate([found.starts for found in walked]).tolist() == starts
         assert not [damage for found in walked for damage in found.damages]
     assert find_records(whole, BASE, 0, len(whole), proven=True).at_log_end
+
+
+def test_a_body_that_forges_a_record_in_its_own_place_is_told_by_who_ends_with_it() -> None:
+    before, _ = log_bytes(random.Random(1), BASE, bodies=[b"ordinary"])
+    # Whoever sent it knows where the log ends, and what stands before a body.
+    inner_at = BASE + len(before) + 88
+    inner, _ = log_bytes(random.Random(2), inner_at, bodies=[b"pay me"])
+    buffer, starts = log_bytes(random.Random(1), BASE, bodies=[b"ordinary", inner.tobytes(), b"x"])
+    forged = starts[1] + 88
+    assert first_record(buffer, BASE, starts[1] + 1, len(buffer)) == forged
+    for cut in (starts[1] + 1, forged):
+        before_cut = find_records(buffer, BASE, 0, cut, proven=True)
+        assert before_cut.forgery == Damage(BASE + forged, BASE + starts[2])
+        assert not before_cut.damages
+    for cut in (starts[1], forged + 1, starts[2]):
+        assert find_records(buffer, BASE, 0, cut, proven=True).forgery is None

@@ -47,7 +47,7 @@ def test_rows_can_name_their_topics(spark: SparkSession, cluster: DisposableClus
     ("columns", "sentence"),
     [
         ("body string, size int", "column size is not written: select from body"),
-        ("body int", "column body is int"),
+        ("body int", "column body is int, not binary or string: cast it"),
         ("tags string", "there is no column body"),
         ("body string, topic string", "option topic or from column topic"),
     ],

@@ -1,16 +1,33 @@
 """Stores as DataFrames."""
 
 import json
+import os
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+)
+from pyspark.sql.types import StructType
 
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import decode_columns
+from rockoon_spark.files import StoreError
 from rockoon_spark.log_columns import COLUMNS
+from rockoon_spark.options import OptionError, ReadOptions
+from rockoon_spark.source import LogReader, RockoonDataSource
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
@@ -25,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tags = "TagA" if n % 2 else "TagB"
         owner.append(f"T{n % 3}", n % 2, [b"%d" % n + bytes(700)], tags=tags)
     owner.append("T9", 0, [b"gone"])
-    owner.store.drop_topic("T9")
+    owner.store.drop_topics("T9")
     owner.append("T9", 0, [b"anew"])
     owner.store.close()
     return root
@@ -92,6 +109,15 @@ def test_conditions_are_met_before_records_are_decoded(spark: SparkSession, stor
     assert ") Filter" not in plan, "Spark has nothing left to check"
 
 
+def test_conditions_that_nothing_can_meet_have_no_rows(spark: SparkSession, store: Path) -> None:
+    chosen = read(spark, store, topics="T1")
+    assert chosen.where("topic = 'T2'").count() == 0
+    assert chosen.where("broker = 'broker-x'").count() == 0
+    since = f.timestamp_millis(f.lit(NOW_MS + 50_000))
+    none = chosen.where((f.col("store_time") >= since) & (f.col("store_time") < since))
+    assert none.count() == 0
+
+
 def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path) -> None:
     starts, ends = json.dumps({"T1": {"1": 8}}), json.dumps({"T1": {"0": 1}})
     frame = read(spark, store, topics="T1", startingOffsets=starts, endingOffsets=ends)
@@ -101,6 +127,11 @@ def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path)
     )
     assert numbers(frame) == [3, 4, 5]
     assert numbers(read(spark, store, topicPattern="T[12]")) == [n for n in range(60) if n % 3]
+    starts, ends = json.dumps({"T1": {"1": -2}}), json.dumps({"T1": {"1": -1}})
+    frame = read(spark, store, topics="T1", startingOffsets=starts, endingOffsets=ends)
+    assert numbers(frame) == list(range(1, 60, 3))
+    frame = read(spark, store, topic="T1", startingOffsets="earliest", endingOffsets="latest")
+    assert numbers(frame) == list(range(1, 60, 3))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +142,22 @@ def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path)
         ({"startingOffsets": "17"}, "is not like"),
         ({"endingTimestamp": "yesterday"}, "neither epoch milliseconds nor ISO 8601"),
         ({"splitBytes": "0"}, "no number of 1 or more"),
-        ({"topic": "T1"}, "unknown options: topic"),
+        ({"tpoics": "T1"}, "unknown options: tpoics"),
+        ({"topics": " , "}, "option topics: names no topic"),
         ({"path": "/nowhere/store"}, "is this a store directory"),
+        ({"path": "floppy://a/store"}, "floppy://a/store.* is in no file system"),
+        ({"startingOffsets": "latest"}, "nothing would be read; earliest reads to that end"),
+        ({"endingOffsets": '{"T1": {"0": -2}}'}, "nothing would be read; latest reads to that end"),
+        ({"endingOffsets": '{"T1": {"0": -7}}'}, "-7 is no offset"),
+        ({"compacted": "yes"}, "neither true nor false"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused_with_a_sentence(
-    spark: SparkSession, store: Path, options: dict[str, str], sentence: str
+    store: Path, options: dict[str, str], sentence: str
 ) -> None:
-    with pytest.raises(PySparkException, match=sentence):
-        read(spark, **{"path": store, **options}).collect()
+    source = RockoonDataSource({"path": str(store), **options})
+    with pytest.raises((OptionError, StoreError), match=sentence):
+        source.reader(source.schema()).partitions()
 
 
 def test_damage_fails_the_read_with_its_place_or_is_skipped(
@@ -138,3 +176,53 @@ def test_damage_fails_the_read_with_its_place_or_is_skipped(
         read(spark, copy).collect()
     left = numbers(read(spark, copy, onDamage="skip"))
     assert left == [n for n in range(60) if n != 10]
+
+
+def test_a_store_at_a_uri_is_read_like_one_at_a_path(spark: SparkSession, store: Path) -> None:
+    frame = spark.read.format("rockoon").load(f"file://{store}")
+    assert numbers(frame) == list(range(60))
+    assert frame.where("topic = 'T9'").collect()[0].body == b"anew"
+    assert {row.broker for row in frame.select("broker").distinct().collect()} == {"broker-a"}
+
+
+def test_conditions_on_time_and_broker_leave_out_what_cannot_meet_them(store: Path) -> None:
+    def tasks(*conditions: Filter) -> int:
+        source = RockoonDataSource({"path": str(store), "splitBytes": "4096"})
+        reader = source.reader(source.schema())
+        assert list(reader.pushFilters(list(conditions))) == []
+        return len(reader.partitions())
+
+    late = datetime.fromtimestamp((NOW_MS + 50_000) / 1000, UTC)
+    assert tasks(GreaterThanOrEqual(("store_time",), late)) < tasks() / 2
+    assert tasks(LessThan(("store_time",), late - timedelta(seconds=60))) == 0
+    assert tasks(EqualTo(("broker",), "broker-b")) == 0
+    assert tasks(EqualTo(("topic",), "T1"), In(("topic",), ("T2", "T9"))) == 0
+
+
+def test_a_worker_that_is_killed_while_it_reads_is_replaced(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+
+    # Spark's workers get these by value.
+    class DyingReader(LogReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            for batch in super().read(partition):
+                yield batch
+                if not marker.exists():
+                    marker.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    class DyingSource(RockoonDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dying"
+
+        def reader(self, schema: StructType) -> LogReader:
+            del schema
+            return DyingReader(ReadOptions.parse(self.options))
+
+    spark.dataSource.register(DyingSource)
+    frame = spark.read.format("dying").options(path=str(store), splitBytes=10_000).load()
+    assert numbers(frame) == list(range(60))
+    assert marker.exists()

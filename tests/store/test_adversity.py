@@ -29,7 +29,7 @@ def test_a_topic_deleted_while_its_directory_is_about_to_be_synced_fails_nothing
         def sync_directory(self, path: Path) -> None:
             if self.deletes and path.parent.name == "T":
                 self.deletes = False
-                owner.store.drop_topic("T")
+                owner.store.drop_topics("T")
             super().sync_directory(path)
 
     disk = DeletingDisk()
@@ -54,7 +54,7 @@ def test_a_mark_outlives_the_log_file_that_it_is_about(tmp_path: Path) -> None:
     disk = KeepingDisk()
     owner = Owner(settings(tmp_path / "s"), disk)
     owner.append("T", 0, [b"old"])
-    owner.store.drop_topic("T")
+    owner.store.drop_topics("T")
     owner.append("T", 0, [b"new"])
     for _ in range(3):
         owner.append("other", 0, [bytes(3000)])
@@ -73,7 +73,7 @@ def test_a_full_disk_does_not_stop_the_pass_that_makes_room(tmp_path: Path) -> N
     disk = FailingDisk()
     owner = Owner(settings(tmp_path, disk_check_delay_ms=0), disk)
     owner.append("T", 0)
-    owner.store.drop_topic("T")
+    owner.store.drop_topics("T")
     marked = owner.store.appended_end
     for _ in range(4):
         owner.append("other", 0, [bytes(3000)])
@@ -96,7 +96,7 @@ def test_a_full_disk_does_not_stop_the_pass_that_makes_room(tmp_path: Path) -> N
 def test_a_deleted_message_is_not_found_by_its_place_in_the_log_either(tmp_path: Path) -> None:
     owner = Owner(settings(tmp_path))
     old = owner.append("T", 0, [b"old"])
-    owner.store.drop_topic("T")
+    owner.store.drop_topics("T")
     new = owner.append("T", 0, [b"new"])
     with pytest.raises(UnknownOffset):
         owner.store.read_at(old.first_physical_offset)

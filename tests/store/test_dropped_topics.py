@@ -23,7 +23,7 @@ from support.store_directory import (
 
 
 def dropped(owner: Owner) -> None:
-    owner.store.drop_topic("T")
+    owner.store.drop_topics("T")
 
 
 def test_its_queues_are_gone_at_once_and_others_stay(tmp_path: Path) -> None:
@@ -36,6 +36,34 @@ def test_its_queues_are_gone_at_once_and_others_stay(tmp_path: Path) -> None:
     assert owner.store.queues() == [("other", 0)]
     assert not (tmp_path / "consumequeue/T").exists()
     assert owner.bodies("other") == [b"stays"]
+    owner.store.close()
+
+
+class CountingDisk(FailingDisk):
+    """Counts the files that are replaced."""
+
+    replaced = 0
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        self.replaced += 1
+        super().replace_file(path, content)
+
+
+def test_many_topics_go_together_by_one_write_and_stay_gone(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    for topic in ("T", "U", "V", "other"):
+        owner.append(topic, 0, [b"old"] * 3)
+    owner.write_point()
+    before = disk.replaced
+    owner.store.drop_topics("T", "U", "V", "never written to")
+    assert disk.replaced == before + 1
+    assert owner.store.queues() == [("other", 0)]
+    assert owner.append("U", 0, [b"new"]).first_queue_offset == 0
+    after = recovered(settings(crashed_copy(tmp_path / "s", tmp_path / "crashed")))
+    assert sorted(after.store.queues()) == [("U", 0), ("other", 0)]
+    assert after.bodies("U") == [b"new"]
+    after.store.close()
     owner.store.close()
 
 
@@ -207,7 +235,7 @@ def test_a_crash_before_the_next_recovery_point_reads_no_more_than_usual(
         topic = choose.choice("TUV")
         owner.append(topic, choose.randrange(3), [b"%d" % number] * choose.randrange(1, 15))
         if choose.random() < 0.4:
-            owner.store.drop_topic(choose.choice("TUV"))
+            owner.store.drop_topics(choose.choice("TUV"))
         if choose.random() < 0.3:
             disk.release()
             while owner.store.point_pending:

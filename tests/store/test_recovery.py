@@ -442,7 +442,7 @@ def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
 
     append_some(choose.randrange(60))
     if choose.random() < 0.3:
-        owner.store.drop_topic("A")
+        owner.store.drop_topics("A")
         for queue_id in range(3):
             kept.pop(("A", queue_id), None)
     owner.write_point()

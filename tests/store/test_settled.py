@@ -145,7 +145,7 @@ def test_records_of_a_deleted_topic_are_where_reading_begins(tmp_path: Path) -> 
     owner = filled(tmp_path, choose)
     end = owner.store.appended_end
     owner.append("C", 0, [b"gone"])
-    owner.store.drop_topic("C")
+    owner.store.drop_topics("C")
     owner.append("C", 0, [b"new"])
     for _ in range(20):
         owner.append("A", 0, [bytes(2000)])

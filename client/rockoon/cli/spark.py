@@ -1,4 +1,4 @@
-"""`rockoon spark`: jobs over whole stores, which the package rockoon-spark has.
+"""`rockoon spark`: jobs over whole logs, which the package rockoon-spark has.
 
 The SDK installs without it, so it is looked for when such a command is run; it reads the rest of
 the command line itself, the same as under `spark-submit`.
@@ -19,7 +19,8 @@ _PASSED_ON = {
 _PACKAGES = frozenset({"rockoon_spark", "pyspark", "pyarrow", "pandas", "py4j"})
 
 app = typer.Typer(
-    no_args_is_help=True, help="Whole stores, on Spark: index by key, queue rebuild, verification."
+    no_args_is_help=True,
+    help="Whole logs, on Spark: index, queue rebuild, compaction, export, verification.",
 )
 
 
@@ -36,8 +37,20 @@ def rebuild(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
+def compact(context: typer.Context) -> None:
+    """Keep the newest message of each key of topics with cleanup.policy=COMPACTION."""
+    raise typer.Exit(run("compact", context.args))
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def export(context: typer.Context) -> None:
+    """Write messages to Parquet files by topic and date, each once, run after run."""
+    raise typer.Exit(run("export", context.args))
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
 def verify(context: typer.Context) -> None:
-    """Compare an index that `index` made with the CommitLog."""
+    """Compare what these jobs wrote with its manifest, and with the CommitLog."""
     raise typer.Exit(run("verify", context.args))
 
 

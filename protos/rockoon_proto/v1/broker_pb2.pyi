@@ -77,7 +77,7 @@ KEY: KeyKind
 UNIQUE_ID: KeyKind
 
 class AppendRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago")
+    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago", "traceparent")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class AppendRequest(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_SENT_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     frames: bytes
@@ -98,7 +99,8 @@ class AppendRequest(_message.Message):
     producer_id: int
     first_sequence: int
     first_sent_ms_ago: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ..., producer_id: _Optional[int] = ..., first_sequence: _Optional[int] = ..., first_sent_ms_ago: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ..., producer_id: _Optional[int] = ..., first_sequence: _Optional[int] = ..., first_sent_ms_ago: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Appended(_message.Message):
     __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host", "more")
@@ -127,7 +129,7 @@ class AppendReply(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression")
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "birth_revision")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +139,8 @@ class PullRequest(_message.Message):
     TAG_HASHES_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     SQL_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_REVISION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -146,7 +150,9 @@ class PullRequest(_message.Message):
     tag_hashes: _containers.RepeatedScalarFieldContainer[int]
     route_revision: int
     sql_expression: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ...) -> None: ...
+    group: str
+    birth_revision: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., birth_revision: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths")
@@ -265,7 +271,7 @@ class QueueStatusRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueState(_message.Message):
-    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms")
+    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +283,8 @@ class QueueState(_message.Message):
     ASKED_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     ASKED_LOSS_CAUSE_FIELD_NUMBER: _ClassVar[int]
     ASKED_LOSS_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     queue: BrokerQueue
     min_offset: int
     max_offset: int
@@ -288,7 +296,9 @@ class QueueState(_message.Message):
     asked_store_timestamp_ms: int
     asked_loss_cause: LossCause
     asked_loss_at_ms: int
-    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ...) -> None: ...
+    compacted_to_offset: int
+    compacted_records: int
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ..., compacted_to_offset: _Optional[int] = ..., compacted_records: _Optional[int] = ...) -> None: ...
 
 class QueueStatusReply(_message.Message):
     __slots__ = ("queues", "as_of_ms")
@@ -435,19 +445,21 @@ class QueryMessagesReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., whole_range_searched: _Optional[bool] = ..., not_searched_because: _Optional[str] = ..., indexed_until_ms: _Optional[int] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes")
+    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AT_RECORD_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WITH_DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     at_record: bool
     end_offset: int
     max_bytes: int
-    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    with_deleted_topics: bool
+    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
-    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end")
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +468,9 @@ class ReadLogReply(_message.Message):
     SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_END_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     record_lengths: bytes
     first_offset: int
@@ -464,7 +479,10 @@ class ReadLogReply(_message.Message):
     skipped_bytes: int
     log_min_offset: int
     visible_end: int
-    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ...) -> None: ...
+    durable_end: int
+    log_file_bytes: int
+    dropped: _containers.RepeatedCompositeFieldContainer[DroppedTopic]
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id",)
@@ -537,12 +555,179 @@ class DelayedCounts(_message.Message):
     rolled: int
     def __init__(self, pending_by_level: _Optional[_Mapping[int, int]] = ..., pending_timed: _Optional[int] = ..., delivered: _Optional[int] = ..., cancelled: _Optional[int] = ..., undeliverable: _Optional[int] = ..., lost: _Optional[int] = ..., lag_ms: _Optional[int] = ..., rolled: _Optional[int] = ...) -> None: ...
 
+class CompactionState(_message.Message):
+    __slots__ = ("generation", "created_ms", "records", "files_bytes", "log_end", "topics", "hold", "refusal", "uploads")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    created_ms: int
+    records: int
+    files_bytes: int
+    log_end: int
+    topics: int
+    hold: CompactionHold
+    refusal: GenerationRefusal
+    uploads: int
+    def __init__(self, generation: _Optional[int] = ..., created_ms: _Optional[int] = ..., records: _Optional[int] = ..., files_bytes: _Optional[int] = ..., log_end: _Optional[int] = ..., topics: _Optional[int] = ..., hold: _Optional[_Union[CompactionHold, _Mapping]] = ..., refusal: _Optional[_Union[GenerationRefusal, _Mapping]] = ..., uploads: _Optional[int] = ...) -> None: ...
+
+class CompactionHold(_message.Message):
+    __slots__ = ("physical_offset", "topic")
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    physical_offset: int
+    topic: str
+    def __init__(self, physical_offset: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class GenerationRefusal(_message.Message):
+    __slots__ = ("generation", "reason", "refused_ms")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_MS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reason: str
+    refused_ms: int
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ..., refused_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeCompactionRequest(_message.Message):
+    __slots__ = ("log_end",)
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    log_end: int
+    def __init__(self, log_end: _Optional[int] = ...) -> None: ...
+
+class DescribeCompactionReply(_message.Message):
+    __slots__ = ("name", "state", "manifest", "topics", "dropped", "log_min_offset", "log_end", "log_tail", "as_of_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: CompactionState
+    manifest: bytes
+    topics: _containers.RepeatedCompositeFieldContainer[CompactedTopic]
+    dropped: _containers.RepeatedCompositeFieldContainer[DroppedTopic]
+    log_min_offset: int
+    log_end: int
+    log_tail: LogTail
+    as_of_ms: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[CompactionState, _Mapping]] = ..., manifest: _Optional[bytes] = ..., topics: _Optional[_Iterable[_Union[CompactedTopic, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., log_min_offset: _Optional[int] = ..., log_end: _Optional[int] = ..., log_tail: _Optional[_Union[LogTail, _Mapping]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class CompactedTopic(_message.Message):
+    __slots__ = ("name", "queues", "tombstone_retention_ms", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    tombstone_retention_ms: int
+    attributes: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class DroppedTopic(_message.Message):
+    __slots__ = ("topic", "dropped_below")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    dropped_below: int
+    def __init__(self, topic: _Optional[str] = ..., dropped_below: _Optional[int] = ...) -> None: ...
+
+class LogTail(_message.Message):
+    __slots__ = ("start", "tail_bytes", "crc32")
+    START_FIELD_NUMBER: _ClassVar[int]
+    TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    tail_bytes: int
+    crc32: int
+    def __init__(self, start: _Optional[int] = ..., tail_bytes: _Optional[int] = ..., crc32: _Optional[int] = ...) -> None: ...
+
+class ReadGenerationRequest(_message.Message):
+    __slots__ = ("generation", "file_name", "offset", "max_bytes")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FILE_NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    file_name: str
+    offset: int
+    max_bytes: int
+    def __init__(self, generation: _Optional[int] = ..., file_name: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadGenerationReply(_message.Message):
+    __slots__ = ("data", "file_bytes")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    file_bytes: int
+    def __init__(self, data: _Optional[bytes] = ..., file_bytes: _Optional[int] = ...) -> None: ...
+
+class PutGenerationFileRequest(_message.Message):
+    __slots__ = ("upload_id", "file_name", "data")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    FILE_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    file_name: str
+    data: bytes
+    def __init__(self, upload_id: _Optional[str] = ..., file_name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PutGenerationFileReply(_message.Message):
+    __slots__ = ("file_bytes", "sha256")
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    file_bytes: int
+    sha256: bytes
+    def __init__(self, file_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class PublishGenerationRequest(_message.Message):
+    __slots__ = ("upload_id", "manifest")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    manifest: bytes
+    def __init__(self, upload_id: _Optional[str] = ..., manifest: _Optional[bytes] = ...) -> None: ...
+
+class PublishGenerationReply(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: CompactionState
+    def __init__(self, state: _Optional[_Union[CompactionState, _Mapping]] = ...) -> None: ...
+
+class DiscardGenerationRequest(_message.Message):
+    __slots__ = ("upload_id",)
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    def __init__(self, upload_id: _Optional[str] = ...) -> None: ...
+
+class DiscardGenerationReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "delayed", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "delayed", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset", "compaction")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -574,6 +759,7 @@ class DescribeBrokerReply(_message.Message):
     TRANSACTION_CHECKS_SENT_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_LOST_FIELD_NUMBER: _ClassVar[int]
     INDEX_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     cluster: str
     log_min_offset: int
@@ -605,4 +791,5 @@ class DescribeBrokerReply(_message.Message):
     transaction_checks_sent: int
     transactions_lost: int
     index_end_offset: int
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ...) -> None: ...
+    compaction: CompactionState
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ..., compaction: _Optional[_Union[CompactionState, _Mapping]] = ...) -> None: ...

@@ -109,6 +109,31 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.FromString,
                 _registered_method=True)
+        self.DescribeCompaction = channel.unary_unary(
+                '/rockoon.v1.Broker/DescribeCompaction',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionReply.FromString,
+                _registered_method=True)
+        self.ReadGeneration = channel.unary_unary(
+                '/rockoon.v1.Broker/ReadGeneration',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationReply.FromString,
+                _registered_method=True)
+        self.PutGenerationFile = channel.stream_unary(
+                '/rockoon.v1.Broker/PutGenerationFile',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileReply.FromString,
+                _registered_method=True)
+        self.PublishGeneration = channel.unary_unary(
+                '/rockoon.v1.Broker/PublishGeneration',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationReply.FromString,
+                _registered_method=True)
+        self.DiscardGeneration = channel.unary_unary(
+                '/rockoon.v1.Broker/DiscardGeneration',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.FromString,
+                _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/rockoon.v1.Broker/DescribeBroker',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
@@ -234,6 +259,49 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeCompaction(self, request, context):
+        """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
+        topics, and how far the log may be compacted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadGeneration(self, request, context):
+        """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
+        GENERATION_NOT_FOUND when it is gone, or never was in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutGenerationFile(self, request_iterator, context):
+        """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
+        not at all; sent again, under the same name, it replaces the one before. BUSY while too many
+        uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishGeneration(self, request, context):
+        """Verify the generation whose files were handed over, and take it into force. Answered when it is,
+        durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
+        reading the files does, and goes on when the caller gives up: the same call again waits for the
+        same end, or gets the same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardGeneration(self, request, context):
+        """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
+        alone for an hour is removed, and so is every one when the broker starts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeBroker(self, request, context):
         """What the broker is doing, for status pages.
         """
@@ -313,6 +381,31 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ReadLog,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.SerializeToString,
+            ),
+            'DescribeCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCompaction,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionReply.SerializeToString,
+            ),
+            'ReadGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadGeneration,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationReply.SerializeToString,
+            ),
+            'PutGenerationFile': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutGenerationFile,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileReply.SerializeToString,
+            ),
+            'PublishGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishGeneration,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationReply.SerializeToString,
+            ),
+            'DiscardGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardGeneration,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -703,6 +796,141 @@ class Broker:
             '/rockoon.v1.Broker/ReadLog',
             rockoon__proto_dot_v1_dot_broker__pb2.ReadLogRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.ReadLogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/DescribeCompaction',
+            rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.DescribeCompactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/ReadGeneration',
+            rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.ReadGenerationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutGenerationFile(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/rockoon.v1.Broker/PutGenerationFile',
+            rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.PutGenerationFileReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/PublishGeneration',
+            rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.PublishGenerationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/DiscardGeneration',
+            rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.FromString,
             options,
             channel_credentials,
             insecure,

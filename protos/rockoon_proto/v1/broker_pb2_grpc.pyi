@@ -86,6 +86,29 @@ class BrokerStub:
     were stored, the broker's own topics and write-only ones among them. For tools that look at
     everything; consumers pull.
     """
+    DescribeCompaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]
+    """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
+    topics, and how far the log may be compacted.
+    """
+    ReadGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadGenerationRequest, _broker_pb2.ReadGenerationReply]
+    """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
+    GENERATION_NOT_FOUND when it is gone, or never was in force.
+    """
+    PutGenerationFile: _grpc.StreamUnaryMultiCallable[_broker_pb2.PutGenerationFileRequest, _broker_pb2.PutGenerationFileReply]
+    """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
+    not at all; sent again, under the same name, it replaces the one before. BUSY while too many
+    uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+    """
+    PublishGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PublishGenerationRequest, _broker_pb2.PublishGenerationReply]
+    """Verify the generation whose files were handed over, and take it into force. Answered when it is,
+    durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
+    reading the files does, and goes on when the caller gives up: the same call again waits for the
+    same end, or gets the same answer.
+    """
+    DiscardGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]
+    """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
+    alone for an hour is removed, and so is every one when the broker starts.
+    """
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """What the broker is doing, for status pages."""
 
@@ -146,6 +169,29 @@ class BrokerAsyncStub(BrokerStub):
     """The log itself from a physical offset on: the records of all topics in the order in which they
     were stored, the broker's own topics and write-only ones among them. For tools that look at
     everything; consumers pull.
+    """
+    DescribeCompaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]  # type: ignore[assignment]
+    """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
+    topics, and how far the log may be compacted.
+    """
+    ReadGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadGenerationRequest, _broker_pb2.ReadGenerationReply]  # type: ignore[assignment]
+    """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
+    GENERATION_NOT_FOUND when it is gone, or never was in force.
+    """
+    PutGenerationFile: _aio.StreamUnaryMultiCallable[_broker_pb2.PutGenerationFileRequest, _broker_pb2.PutGenerationFileReply]  # type: ignore[assignment]
+    """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
+    not at all; sent again, under the same name, it replaces the one before. BUSY while too many
+    uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+    """
+    PublishGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.PublishGenerationRequest, _broker_pb2.PublishGenerationReply]  # type: ignore[assignment]
+    """Verify the generation whose files were handed over, and take it into force. Answered when it is,
+    durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
+    reading the files does, and goes on when the caller gives up: the same call again waits for the
+    same end, or gets the same answer.
+    """
+    DiscardGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]  # type: ignore[assignment]
+    """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
+    alone for an hour is removed, and so is every one when the broker starts.
     """
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """What the broker is doing, for status pages."""
@@ -288,6 +334,59 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         """The log itself from a physical offset on: the records of all topics in the order in which they
         were stored, the broker's own topics and write-only ones among them. For tools that look at
         everything; consumers pull.
+        """
+
+    @_abc_1.abstractmethod
+    def DescribeCompaction(
+        self,
+        request: _broker_pb2.DescribeCompactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DescribeCompactionReply, _abc.Awaitable[_broker_pb2.DescribeCompactionReply]]:
+        """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
+        topics, and how far the log may be compacted.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadGeneration(
+        self,
+        request: _broker_pb2.ReadGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ReadGenerationReply, _abc.Awaitable[_broker_pb2.ReadGenerationReply]]:
+        """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
+        GENERATION_NOT_FOUND when it is gone, or never was in force.
+        """
+
+    @_abc_1.abstractmethod
+    def PutGenerationFile(
+        self,
+        request_iterator: _MaybeAsyncIterator[_broker_pb2.PutGenerationFileRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.PutGenerationFileReply, _abc.Awaitable[_broker_pb2.PutGenerationFileReply]]:
+        """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
+        not at all; sent again, under the same name, it replaces the one before. BUSY while too many
+        uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+        """
+
+    @_abc_1.abstractmethod
+    def PublishGeneration(
+        self,
+        request: _broker_pb2.PublishGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.PublishGenerationReply, _abc.Awaitable[_broker_pb2.PublishGenerationReply]]:
+        """Verify the generation whose files were handed over, and take it into force. Answered when it is,
+        durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
+        reading the files does, and goes on when the caller gives up: the same call again waits for the
+        same end, or gets the same answer.
+        """
+
+    @_abc_1.abstractmethod
+    def DiscardGeneration(
+        self,
+        request: _broker_pb2.DiscardGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DiscardGenerationReply, _abc.Awaitable[_broker_pb2.DiscardGenerationReply]]:
+        """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
+        alone for an hour is removed, and so is every one when the broker starts.
         """
 
     @_abc_1.abstractmethod

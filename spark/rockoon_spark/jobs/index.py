@@ -2,19 +2,17 @@
 
 Tasks take the keys out of stretches of the log and leave them as files in a directory beside the
 target; the driver decides which go into which index file, and one task writes each. A run goes on
-where the one before ended. `rockoon_spark.index_target` says how a result gets in place.
+where the one before ended. `rockoon_spark.index.target` says how a result gets in place.
 """
 
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from rockoon_format.index_entries import KeyEntries, index_entries
 from rockoon_format.index_file import (
@@ -23,10 +21,7 @@ from rockoon_format.index_file import (
     IndexHeader,
     header_behind,
 )
-from rockoon_format.record import MAGIC_BLANK
-from rockoon_format.scan import scan
-from rockoon_spark.files import LogFile, list_log, read_range
-from rockoon_spark.index_linking import (
+from rockoon_spark.index.linking import (
     FilePlan,
     ScratchKeys,
     compare_file,
@@ -35,12 +30,11 @@ from rockoon_spark.index_linking import (
     stored_units,
     write_file,
 )
-from rockoon_spark.index_target import (
+from rockoon_spark.index.target import (
     IndexedFile,
     IndexShape,
     IndexTargetError,
     Manifest,
-    Replace,
     check_content,
     check_files,
     locked,
@@ -49,28 +43,22 @@ from rockoon_spark.index_target import (
     recover,
     staged,
 )
-from rockoon_spark.splits import SPLIT_BYTES, Split, read_split, split_files
-
-_RECORDS_PER_SCAN = 65_536
-_HEAD_BYTES = 8
-_TAKEN = "number int, first long, behind long, keys long, trouble string"
-_TAKEN_SCHEMA = pa.schema(
-    [
-        ("number", pa.int32()),
-        ("first", pa.int64()),
-        ("behind", pa.int64()),
-        ("keys", pa.int64()),
-        ("trouble", pa.string()),
-    ]
-)
-_ANSWER = "number int, answer string, trouble string"
-_ANSWER_SCHEMA = pa.schema(
-    [("number", pa.int32()), ("answer", pa.string()), ("trouble", pa.string())]
+from rockoon_spark.jobs.numbered_tasks import run_tasks
+from rockoon_spark.publish import Replace
+from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.whole_logs.stored_log import StoredLog
+from rockoon_spark.whole_logs.whole_log import (
+    Extent,
+    LogBroken,
+    LogReading,
+    LogStretch,
+    WholeLog,
+    see_whole,
 )
 
 
 class IndexBuildError(Exception):
-    """The log is damaged, or cannot be read or indexed."""
+    """The index that is there does not fit, or the new one cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +76,7 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The keys that were taken out of some splits."""
+    """The keys that were taken out of some stretches."""
 
     counts: tuple[int, ...]
     """Of each split."""
@@ -101,7 +89,7 @@ class _Taken:
 
 def build_index(
     spark: SparkSession,
-    store: str,
+    log: str | WholeLog,
     target: Path,
     *,
     slots: int = SLOTS_DEFAULT,
@@ -113,17 +101,19 @@ def build_index(
     """Index what a CommitLog has beyond what the index in `target` covers.
 
     Args:
-        store: a store directory, as a path or URI.
+        log: a store directory, as a path or URI, or where else a log is (`ServedLog`).
         target: the index directory, made if need be; every executor must see it, and its parent.
         slots, units: shape of each file, as the broker's; the same in each run.
-        sealed_only: leave out the last file that has messages, which a broker may be writing.
-            Without, nobody may write the store.
+        sealed_only: leave out the last file that has messages. Without, nobody may write a store
+            directory; of a log that is served, everything that is durable now is taken.
         split_bytes: bytes of log that one task reads.
         rename: puts a file into its place.
 
     Raises:
-        IndexBuildError: the log is damaged, a file of it went while it was read, or the disk is
-            full; the index is as it was.
+        LogBroken: the log is damaged, some of it went while it was read, or nobody serves it; the
+            index is as it was.
+        IndexBuildError: the index there is of another log or shape, or the disk is full; it is as
+            it was.
         IndexTargetError: the target holds something else, or another job is at it.
         StoreError: there is no log.
     """
@@ -131,17 +121,17 @@ def build_index(
     target = target.resolve()
     with locked(target):
         recover(target)
-        files = _written(list_log(store))
-        log_start, log_end = _bounds(files)
-        former = read_manifest(target) or Manifest(shape, log_start)
-        _check_former(target, former, shape, log_start, log_end)
-        start = max(former.end_offset, log_start)
-        splits = _splits_of(files[:-1] if sealed_only else files, start, sys.maxsize, split_bytes)
-        if not splits:
+        reading = _place(log).look()
+        former = read_manifest(target) or Manifest(shape, reading.start)
+        _check_former(target, former, shape, reading)
+        start = max(former.end_offset, reading.start)
+        stop = reading.sealed_end if sealed_only else reading.end
+        stretches = reading.stretches(start, stop, split_bytes)
+        if not stretches:
             return IndexReport(0, 0, 0, len(former.files), former.end_offset)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, splits, start, scratch, log_open_at=files[-1].start)
+            taken = _take_keys(spark, reading, stretches, scratch)
             last = former.files[-1] if former.files else None
             # With its messages gone from the log, a broker may have deleted it.
             goes_on = last is not None and (target / last.name).exists()
@@ -155,7 +145,7 @@ def build_index(
             manifest = Manifest(shape, taken.end_offset, (*kept, *written))
             publish(target, staging, manifest, replace=rename)
     return IndexReport(
-        log_bytes=sum(split.stop - split.start for split in splits),
+        log_bytes=stretches[-1].stop - start,
         keys=taken.keys,
         files_written=len(written),
         files=len(manifest.files),
@@ -164,7 +154,7 @@ def build_index(
 
 
 def verify_index(
-    spark: SparkSession, store: str, target: Path, *, split_bytes: int = SPLIT_BYTES
+    spark: SparkSession, log: str | WholeLog, target: Path, *, split_bytes: int = SPLIT_BYTES
 ) -> list[str]:
     """Compare an index that `build_index` made with the log; each sentence is a difference.
 
@@ -172,7 +162,7 @@ def verify_index(
     messages are all gone, the checksum.
 
     Raises:
-        IndexBuildError, IndexTargetError, StoreError: as `build_index`.
+        LogBroken, IndexBuildError, IndexTargetError, StoreError: as `build_index`.
     """
     target = target.resolve()
     if not target.is_dir():
@@ -182,162 +172,94 @@ def verify_index(
         manifest = read_manifest(target)
         if manifest is None:
             return [f"{target} has no manifest beside it: nothing was published"]
-        files = _written(list_log(store))
-        log_start, log_end = _bounds(files)
+        reading = _place(log).look()
         try:
-            check_files(target, manifest, log_start)
+            check_files(target, manifest, reading.start)
         except IndexTargetError as difference:
             return [str(difference)]
-        if manifest.end_offset > log_end:
-            return [f"{target} covers the log up to {manifest.end_offset}, it ends at {log_end}"]
-        splits = _splits_of(files, log_start, manifest.end_offset, split_bytes)
+        end = manifest.end_offset
+        if end > reading.end:
+            return [f"{target} covers the log up to {end}, it ends at {reading.end}"]
+        stretches = reading.stretches(reading.start, end, split_bytes)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, splits, log_start, scratch, stop=manifest.end_offset)
-            return _compare(spark, manifest, target, taken, scratch, log_start)
+            taken = _take_keys(spark, reading, stretches, scratch)
+            return _compare(spark, manifest, target, taken, scratch, reading.start)
 
 
-def _check_former(
-    target: Path, former: Manifest, shape: IndexShape, log_start: int, log_end: int
-) -> None:
-    check_files(target, former if former.files else None, log_start)
+def _place(log: str | WholeLog) -> WholeLog:
+    return StoredLog(log) if isinstance(log, str) else log
+
+
+def _check_former(target: Path, former: Manifest, shape: IndexShape, reading: LogReading) -> None:
+    check_files(target, former if former.files else None, reading.start)
     if former.shape != shape:
         raise IndexBuildError(
             f"{target} has files of {former.shape.slots} slots and {former.shape.units} units, "
             f"not {shape.slots} and {shape.units}"
         )
-    if former.end_offset > log_end:
+    if former.end_offset > reading.end:
         raise IndexBuildError(
-            f"{target} covers a log up to offset {former.end_offset}, this one ends at {log_end}: "
-            "it is the index of another store"
+            f"{target} covers a log up to offset {former.end_offset}, this one ends at "
+            f"{reading.end}: it is the index of another store"
+        )
+    if former.files and not _has_last_record(reading, former.files[-1].header):
+        raise IndexBuildError(
+            f"{target} ends with a record at offset {former.files[-1].header.end_offset} that "
+            "this log does not have: it is the index of another store"
         )
 
 
-def _written(files: Sequence[LogFile]) -> Sequence[LogFile]:
-    """Files without those that a broker made ahead, behind the one that it writes."""
-    behind = len(files)
-    while behind > 1 and not any(_head(files[behind - 1], 0)):
-        behind -= 1
-    return files[:behind]
-
-
-def _head(file: LogFile, position: int) -> bytes:
-    """Size and magic of what stands at a position of a file, less at its end."""
+def _has_last_record(reading: LogReading, header: IndexHeader) -> bool:
+    """Whether the record of an index's last key is in a log, or may have been."""
+    at = header.end_offset
+    if at < reading.start:
+        return True
     try:
-        stop = min(position + _HEAD_BYTES, file.bytes)
-        return read_range(file, position, stop, 0).tobytes()
-    except FileNotFoundError as error:
-        raise IndexBuildError(_gone(file)) from error
-
-
-def _bounds(files: Sequence[LogFile]) -> tuple[int, int]:
-    return (files[0].start, files[-1].start + files[-1].bytes) if files else (0, 0)
-
-
-def _splits_of(files: Sequence[LogFile], start: int, stop: int, split_bytes: int) -> list[Split]:
-    """Splits of what lies between two physical offsets."""
-    found = []
-    for split in split_files(files, split_bytes):
-        base = split.file.start
-        first, behind = max(split.start, start - base), min(split.stop, stop - base)
-        if first < behind:
-            found.append(replace(split, start=first, stop=behind))
-    return found
+        times_ms = [
+            int(records.store_timestamps_ms[0])
+            for stretch in reading.stretches(at, at + 1, 1)
+            for run in stretch.runs()
+            for records in run.scans(with_tag_codes=False)
+        ]
+    except LogBroken:
+        return False
+    return times_ms == [header.end_timestamp_ms]
 
 
 def _take_keys(
-    spark: SparkSession,
-    splits: Sequence[Split],
-    start: int,
-    scratch: ScratchKeys,
-    *,
-    log_open_at: int | None = None,
-    stop: int | None = None,
+    spark: SparkSession, reading: LogReading, stretches: Sequence[LogStretch], scratch: ScratchKeys
 ) -> _Taken:
-    """Take the keys out of splits, and see that their records follow one another.
+    """Take the keys out of stretches, and see that their records follow one another."""
 
-    Args:
-        start: physical offset at which the first record starts.
-        log_open_at: start of a file that need not be closed.
-        stop: where the records have to end; None: at their files' ends.
-    """
+    def take(number: int) -> dict[str, Any]:
+        try:
+            extent, keys = _take_stretch(stretches[number], number, scratch)
+        except LogBroken as error:
+            return {"broken": str(error)}
+        except OSError as error:
+            return {"trouble": f"keys cannot be kept: {error}"}
+        return {"extent": extent, "keys": keys}
 
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _numbers(batches):
-            begins = number == 0 or splits[number].file != splits[number - 1].file
-            row = [number, *_take_split(splits[number], number, scratch, proven=begins)]
-            yield _one_row(row, _TAKEN_SCHEMA)
-
-    rows = _run(spark, len(splits), task, _TAKEN)
-    end = start
-    for number, row in enumerate(rows):
-        if row.first is not None:
-            if row.first != end:
-                raise _damage(splits[number].file, end, row.first)
-            end = row.behind
-        file = splits[number].file
-        is_last = number + 1 == len(splits)
-        if is_last and end == stop:
-            continue
-        if is_last or splits[number + 1].file != file:
-            end = _end_of(file, end, may_be_open=file.start == log_open_at)
-    return _Taken(tuple(row.keys for row in rows), end)
+    answers = _answers(spark, len(stretches), take)
+    for answer in answers:
+        if "broken" in answer:
+            raise LogBroken(answer["broken"])
+    start, stop = stretches[0].start, stretches[-1].stop
+    extents = [tuple(answer["extent"]) if answer["extent"] else None for answer in answers]
+    counts = tuple(answer["keys"] for answer in answers)
+    return _Taken(counts, see_whole(reading, start, stop, extents))
 
 
-def _take_split(
-    split: Split, number: int, scratch: ScratchKeys, *, proven: bool
-) -> tuple[int | None, int | None, int, str | None]:
-    """Keep a split's keys; where its records begin and end, how many keys, or what is wrong."""
-    try:
-        buffer, found = read_split(split, proven=proven)
-    except FileNotFoundError:
-        return None, None, 0, _gone(split.file)
-    except (OSError, ValueError) as error:
-        return None, None, 0, f"{split.file.uri} cannot be read: {error}"
-    base = split.file.start + split.start
-    if found.damages:
-        damage = found.damages[0]
-        return None, None, 0, str(_damage(split.file, damage.start, damage.end))
-    if not len(found.starts):
-        return None, None, scratch.save(number, []), None
-    first, behind = int(found.starts[0]), int(found.starts[-1] + found.sizes[-1])
+def _take_stretch(stretch: LogStretch, number: int, scratch: ScratchKeys) -> tuple[Extent, int]:
+    """Keep a stretch's keys; where its records begin and end, and how many keys they have."""
+    extent: Extent = None
     keys: list[KeyEntries] = []
-    position = first
-    while position < behind:
-        records = scan(
-            buffer.data,
-            position,
-            behind,
-            check_crc=False,
-            with_tag_codes=False,
-            records_max=_RECORDS_PER_SCAN,
-        )
-        if records.count == 0:
-            return None, None, 0, f"the record at {base + position}: {records.end.value}"
-        keys.append(index_entries(buffer, records, base))
-        position = records.position
-    try:
-        return base + first, base + behind, scratch.save(number, keys), None
-    except OSError as error:
-        return None, None, 0, f"keys cannot be kept: {error}"
-
-
-def _end_of(file: LogFile, end: int, *, may_be_open: bool) -> int:
-    """Where the log goes on behind a file whose last record ends at `end`."""
-    closing = _head(file, end - file.start)
-    if len(closing) < _HEAD_BYTES or int.from_bytes(closing[4:], signed=True) == MAGIC_BLANK:
-        return file.start + file.bytes
-    if may_be_open and not any(closing):
-        return end
-    raise _damage(file, end, file.start + file.bytes)
-
-
-def _gone(file: LogFile) -> str:
-    return f"{file.uri} went while it was read: retention deleted it; run again"
-
-
-def _damage(file: LogFile, start: int, end: int) -> IndexBuildError:
-    return IndexBuildError(f"{file.uri}: physical offsets {start} to {end} hold no record")
+    for run in stretch.runs():
+        scans = run.scans(with_tag_codes=False)
+        keys += [index_entries(run.buffer, records, run.base) for records in scans]
+        extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
+    return extent, scratch.save(number, keys)
 
 
 def _write(
@@ -348,18 +270,15 @@ def _write(
     staging: Path,
     target: Path,
 ) -> list[IndexedFile]:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _numbers(batches):
-            answer = trouble = None
-            try:
-                written = write_file(plans[number], shape, scratch, staging, target)
-                answer = json.dumps(written.to_json())
-            except OSError as error:
-                trouble = f"{target / plans[number].name} cannot be written: {error}"
-            yield _one_row([number, answer, trouble], _ANSWER_SCHEMA)
+    def write(number: int) -> dict[str, Any]:
+        try:
+            written = write_file(plans[number], shape, scratch, staging, target)
+        except OSError as error:
+            return {"trouble": f"{target / plans[number].name} cannot be written: {error}"}
+        return {"file": written.to_json()}
 
-    rows = _run(spark, len(plans), task, _ANSWER)
-    return [IndexedFile.from_json(json.loads(row.answer)) for row in rows]
+    answers = _answers(spark, len(plans), write)
+    return [IndexedFile.from_json(answer["file"]) for answer in answers]
 
 
 def _compare(
@@ -388,15 +307,14 @@ def _compare(
         for file, start, pieces in zip(files, headers, cut_keys(taken.counts, bounds), strict=False)
     ]
 
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _numbers(batches):
-            found = compare_file(plans[number], shape, scratch, target, files[number], gone[number])
-            yield _one_row([number, json.dumps(found), None], _ANSWER_SCHEMA)
+    def compare(number: int) -> dict[str, Any]:
+        found = compare_file(plans[number], shape, scratch, target, files[number], gone[number])
+        return {"problems": found}
 
-    for row in _run(spark, len(plans), task, _ANSWER):
+    for plan, answer in zip(plans, run_tasks(spark, len(plans), compare), strict=True):
         # Files whose every message is gone may be gone too.
-        if files[row.number].name in names:
-            problems += json.loads(row.answer)
+        if plan.name in names:
+            problems += answer["problems"]
     return problems
 
 
@@ -413,38 +331,16 @@ def _keys_below(target: Path, file: IndexedFile, shape: IndexShape, log_start: i
     return int(np.searchsorted(units["offset"].astype(np.int64), log_start))
 
 
-def _run(
-    spark: SparkSession,
-    tasks: int,
-    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: str,
-) -> list[Row]:
-    """Run numbered tasks; return a row of each, in order.
+def _answers(
+    spark: SparkSession, tasks: int, task: Callable[[int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What tasks answer, see `run_tasks`.
 
     Raises:
-        IndexBuildError: one of them says that something is wrong.
+        IndexBuildError: one of them is in trouble.
     """
-    if tasks == 0:
-        return []
-    numbers = spark.range(0, tasks, 1, tasks).toDF("number")
-    rows = sorted(numbers.mapInArrow(task, schema).collect(), key=lambda row: int(row.number))
-    for row in rows:
-        if row.trouble is not None:
-            raise IndexBuildError(row.trouble)
-    return rows
-
-
-def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    for batch in batches:
-        yield from batch["number"].to_pylist()
-
-
-def _one_row(values: Sequence[object], schema: pa.Schema) -> pa.RecordBatch:
-    row = dict(zip(schema.names, values, strict=True))
-    return pa.RecordBatch.from_pylist([row], schema=schema)
-
-
-if __name__ == "__main__":
-    from rockoon_spark.commands import main
-
-    raise SystemExit(main(["index", *sys.argv[1:]]))
+    answers = run_tasks(spark, tasks, task)
+    for answer in answers:
+        if "trouble" in answer:
+            raise IndexBuildError(answer["trouble"])
+    return answers

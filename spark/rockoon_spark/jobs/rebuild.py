@@ -4,10 +4,12 @@ For a store whose queues are lost, and to check one. Tasks take 20-byte entries 
 the log; only these cross the cluster. Each queue file is then written by one task.
 """
 
-import sys
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +21,20 @@ from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.frames import IntArray
 from rockoon_format.names import topic_fault
-from rockoon_format.scan import Scan, scan
-from rockoon_spark.files import dropped_marks, list_log
-from rockoon_spark.publish import published
-from rockoon_spark.splits import SPLIT_BYTES, Split, read_split, split_files
+from rockoon_format.scan import Scan
+from rockoon_spark.publish import Replace, published
+from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.whole_logs.stored_log import StoredLog
+from rockoon_spark.whole_logs.whole_log import (
+    Extent,
+    LogBroken,
+    LogReading,
+    LogStretch,
+    WholeLog,
+    see_whole,
+)
 
 FILE_ENTRIES = 300_000
-_RECORDS_PER_SCAN = 65_536
 
 _RUN = "topic string, queue int, file long, first long, entries binary"
 _RUN_SCHEMA = pa.schema(
@@ -37,11 +46,21 @@ _RUN_SCHEMA = pa.schema(
         ("entries", pa.binary()),
     ]
 )
-_WRITTEN = "topic string, queue int, file long, first long, entries long"
+_WRITTEN = "topic string, queue int, file long, first long, entries long, word string"
+_WRITTEN_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue", pa.int32()),
+        ("file", pa.int64()),
+        ("first", pa.int64()),
+        ("entries", pa.int64()),
+        ("word", pa.string()),
+    ]
+)
 
 
 class QueueDisorder(Exception):
-    """Records of a queue do not follow one another, or the log is damaged."""
+    """Records of a queue do not follow one another, or their entries cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,85 +71,116 @@ class RebuildReport:
     entries: int
     queues: int
     files: int
+    end_offset: int
+    """Every record below this physical offset is in it."""
 
 
 def rebuild_queues(
     spark: SparkSession,
-    store: str,
+    log: str | WholeLog,
     target: Path,
     *,
     file_entries: int = FILE_ENTRIES,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     split_bytes: int = SPLIT_BYTES,
+    rename: Replace = os.replace,
 ) -> RebuildReport:
     """Write the `consumequeue` directory that a CommitLog implies.
 
     Args:
-        store: a store directory that nobody writes, as a path or URI.
+        log: a store directory that nobody writes, as a path or URI, or where else a log is
+            (`ServedLog`: everything that is durable now is taken).
         target: the directory to make; every executor must see it.
         file_entries: entries per file, as the broker's.
         delay_levels_ms: the broker's: entries of delayed messages bear deliver times.
         split_bytes: bytes of log that one task reads.
+        rename: puts the directory into its place.
 
     Raises:
-        QueueDisorder: the log is damaged, or has two records of one queue offset, or lacks one.
+        LogBroken: the log is damaged, some of it went while it was read, or nobody serves it.
+        QueueDisorder: it has two records of one queue offset, or lacks one; the disk is full.
+        StoreError: there is no log.
         TargetExists: something is there already.
     """
-    splits = split_files(list_log(store), split_bytes)
-    levels, marks = tuple(delay_levels_ms), dict(dropped_marks(store))
+    reading = (StoredLog(log) if isinstance(log, str) else log).look()
+    stretches = reading.stretches(reading.start, reading.end, split_bytes)
+    levels, marks = tuple(delay_levels_ms), dict(reading.marks)
 
     def entries_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["number"].to_pylist():
-                yield from _runs(splits[number], marks, levels, file_entries)
+                yield from _runs(stretches[number], number, marks, levels, file_entries)
 
-    numbers = spark.range(0, len(splits), 1, max(len(splits), 1)).toDF("number")
+    numbers = spark.range(0, len(stretches), 1, max(len(stretches), 1)).toDF("number")
     runs = numbers.mapInArrow(entries_of, _RUN)
-    with published(target) as staging:
+    with published(target, rename=rename) as staging:
         root = str(staging)
 
         def write(table: pa.Table) -> pa.Table:
             return _write_file(Path(root), table, file_entries)
 
         written = runs.groupBy("topic", "queue", "file").applyInArrow(write, _WRITTEN).collect()
-        rows = sorted(written, key=lambda row: (row.topic, row.queue, row.file))
-        for before, row in zip([None, *rows], rows, strict=False):
-            same = before is not None and (before.topic, before.queue) == (row.topic, row.queue)
-            if same and before is not None and before.first + before.entries != row.first:
-                raise QueueDisorder(
-                    f"queue {row.queue} of {row.topic}: offset {before.first + before.entries} "
-                    f"is not in the log, {row.first} is"
-                )
+        end = _see_log(reading, stretches, [row for row in written if row.topic is None])
+        rows = [row for row in written if row.topic is not None]
+        rows.sort(key=lambda row: (row.topic, row.queue, row.file))
+        _see_queues(rows)
     return RebuildReport(
-        log_bytes=sum(split.stop - split.start for split in splits),
+        log_bytes=reading.end - reading.start,
         entries=sum(row.entries for row in rows),
         queues=len({(row.topic, row.queue) for row in rows}),
         files=len(rows),
+        end_offset=end,
     )
 
 
+def _see_log(reading: LogReading, stretches: Sequence[LogStretch], words: Sequence[Any]) -> int:
+    """See that the tasks have taken in the whole log, from what each says of its stretch; return
+    where it ends."""
+    extents: list[Extent] = [None] * len(stretches)
+    for number, word in ((row.file, json.loads(row.word)) for row in words):
+        if word["broken"] is not None:
+            raise LogBroken(word["broken"])
+        extents[number] = tuple(word["extent"]) if word["extent"] else None
+    if len(words) != len(stretches):
+        raise RuntimeError(f"{len(words)} of {len(stretches)} tasks have said what they read")
+    return see_whole(reading, reading.start, reading.end, extents)
+
+
+def _see_queues(rows: Sequence[Any]) -> None:
+    """See that the files of a queue follow one another."""
+    for before, row in zip([None, *rows], rows, strict=False):
+        if row.word is not None:
+            raise QueueDisorder(row.word)
+        same = before is not None and (before.topic, before.queue) == (row.topic, row.queue)
+        if same and before is not None and before.first + before.entries != row.first:
+            raise QueueDisorder(
+                f"queue {row.queue} of {row.topic}: offset {before.first + before.entries} "
+                f"is not in the log, {row.first} is"
+            )
+
+
 def _runs(
-    split: Split, marks: Mapping[str, int], levels: Sequence[int], file_entries: int
+    stretch: LogStretch,
+    number: int,
+    marks: Mapping[str, int],
+    levels: Sequence[int],
+    file_entries: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Entries of neighbouring messages of one queue file, for every queue of a split."""
-    buffer, found = read_split(split)
-    base = split.file.start + split.start
-    if found.damages:
-        damage = found.damages[0]
-        raise QueueDisorder(
-            f"{split.file.uri}: physical offsets {damage.start} to {damage.end} hold no record"
-        )
-    for at in range(0, len(found.starts), _RECORDS_PER_SCAN):
-        chosen = slice(at, at + _RECORDS_PER_SCAN)
-        first = int(found.starts[chosen][0])
-        behind = int(found.starts[chosen][-1] + found.sizes[chosen][-1])
-        position = first
-        while position < behind:
-            records = scan(buffer.data, position, behind, check_crc=False, delay_levels_ms=levels)
-            if records.count == 0:
-                raise QueueDisorder(f"the record at {base + position}: {records.end.value}")
-            yield _batch(records, base, marks, file_entries)
-            position = records.position
+    """Entries of neighbouring messages of one queue file, for every queue of a stretch; then a row
+    of no topic that says where its records begin and end, or what is wrong."""
+    extent: Extent = None
+    broken = None
+    try:
+        for run in stretch.runs():
+            for records in run.scans(with_tag_codes=True, delay_levels_ms=levels):
+                yield _batch(records, run.base, marks, file_entries)
+            extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
+    except LogBroken as error:
+        broken = str(error)
+    word = json.dumps({"extent": extent, "broken": broken}).encode()
+    values = ([None], [-1], [number], [0], [word])
+    arrays = [pa.array(value, field.type) for value, field in zip(values, _RUN_SCHEMA, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, schema=_RUN_SCHEMA)
 
 
 def _batch(records: Scan, base: int, marks: Mapping[str, int], file_entries: int) -> pa.RecordBatch:
@@ -172,38 +222,40 @@ def _changes(values: IntArray) -> NDArray[np.bool_]:
 
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
-    """Write one queue file: fillers where it begins in the middle, zeros behind its end."""
+    """Write one queue file: fillers where it begins in the middle, zeros behind its end; or pass
+    on what was said of a stretch."""
     topic, queue, number = (runs[name][0].as_py() for name in ("topic", "queue", "file"))
-    if fault := topic_fault(topic):
-        raise QueueDisorder(fault)
+    if topic is None:
+        return _written(topic, queue, number, 0, 0, runs["entries"][0].as_py().decode())
     ordered = runs.sort_by("first")
     firsts = ordered["first"].to_pylist()
     contents = ordered["entries"].to_pylist()
+    trouble = topic_fault(topic)
     expected = firsts[0]
     for first, content in zip(firsts, contents, strict=True):
         if first != expected:
-            raise QueueDisorder(
+            trouble = (
                 f"queue {queue} of {topic}: the log has offset {first} where {expected} is due"
             )
+            break
         expected += len(content) // ENTRY_BYTES
-    directory = root / topic / str(queue)
-    directory.mkdir(parents=True, exist_ok=True)
-    start = number * file_entries
-    path = directory / offset_to_file_name(start * ENTRY_BYTES)
-    data = filler_entries(firsts[0] - start) + b"".join(contents)
-    path.write_bytes(data.ljust(file_entries * ENTRY_BYTES, b"\0"))
-    return pa.table(
-        {
-            "topic": [topic],
-            "queue": pa.array([queue], pa.int32()),
-            "file": [number],
-            "first": [firsts[0]],
-            "entries": [expected - firsts[0]],
-        }
-    )
+    if not trouble:
+        start = number * file_entries
+        path = root / topic / str(queue) / offset_to_file_name(start * ENTRY_BYTES)
+        data = filler_entries(firsts[0] - start) + b"".join(contents)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(data)
+                # Zeros that nobody writes take no room.
+                file.truncate(file_entries * ENTRY_BYTES)
+        except OSError as error:
+            trouble = f"{path} cannot be written: {error}"
+    return _written(topic, queue, number, firsts[0], expected - firsts[0], trouble or None)
 
 
-if __name__ == "__main__":
-    from rockoon_spark.commands import main
-
-    raise SystemExit(main(["rebuild", *sys.argv[1:]]))
+def _written(*values: object) -> pa.Table:
+    columns = [
+        pa.array([value], field.type) for value, field in zip(values, _WRITTEN_SCHEMA, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=_WRITTEN_SCHEMA)

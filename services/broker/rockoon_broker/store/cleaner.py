@@ -1,11 +1,13 @@
 """Carries out what `retention` decides: files go, queues follow, appends stop and go on."""
 
 import contextlib
+import logging
 from collections import deque
 from pathlib import Path
 
 from rockoon_broker.store.clock import Clock
 from rockoon_broker.store.commit_log import CommitLog, LogFile
+from rockoon_broker.store.compacted.compaction import Compaction, Hold
 from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dropped_topics import DroppedTopics
@@ -19,6 +21,8 @@ from rockoon_broker.store.retention import (
 )
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.syncer import DoomedFile, Syncer
+
+log = logging.getLogger(__name__)
 
 # Queues whose leading files are looked at in one tick, so that many queues stall nobody.
 QUEUES_SWEPT_PER_TICK_MAX = 256
@@ -107,6 +111,7 @@ class Cleaner:
         queues: ConsumeQueues,
         dropped: DroppedTopics,
         syncer: Syncer,
+        compaction: Compaction,
     ) -> None:
         self._settings = settings
         self._disk = disk
@@ -115,9 +120,11 @@ class Cleaner:
         self._queues = queues
         self._dropped = dropped
         self._syncer = syncer
+        self._compaction = compaction
         self._to_sweep: deque[QueueKey] = deque()
         self.last_decision: RetentionDecision | None = None
         self.not_writable_reason = ""
+        self._held: Hold | None = None
         self._rules = RetentionRules(
             reserved_ms=int(settings.reserved_hours * 3_600_000),
             delete_hours=parse_hours(settings.delete_when),
@@ -174,13 +181,34 @@ class Cleaner:
                 f"the disk of {self._settings.root} is {decision.used_percent} % full, "
                 f"appends stop above {self._rules.full_percent} %"
             )
-        for _ in decision.delete:
-            if self._log.files[0].start + self._log.file_bytes > settled_end:
-                break
-            self._syncer.request_removal(self._log.remove_oldest())
+        hold = self._compaction.hold() if decision.delete or not decision.writable else None
+        self._tell_hold(hold if self._delete(decision, settled_end, hold) else None)
+        if hold is not None and not decision.writable:
+            self.not_writable_reason += f"; {_why_held(hold)}"
         if decision.delete:
             self._to_sweep = deque(queue.key for queue in self._queues)
         return decision
+
+    def _delete(self, decision: RetentionDecision, settled_end: int, hold: Hold | None) -> bool:
+        """Give up the files that have to go; returns whether one stays because of the hold."""
+        for _ in decision.delete:
+            file_end = self._log.files[0].start + self._log.file_bytes
+            if file_end > settled_end:
+                break
+            if hold is not None and file_end > hold.physical_offset:
+                return True
+            self._syncer.request_removal(self._log.remove_oldest())
+        return False
+
+    def _tell_hold(self, hold: Hold | None) -> None:
+        """Log once when files begin to stay, when it is for another message, and when they go."""
+        if hold == self._held:
+            return
+        if hold is not None:
+            log.warning("files of the CommitLog stay although they should go: %s", _why_held(hold))
+        else:
+            log.info("no files of the CommitLog stay for compaction any more")
+        self._held = hold
 
     def file_ages(self) -> list[LogFileAge]:
         """Every CommitLog file as retention sees it, oldest first."""
@@ -206,3 +234,10 @@ class Cleaner:
             if queue is not None:
                 for path in self._queues.release_leading_files(queue, self._log.min_offset):
                     self._syncer.request_removal(DoomedFile(path, None))
+
+
+def _why_held(hold: Hold) -> str:
+    return (
+        f"the message of {hold.topic} at {hold.physical_offset} is not compacted yet, and the "
+        "log is kept from there on: compact, or change the topic's cleanup.policy"
+    )

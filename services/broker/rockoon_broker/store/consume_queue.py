@@ -93,6 +93,8 @@ class ConsumeQueues:
         self._open_files_max = open_files_max
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        # The same by topic: what is done to one topic must not look at every other one.
+        self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
         # Least recently used first.
         self._open_files: OrderedDict[FileKey, int] = OrderedDict()
         self._unsynced_files: set[FileKey] = set()
@@ -111,7 +113,7 @@ class ConsumeQueues:
         return self._queues.get((topic, queue_id))
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for queue in self._queues.values() if queue.topic == topic]
+        return list(self._of_topic.get(topic, {}).values())
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue; a new one has no files until its first entry.
@@ -127,6 +129,7 @@ class ConsumeQueues:
                 raise UnstorableTopic(f"queue id {queue_id} of topic {topic} is negative")
             queue = ConsumeQueue(topic, queue_id)
             self._queues[topic, queue_id] = queue
+            self._of_topic.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def load(self, boundary: int) -> None:
@@ -139,6 +142,7 @@ class ConsumeQueues:
             StoreLayoutError: a file of another size or with a foreign name.
         """
         self._queues.clear()
+        self._of_topic.clear()
         self.entry_count = self.stored_count = 0
         for directory in queue_directories(self._root):
             self._load_queue(directory, boundary)
@@ -177,6 +181,23 @@ class ConsumeQueues:
         self.stored_count += queue.max_offset == 0
         queue.max_offset = end
         queue.next_offset = max(queue.next_offset, end)
+
+    def skip_to(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
+        """Let a queue's numbers go on from an offset, although no record bears those before it.
+
+        Args:
+            offset: the max offset to be; a queue that is there already stays as it is.
+            log_end: physical offset behind all records that had these numbers.
+        """
+        if offset <= queue.max_offset:
+            return
+        # A new queue gets as many as one has that begins in the middle of a file.
+        first = queue.max_offset or (offset - 1) // self._file_entries * self._file_entries
+        skipped = np.frombuffer(filler_entries(offset - first), ENTRY).copy()
+        if queue.max_offset:
+            # Not below what stands before them, and below every record to come.
+            skipped["offset"] = log_end - 1
+        self.write(queue, first, skipped)
 
     def rewrite(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
         """Write entries anew that stand below the queue's max offset."""
@@ -286,7 +307,7 @@ class ConsumeQueues:
         for queue in queues:
             self.entry_count -= queue.max_offset
             self.stored_count -= queue.max_offset > 0
-            del self._queues[queue.key]
+            self._forget(queue)
         return aside
 
     def left_aside(self) -> list[Path]:
@@ -315,6 +336,13 @@ class ConsumeQueues:
             self._disk.close(fd)
         self._open_files.clear()
 
+    def _forget(self, queue: ConsumeQueue) -> None:
+        del self._queues[queue.key]
+        of_topic = self._of_topic[queue.topic]
+        del of_topic[queue.queue_id]
+        if not of_topic:
+            del self._of_topic[queue.topic]
+
     def _load_queue(self, directory: Path, boundary: int) -> None:
         starts = list_files(directory, self.file_bytes, self._disk)
         if not starts:
@@ -333,7 +361,7 @@ class ConsumeQueues:
         queue.max_offset = self._last_below(queue, first, boundary)
         if queue.max_offset == first:
             self._delete_files(queue)
-            del self._queues[queue.key]
+            self._forget(queue)
             return
         last = (queue.max_offset - 1) // self._file_entries
         while queue.file_last > last:

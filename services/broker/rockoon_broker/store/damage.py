@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log_scan import LogScan
 from rockoon_broker.store.settled import LogFiles
-from rockoon_format.record import MAGIC_V1, MAGIC_V2
+from rockoon_format.record_search import HEAD_BYTES, record_heads
 
-_MAGICS = tuple(magic.to_bytes(4, signed=True) for magic in (MAGIC_V1, MAGIC_V2))
-_AT_MAGIC = 4
-_AT_PHYSICAL_OFFSET = 28
 _WINDOW_BYTES = 4 << 20
 # Counting goes on behind so many breaks; it is for a message to the operator.
 _BREAKS_MAX = 16
-# What of a record has to be in a window to see that it may be one.
-HEAD_BYTES = _AT_PHYSICAL_OFFSET + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +105,3 @@ def _candidates(log: LogFiles, start: int, position: int, disk: Disk) -> Iterato
                 yield from record_heads(window, start + head_start)
     finally:
         disk.close(fd)
-
-
-def record_heads(window: bytes, base: int) -> list[int]:
-    """Physical offsets at which a head says that it belongs there, ascending.
-
-    Args:
-        window: bytes of a log.
-        base: physical offset of the first of them.
-    """
-    found: list[int] = []
-    for magic in _MAGICS:
-        at = window.find(magic, _AT_MAGIC)
-        while at >= 0:
-            head = at - _AT_MAGIC
-            stated = window[head + _AT_PHYSICAL_OFFSET : head + HEAD_BYTES]
-            if len(stated) == 8 and int.from_bytes(stated, signed=True) == base + head:
-                found.append(base + head)
-            at = window.find(magic, at + 1)
-    return sorted(found)

@@ -4,6 +4,7 @@ Every call that can lose or refuse data goes through here. Errors are OSErrors, 
 system gave them; who calls decides what they mean.
 """
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,16 @@ class Disk:
     def pread(self, fd: int, count: int, position: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file."""
         return os.pread(fd, count, position)
+
+    def map_reading(self, path: Path) -> memoryview:
+        """A whole file as memory, for as long as anything refers to it.
+
+        A sector that cannot be read then ends the process: only for what was read before.
+        """
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)

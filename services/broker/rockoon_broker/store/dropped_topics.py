@@ -54,6 +54,9 @@ class DroppedTopics:
         self._path = root / FILE
         self._disk = disk
         self._content = _read(root)
+        self.needed: Mapping[str, int] = {}
+        """Topics of which something lies outside the log, with the mark that is known there: a
+        higher one is never forgotten."""
 
     @property
     def marks(self) -> Mapping[str, int]:
@@ -65,19 +68,24 @@ class DroppedTopics:
         found = [counts for (_, at), counts in self._content.dropped.items() if at == point]
         return Counts(sum(each.queues for each in found), sum(each.entries for each in found))
 
-    def add(self, topic: str, log_end: int, counted: Mapping[PointState, Counts]) -> None:
-        """Ignore the topic's records below `log_end` from now on.
+    def add(self, log_end: int, counted: Mapping[str, Mapping[PointState, Counts]]) -> None:
+        """Ignore some topics' records below `log_end` from now on.
 
         Args:
-            topic: the topic.
             log_end: the log's end.
-            counted: what each recovery point that a start may use counted of the topic.
+            counted: topic to what each recovery point that a start may use counted of it.
         """
-        found = {(topic, point): counts for point, counts in counted.items()}
+        points = {point for of_topic in counted.values() for point in of_topic}
+        found = {
+            (topic, point): counts
+            for topic, of_topic in counted.items()
+            for point, counts in of_topic.items()
+        }
         # The first deletion after a point took all that the point counted; what a second one, or
         # another try, finds of it is less.
-        before = {key: counts for key, counts in self._content.dropped.items() if key[1] in counted}
-        self._replace(_Content({**self.marks, topic: log_end}, {**found, **before}))
+        before = {key: counts for key, counts in self._content.dropped.items() if key[1] in points}
+        marks = {**self.marks, **dict.fromkeys(counted, log_end)}
+        self._replace(_Content(marks, {**found, **before}))
 
     def settle(self, log_min: int, log_end: int) -> None:
         """Fit the marks to the log: forget those that retention passed, clamp those above its end.
@@ -86,7 +94,11 @@ class DroppedTopics:
         records yet to be written.
         """
         marks = {topic: min(mark, log_end) for topic, mark in self.marks.items()}
-        marks = {topic: mark for topic, mark in marks.items() if mark > log_min}
+        marks = {
+            topic: mark
+            for topic, mark in marks.items()
+            if mark > log_min or mark > self.needed.get(topic, mark)
+        }
         if marks != self.marks:
             self._replace(_Content(marks, self._content.dropped))
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.commit_log import CommitLog
-from rockoon_broker.store.damage import HEAD_BYTES, record_heads
-from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from rockoon_format.record import MAGIC_BLANK, RECORD_BYTES_MIN
+from rockoon_format.record_search import HEAD_BYTES, record_heads, whole_record_bytes
 from rockoon_format.scan import Scan, ScanEnd, scan
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")
@@ -87,7 +87,7 @@ def read_chunk(
     if records.count == 0:
         if _is_blank(data, file_end - position):
             return LogChunk(position, b"", records, min(file_end, end))
-        whole = _first_record_bytes(data, min(file_end, end) - position)
+        whole = _record_bytes(log, position, min(file_end, end))
         if whole > len(data):
             data = log.read(position, whole)
             records = scan(data, 0, len(data), check_crc=False, with_tag_codes=False)
@@ -96,7 +96,7 @@ def read_chunk(
     if records.end is ScanEnd.BLANK:
         at = file_end
     elif records.end not in (ScanEnd.END, ScanEnd.LIMIT) and records.count == 0:
-        sought = find_record(log, position + 1, end, search_bytes_max, check_crc=True)
+        sought = find_record(log, position + 1, end, search_bytes_max)
         skipped = sought.offset - position
         return LogChunk(position, b"", records, sought.offset, skipped, sought.found)
     return LogChunk(position, frames, records, min(at, end))
@@ -110,26 +110,22 @@ def _is_blank(head: bytes, remaining: int) -> bool:
     return bool(magic == MAGIC_BLANK and size <= remaining)
 
 
-def _first_record_bytes(head: bytes, remaining: int) -> int:
-    """How many bytes the record at `head` says it has; 0 if it cannot be one."""
-    if len(head) < _SIZE_AND_MAGIC.size:
-        return 0
-    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
-    return int(size) if magic in (MAGIC_V1, MAGIC_V2) and size <= remaining else 0
+def _record_bytes(log: CommitLog, position: int, end: int) -> int:
+    """Size of the whole record at a physical offset that lies before `end`, 0 without one."""
+    return whole_record_bytes(lambda at, count: log.read(position + at, count), end - position)
 
 
-def find_record(
-    log: CommitLog, position: int, end: int, bytes_max: int | None, *, check_crc: bool
-) -> Sought:
+def find_record(log: CommitLog, position: int, end: int, bytes_max: int | None) -> Sought:
     """Look for the first whole record at or behind a position, in one file.
+
+    Reading on from record to record does not look at bodies, so neither must who is to begin
+    where such a reader stops: a damaged body is for those who want it.
 
     Args:
         log: open; used by its owner's thread.
         position: any physical offset; below the log's beginning means there.
         end: physical offset at which a record starts or the log ends.
         bytes_max: how far to look: where records start, not their ends; None means to the end.
-        check_crc: whether a body's CRC has to be right. Reading on from record to record does not
-            ask for that, so neither must who is to begin where such a reader stops.
 
     Raises:
         OSError: the disk.
@@ -142,9 +138,7 @@ def find_record(
         # A head may lie across the window's end, and across the place where the search stops.
         data = log.read(at, min(_WINDOW_BYTES, stop - at + HEAD_BYTES - 1, end - at))
         for head in record_heads(data, at):
-            size = _first_record_bytes(data[head - at :], end - head)
-            record = log.read(head, size) if size else b""
-            if record and scan(record, 0, len(record), check_crc=check_crc, records_max=1).count:
+            if _record_bytes(log, head, end):
                 return Sought(head, found=True)
         if not data or at + len(data) >= end:
             return Sought(end, found=True)

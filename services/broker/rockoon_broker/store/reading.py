@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.gathering import gather
 from rockoon_broker.store.queue_check import matching_count, plausible_count
 from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.residency import pages_resident
@@ -36,8 +37,6 @@ _SYS_FLAG = struct.Struct(">i")
 _MAGIC = struct.Struct(">i")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
-# Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
-_GAP_BYTES_MAX = 4096
 # Damaged places that one read puts right before it gives up.
 _REPAIRS_PER_GET = 3
 
@@ -109,6 +108,8 @@ class StoredAt:
 
     physical_offset: int
     store_timestamp_ms: int
+    lasting: bool = False
+    """Whether retention leaves it alone: of a compacted topic."""
 
 
 class _WrongEntry(Exception):
@@ -217,7 +218,7 @@ class Reader:
         if taken < len(wanted):
             next_offset = offset + int(wanted[taken])
             wanted = wanted[:taken]
-        frames = self._frames(positions[wanted], sizes[wanted])
+        frames = gather(positions[wanted], sizes[wanted], self._log.read, self._log.same_file)
         lengths = sizes[wanted]
         matching = matching_count(frames, lengths, queue.topic, queue.queue_id, wanted + offset)
         if matching < len(wanted):
@@ -243,14 +244,14 @@ class Reader:
         return frame, record.topic.decode(errors="replace")
 
     def search_offset(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, lowest: int = 0
     ) -> int:
-        """See `Store.search_offset`."""
+        """See `Store.search_offset`; messages below the offset `lowest` are not looked at."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
-        first = low
+        first = low = max(low, lowest)
         while low < high:
             middle = (low + high) // 2
             time_ms = self._store_time_ms(queue, middle)
@@ -264,13 +265,13 @@ class Reader:
         return low if boundary is Boundary.LOWER else max(low - 1, first)
 
     def status(
-        self, topic: str, queue_id: int, visible_end: int, with_residency: bool
+        self, topic: str, queue_id: int, visible_end: int, with_residency: bool, lowest: int = 0
     ) -> QueueStatus:
-        """See `Store.queue_status`."""
+        """See `Store.queue_status`; messages below the offset `lowest` are not looked at."""
         log_min = self._log.min_offset
         queue = self._queues.find(topic, queue_id)
-        low = self.min_offset(topic, queue_id)
-        if queue is None or low == queue.max_offset:
+        low = max(self.min_offset(topic, queue_id), lowest)
+        if queue is None or low >= queue.max_offset:
             high = 0 if queue is None else queue.max_offset
             return QueueStatus(low, high, None, None, None, None, log_min, visible_end)
         first = self._queues.read(queue, low, 1)[0]
@@ -315,38 +316,6 @@ class Reader:
     def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
         file = self._log.file_at(physical_offset)
         return pages_resident(file.fd, physical_offset - file.start, size)
-
-    def _frames(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytes:
-        """The records' bytes in order, with one read for every run of neighbours."""
-        ends = positions + sizes
-        # Where a new run of adjacent records begins, and where a new read does.
-        apart = np.flatnonzero(ends[:-1] != positions[1:]) + 1
-        run_starts = positions[np.concatenate(([0], apart))].tolist()
-        run_ends = ends[np.concatenate((apart - 1, [-1]))].tolist()
-        pieces: list[bytes | memoryview] = []
-        index = 0
-        while index < len(run_starts):
-            last = index
-            while (
-                last + 1 < len(run_starts)
-                and 0 <= run_starts[last + 1] - run_ends[last] <= _GAP_BYTES_MAX
-                and self._log.same_file(run_starts[index], run_starts[last + 1])
-            ):
-                last += 1
-            base = run_starts[index]
-            data = self._log.read(base, run_ends[last] - base)
-            if len(data) != run_ends[last] - base:
-                raise OSError(f"the CommitLog at {base} is shorter than its queue says")
-            if last == index:
-                pieces.append(data)
-            else:
-                view = memoryview(data)
-                pieces.extend(
-                    view[run_starts[run] - base : run_ends[run] - base]
-                    for run in range(index, last + 1)
-                )
-            index = last + 1
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
 
 def _store_time_ms(head: bytes) -> int:

@@ -14,9 +14,8 @@ Invariants:
 5. Store times never go back within the log, whatever the clock does; search by time needs that.
 """
 
-import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -27,6 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_broker.store.cleaner import Cleaner, LossForecast
 from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.compacted.compaction import Compaction
+from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dropped_topics import DroppedTopics
@@ -46,13 +47,7 @@ from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reade
 from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
-from rockoon_broker.store.syncer import (
-    DoomedDirectory,
-    DoomedFile,
-    RemovalRefused,
-    Syncer,
-    removal,
-)
+from rockoon_broker.store.syncer import DoomedDirectory, Syncer, finish_removals
 from rockoon_format.batch import SYS_FLAGS_ALLOWED, check_batch, patch_batch, queue_entries
 from rockoon_format.consume_queue import EntryArray, decode_entries
 from rockoon_format.record import TRANSACTION_COMMIT, encode_host
@@ -97,6 +92,7 @@ class Store:
     Attributes:
         recovery: what the start found and did.
         points: what the next start will rely on.
+        compaction: what is left of compacted topics, and what the log keeps for them.
     """
 
     def __init__(
@@ -117,6 +113,7 @@ class Store:
         root = settings.root
         self._abort = AbortFile(root, disk)
         self._dropped = DroppedTopics(root, disk)
+        self.compaction = Compaction(root, disk, self._dropped)
         self._queues = ConsumeQueues(
             root / QUEUES_DIRECTORY,
             settings.consume_queue_file_entries,
@@ -146,7 +143,9 @@ class Store:
             take_reserved=self._syncer.take_file,
         )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
-        self._reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
+        self.compaction.open(self._log, self._queues)
+        log_reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
+        self._reader = CompactedReader(log_reader, self.compaction)
         self.points = RecoveryPoints(
             self.recovery.lineage,
             read_checkpoint(root),
@@ -165,7 +164,14 @@ class Store:
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
-            settings, disk, clock, self._log, self._queues, self._dropped, self._syncer
+            settings,
+            disk,
+            clock,
+            self._log,
+            self._queues,
+            self._dropped,
+            self._syncer,
+            self.compaction,
         )
         now_ms = clock.now_ms()
         self._sync_due_ms = now_ms
@@ -318,28 +324,30 @@ class Store:
         self._confirmed_end = max(self._confirmed_end, end_offset)
         return self._dispatch(self._dispatchable_end)
 
-    def drop_topic(self, topic: str) -> None:
-        """Delete a topic's queues; its messages in the log are as if they had never been.
+    def drop_topics(self, *topics: str) -> None:
+        """Delete topics' queues; their messages in the log are as if they had never been.
 
-        Durable on return, although the Syncer deletes the files only then. A topic created anew
-        under the name starts at offset 0.
+        Durable on return, by one write for all, although the Syncer deletes the files only then. A
+        topic created anew under the name starts at offset 0.
 
         Args:
-            topic: a topic with or without queues here.
+            topics: with or without queues here.
 
         Raises:
-            OSError: the disk; the queues are still there. Call it again.
+            OSError: the disk; queues are still there. Call it again.
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        self._dropped.add(topic, self._log.end, self.points.counted(topic))
-        self._undispatched = deque(
-            batch for batch in self._undispatched if batch.queue.topic != topic
-        )
-        self._syncer.withdraw_removals(self._queues.topic_directory(topic))
-        aside = self._queues.set_aside(topic)
-        if aside is not None:
-            self._syncer.request_removal(DoomedDirectory(aside))
+        counted = {topic: self.points.counted(topic) for topic in topics}
+        self._dropped.add(self._log.end, counted)
+        kept = (batch for batch in self._undispatched if batch.queue.topic not in counted)
+        self._undispatched = deque(kept)
+        for topic in topics:
+            self.compaction.drop(topic)
+            self._syncer.withdraw_removals(self._queues.topic_directory(topic))
+            aside = self._queues.set_aside(topic)
+            if aside is not None:
+                self._syncer.request_removal(DoomedDirectory(aside))
 
     def tick(self, now_ms: int) -> list[QueueKey]:
         """Do what is due. Call it several times a second.
@@ -371,6 +379,7 @@ class Store:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
         self._cleaner.sweep()
+        self.compaction.tick(now_ms, min(self._syncer.synced_end, self._dispatched_end))
         return advanced
 
     def clean(self, now_ms: int) -> RetentionDecision:
@@ -532,7 +541,7 @@ class Store:
         """The first record at or behind any physical offset; see `log_reading.find_record`."""
         self._check_usable()
         end = self._dispatched_end
-        return find_record(self._log, physical_offset, end, bytes_max, check_crc=False)
+        return find_record(self._log, physical_offset, end, bytes_max)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
         """Up to `count_max` entries from a queue offset on, of one file; OSError for the disk."""
@@ -542,6 +551,11 @@ class Store:
     def log_files(self) -> list[LogFileAge]:
         """Every CommitLog file, oldest first; OSError for the disk."""
         return self._cleaner.file_ages()
+
+    @property
+    def dropped_marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which its records went with it."""
+        return self._dropped.marks
 
     def is_dropped(self, topic: str, physical_offset: int) -> bool:
         """Whether a record went with its topic: it is as if it had never been."""
@@ -591,6 +605,10 @@ class Store:
         """When messages can be deleted, as the disk is now. Raises OSError."""
         return self._cleaner.loss_forecast(now_ms)
 
+    def set_compacted_topics(self, names: Collection[str]) -> None:
+        """Say which topics are to be compacted; no generation is taken over before that."""
+        self.compaction.set_topics(names)
+
     # Ending.
 
     def close(self) -> None:
@@ -615,7 +633,7 @@ class Store:
             self._release()
 
     def _finish(self) -> None:
-        self._finish_removals()
+        finish_removals(self._syncer, self._disk)
         self._log.erase_refused()
         for fd in self._log.sync_request(self._confirmed_end).fds:
             self._disk.fdatasync(fd)
@@ -623,31 +641,15 @@ class Store:
         self._dispatch(self._log.end)
         if self._undispatched:
             return
-        reserved = self._syncer.take_reserved()
-        if reserved is not None:
-            for _ in removal(reserved, self._disk):
-                pass
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         self.points.write(self._dispatched_end, self._dispatched_ms, clean=True)
         self._abort.remove()
-
-    def _finish_removals(self) -> None:
-        """Delete what is still to be deleted; what the disk refuses is left to the next start."""
-        left = deque(self._syncer.take_doomed())
-        # What was given up later may not go before it; see Syncer.
-        with contextlib.suppress(RemovalRefused):
-            while left:
-                for _ in removal(left[0], self._disk):
-                    pass
-                left.popleft()
-        for doomed in left:
-            if isinstance(doomed, DoomedFile) and doomed.fd is not None:
-                self._disk.close(doomed.fd)
 
     def _release(self) -> None:
         reserved = self._syncer.take_reserved()
         if reserved is not None and reserved.fd is not None:
             self._disk.close(reserved.fd)
+        self.compaction.close()
         self._log.close()
         self._queues.close()
         self._markers.close()

@@ -325,6 +325,26 @@ class Syncer:
         self._on_failed(error)
 
 
+def finish_removals(syncer: Syncer, disk: Disk) -> None:
+    """Delete what a stopped Syncer still had to, and the file that it reserved for nobody.
+
+    What the disk refuses is left to the next start. Raises OSError when a sync failed.
+    """
+    left = deque(syncer.take_doomed())
+    reserved = syncer.take_reserved()
+    if reserved is not None:
+        left.append(reserved)
+    # What was given up later may not go before it.
+    with contextlib.suppress(RemovalRefused):
+        while left:
+            for _ in removal(left[0], disk):
+                pass
+            left.popleft()
+    for doomed in left:
+        if isinstance(doomed, DoomedFile) and doomed.fd is not None:
+            disk.close(doomed.fd)
+
+
 def create_log_file(path: Path, file_bytes: int, disk: Disk) -> int:
     """Create a CommitLog file with all its blocks reserved and its name durable.
 

@@ -8,23 +8,19 @@ ascending order, the manifest last. So the directory holds the index of a beginn
 every moment, never less than the manifest says.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rockoon_format.index_file import IndexHeader, index_file_bytes
-from rockoon_spark.publish import sync
-
-Replace = Callable[[Path, Path], None]
-"""Renames a file, onto another one if need be."""
+from rockoon_spark.publish import Replace, held, sync
 
 _MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -130,15 +126,12 @@ def locked(target: Path) -> Iterator[None]:
         IndexTargetError: another one is at it.
     """
     target.mkdir(parents=True, exist_ok=True)
-    fd = os.open(target, os.O_RDONLY)
-    try:
+    with ExitStack() as lock:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.enter_context(held(target))
         except BlockingIOError as error:
             raise IndexTargetError(f"{target}: another job is at it") from error
         yield
-    finally:
-        os.close(fd)
 
 
 def check_files(target: Path, manifest: Manifest | None, log_start: int) -> None:

@@ -31,7 +31,7 @@ from rockoon_format.index_file import (
     link_keys,
     unit_position,
 )
-from rockoon_spark.index_target import IndexedFile, IndexShape, crc32_of
+from rockoon_spark.index.target import IndexedFile, IndexShape, crc32_of
 
 # So many keys are linked at once: what stays in a processor's cache.
 _BLOCK_KEYS = 16_384
@@ -51,7 +51,8 @@ class Piece:
 
 
 class ScratchKeys:
-    """Keys of splits as files of a directory that all tasks see."""
+    """Keys of splits as files of a directory that all tasks see: int64[3, n], a row each for
+    hashes, offsets and times."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,17 +63,19 @@ class ScratchKeys:
         columns += [np.stack([part.hashes, part.offsets, part.timestamps_ms]) for part in keys]
         together = np.concatenate(columns, axis=1)
         # A task may run twice: each attempt has a file of its own.
-        unfinished = self._directory / f"{split}.{uuid.uuid4().hex}.npy"
-        np.save(unfinished, together)
+        unfinished = self._directory / f"{split}.{uuid.uuid4().hex}"
+        # Not by np.save: it does not notice when the disk is full at the end of a small array.
+        unfinished.write_bytes(together.tobytes())
         unfinished.rename(self._path(split))
         return int(together.shape[1])
 
     def load(self, piece: Piece) -> KeyEntries:
-        columns = np.load(self._path(piece.split), mmap_mode="r")[:, piece.first : piece.behind]
+        together = np.memmap(self._path(piece.split), np.int64, "r").reshape(3, -1)
+        columns = together[:, piece.first : piece.behind]
         return KeyEntries(columns[0], columns[1], columns[2])
 
     def _path(self, split: int) -> Path:
-        return self._directory / f"{split}.npy"
+        return self._directory / f"{split}.keys"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,140 @@
+"""What is left of compacted topics: an immutable directory beside the log.
+
+    <store>/compacted/
+      current                     {"generation": 7}, the one in force
+      00000000000000000007/
+        manifest.json             generation_manifest.py: what it covers, checksums of all
+        00000.records             generation_parts.py: CommitLog records, byte for byte,
+        00000.entries               and where each is
+      .incoming-<id>/             being written; of no meaning
+
+A record is at or behind `covered_from` and below `covered_to` of its queue, and starts below
+`log_end` in the log. A generation may have no parts, and topics without a record: what they say
+then is that nothing is left. Docs: adr/0018.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rockoon_format.generation_manifest import (
+    PARTS_MAX,
+    TAIL_BYTES,
+    CoveredQueue,
+    GenerationPart,
+    GenerationTopic,
+    LogTail,
+    Manifest,
+    decode_current,
+    encode_current,
+    generation_name,
+    part_names,
+    tail_start,
+)
+from rockoon_format.generation_parts import (
+    PART_BYTES_MAX,
+    EntriesLayout,
+    GenerationError,
+    PartEntries,
+    check_part,
+    part_checks,
+    part_entries,
+)
+
+__all__ = [
+    "CURRENT_FILE",
+    "GENERATIONS_DIRECTORY",
+    "INCOMING_PREFIX",
+    "MANIFEST_FILE",
+    "PARTS_MAX",
+    "PART_BYTES_MAX",
+    "TAIL_BYTES",
+    "CoveredQueue",
+    "EntriesLayout",
+    "GenerationError",
+    "GenerationPart",
+    "GenerationTopic",
+    "LogTail",
+    "Manifest",
+    "PartEntries",
+    "check_order",
+    "check_part",
+    "decode_current",
+    "encode_current",
+    "generation_name",
+    "part_checks",
+    "part_entries",
+    "part_names",
+    "tail_start",
+]
+
+GENERATIONS_DIRECTORY = "compacted"
+CURRENT_FILE = "current"
+MANIFEST_FILE = "manifest.json"
+INCOMING_PREFIX = ".incoming-"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found of a queue in the parts so far."""
+
+    covered: CoveredQueue
+    dropped_below: int
+    records: int = 0
+    behind: int = 0
+    """The lowest offset that may come next."""
+
+
+def check_order(manifest: Manifest, parts: Sequence[PartEntries]) -> None:
+    """Compare a manifest with the entries of its parts. That keys are the newest is not looked at.
+
+    Args:
+        manifest: of the generation.
+        parts: the entries of each part, in order.
+
+    Raises:
+        GenerationError: counts, sizes or bounds differ, or a queue does not ascend from part to
+            part; it says where.
+    """
+    if len(parts) != len(manifest.parts):
+        raise GenerationError(f"{len(parts)} parts, and {len(manifest.parts)} by the manifest")
+    seen = {
+        (topic.topic, queue.queue): _Seen(queue, topic.dropped_below, behind=queue.covered_from)
+        for topic in manifest.topics
+        for queue in topic.queues
+    }
+    for part, entries in zip(manifest.parts, parts, strict=True):
+        if (len(entries), entries.records_bytes) != (part.records, part.records_bytes):
+            raise GenerationError(
+                f"part {part.number} has {len(entries)} records in {entries.records_bytes} bytes, "
+                f"and {part.records} in {part.records_bytes} by the manifest"
+            )
+        physical = entries.physical_offsets
+        if ((physical < part.log_start) | (physical >= part.log_end)).any():
+            raise GenerationError(
+                f"part {part.number}: a record from outside {part.log_start} to {part.log_end}"
+            )
+        _check_queues(part.number, entries, seen)
+    for (topic, queue), each in seen.items():
+        if each.records != each.covered.records:
+            raise GenerationError(
+                f"queue {queue} of {topic} has {each.records} records, and "
+                f"{each.covered.records} by the manifest"
+            )
+
+
+def _check_queues(number: int, entries: PartEntries, seen: dict[tuple[str, int], _Seen]) -> None:
+    for topic, queue, rows in entries.slices():
+        place = f"part {number}: queue {queue} of {topic}"
+        each = seen.get((topic, queue))
+        if each is None:
+            raise GenerationError(f"{place} is not in the manifest")
+        first, last = (int(entries.queue_offsets[row]) for row in (rows.start, rows.stop - 1))
+        if first < each.behind or last >= each.covered.covered_to:
+            raise GenerationError(
+                f"{place} from {first} to {last} does not lie between {each.behind} and "
+                f"{each.covered.covered_to}"
+            )
+        if int(entries.physical_offsets[rows.start]) < each.dropped_below:
+            raise GenerationError(f"{place} has a record from before the topic was deleted")
+        each.behind = last + 1
+        each.records += rows.stop - rows.start

@@ -1,0 +1,44 @@
+"""What an access key is given permissions on: how topics and groups are called there.
+
+topic:orders     a topic
+group:billing    a consumer or producer group, with its retry and dead-letter topics
+cluster          nodes, whole logs, access keys, and the topics that are the broker's own
+"""
+
+from typing import Literal
+
+from rockoon_format.names import (
+    DLQ_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+)
+
+Action = Literal["read", "write", "admin", "see"]
+Need = tuple[Action, str]
+
+CLUSTER = "cluster"
+
+
+def group_resource(group: str) -> str:
+    return f"group:{group}"
+
+
+def topic_resource(topic: str) -> str:
+    """A group's own topics follow the group."""
+    if is_retry_topic(topic):
+        return group_resource(topic.removeprefix(RETRY_TOPIC_PREFIX))
+    if is_dlq_topic(topic):
+        return group_resource(topic.removeprefix(DLQ_TOPIC_PREFIX))
+    return CLUSTER if is_system_topic(topic) else f"topic:{topic}"
+
+
+def topic_need(action: Action, topic: str) -> Need:
+    """The permission that it takes to do something with a topic.
+
+    What is in the broker's own topics (half messages, delayed ones) is of all topics, so any use of
+    those takes the highest.
+    """
+    resource = topic_resource(topic)
+    return ("admin", resource) if resource == CLUSTER else (action, resource)

@@ -1,0 +1,53 @@
+"""What topics' attributes mean for compaction, and which values they may have.
+
+    cleanup.policy        DELETE (the default) or COMPACTION
+    delete.retention.ms   how long a tombstone stays after the first generation that holds it was
+                          made, milliseconds; a day by default. Ours, not RocketMQ's.
+
+Any other attribute is kept and means nothing here. Source: TopicAttributes, CleanupPolicy.
+"""
+
+from collections.abc import Mapping
+
+from rockoon_format.names import is_dlq_topic, is_retry_topic
+
+CLEANUP_POLICY = "cleanup.policy"
+COMPACTION = "COMPACTION"
+CLEANUP_POLICIES = ("DELETE", COMPACTION)
+TOMBSTONE_RETENTION = "delete.retention.ms"
+TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
+TOMBSTONE_RETENTION_MS_MAX = (1 << 62) - 1
+
+
+def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:
+    """Whether of a topic the newest message of each key stays, however old it is.
+
+    Never so of retry and dead-letter topics: what was sent there has other people's keys.
+    """
+    compacted = attributes.get(CLEANUP_POLICY) == COMPACTION
+    return compacted and not (is_retry_topic(topic) or is_dlq_topic(topic))
+
+
+def tombstone_retention_ms(attributes: Mapping[str, str]) -> int:
+    """How long a topic's tombstones stay; the default where the attribute is none or no number."""
+    text = attributes.get(TOMBSTONE_RETENTION, "")
+    if attribute_fault(TOMBSTONE_RETENTION, text):
+        return TOMBSTONE_RETENTION_MS_DEFAULT
+    return int(text)
+
+
+def attribute_fault(name: str, value: str) -> str | None:
+    """Return a sentence that says what is wrong with an attribute, None if nothing is."""
+    if name == CLEANUP_POLICY and value not in CLEANUP_POLICIES:
+        return f"{CLEANUP_POLICY} is {value!r}, neither {' nor '.join(CLEANUP_POLICIES)}"
+    if name == TOMBSTONE_RETENTION and not _is_milliseconds(value):
+        return (
+            f"{TOMBSTONE_RETENTION} is {value!r}, not a number of milliseconds from 0 to "
+            f"{TOMBSTONE_RETENTION_MS_MAX}"
+        )
+    return None
+
+
+def _is_milliseconds(text: str) -> bool:
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(TOMBSTONE_RETENTION_MS_MAX))
+    return digits and int(text) <= TOMBSTONE_RETENTION_MS_MAX

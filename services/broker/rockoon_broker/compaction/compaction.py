@@ -1,0 +1,111 @@
+"""What of compaction belongs to the broker and not to its store: uploads, publishing, upkeep."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.compaction.publishing import Publishing
+from rockoon_broker.compaction.threads import Threads
+from rockoon_broker.compaction.uploads import Uploads
+from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
+from rockoon_broker.store.compacted.compaction import Hold
+from rockoon_broker.store.disk import Disk
+
+UPKEEP_SECONDS = 60.0
+# Looking for it takes a read of each compacted queue.
+HOLD_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class BrokerCompaction:
+    """Generations that come over the wire. Used by the event loop's thread.
+
+    Args:
+        store: the store's part.
+        disk: the file layer.
+        clock: tells how long an upload was left alone.
+        used_percent_max: how full uploads may make the disk.
+
+    Attributes:
+        uploads: files on their way in.
+        publishing: the way to the store.
+    """
+
+    def __init__(
+        self, store: StoreCompaction, disk: Disk, clock: Clock, used_percent_max: int
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._threads = Threads()
+        self.uploads = Uploads(store.home, disk, clock, self._threads, used_percent_max)
+        self.publishing = Publishing(store, self.uploads, disk, self._threads)
+        self._hold: Hold | None = None
+        self._hold_due_seconds = 0.0
+
+    def hold(self) -> Hold | None:
+        """What keeps the log's files, as of a second ago at most; None while the disk refuses."""
+        now = self._clock.monotonic_seconds()
+        if now >= self._hold_due_seconds:
+            self._hold_due_seconds = now + HOLD_SECONDS
+            try:
+                self._hold = self._store.hold()
+            except OSError:
+                self._hold = None
+        return self._hold
+
+    async def read(
+        self, generation: int, name: str, position: int, bytes_max: int
+    ) -> tuple[bytes, int]:
+        """A piece of a generation's file, and the file's length.
+
+        Args:
+            generation: in force, or replaced by it.
+            name: a file's, and no path.
+            position: of the first byte.
+            bytes_max: length of the piece.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: the disk.
+        """
+        path = self._store.directory_of(generation) / name
+        return await self._threads.run(read_piece, path, position, bytes_max, self._disk)
+
+    async def run(self) -> None:
+        """Publish, and remove what nobody wants, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.publishing.run(), name="publish-generations")
+            tasks.create_task(self._keep_up(), name="upkeep-of-uploads")
+
+    def end(self) -> None:
+        """Answer who waits: the broker stops."""
+        self.publishing.end()
+
+    def close(self) -> None:
+        """End the threads; `run` must have ended. Files that are not published stay until the
+        next start."""
+        self._threads.close()
+        self.uploads.close()
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            try:
+                await self.uploads.remove_abandoned()
+                for upload_id in self.uploads.idle():
+                    log.warning("upload %s was left alone: its files are removed", upload_id)
+                    await self.publishing.discard(upload_id)
+            except OSError as failure:
+                log.warning("files of uploads are not removed: %s", failure)
+
+
+def read_piece(path: Path, position: int, bytes_max: int, disk: Disk) -> tuple[bytes, int]:
+    """A piece of a file, and the file's length. For threads; raises OSError."""
+    fd = disk.open_reading(path)
+    try:
+        return disk.pread(fd, bytes_max, position), disk.facts(path).bytes
+    finally:
+        disk.close(fd)

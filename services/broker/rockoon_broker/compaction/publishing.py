@@ -1,0 +1,251 @@
+"""From an upload to a generation in force, whoever waits for it.
+
+    upload → complete and synced → offered to the store → verified → in force, or refused
+
+From the moment it is offered the store decides, and whoever asked only waits: when the caller gives
+up, or the broker is killed, it is verified all the same. So the same question may come again.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rockoon_broker.compaction.threads import Threads
+from rockoon_broker.compaction.uploads import Uploads, check_upload_id
+from rockoon_broker.store.compacted.compaction import Compaction
+from rockoon_broker.store.disk import Disk
+from rockoon_format.generation import (
+    MANIFEST_FILE,
+    GenerationError,
+    Manifest,
+    part_names,
+)
+from rockoon_proto.errors import Busy, GenerationRefused, NotReady, RockoonError
+
+PUBLICATIONS_MAX = 8
+REFUSALS_REMEMBERED_MAX = 64
+
+Outcome = RockoonError | None
+
+
+@dataclass(slots=True)
+class _Publication:
+    upload_id: str
+    text: bytes
+    """Its manifest.json."""
+    manifest: Manifest
+    outcome: "asyncio.Future[Outcome]"
+
+
+class Publishing:
+    """Takes uploads to the store. Used by the event loop's thread.
+
+    Args:
+        store: verifies generations, and has one in force.
+        uploads: where the files are.
+        disk: the file layer.
+        threads: where files are written and synced.
+    """
+
+    def __init__(self, store: Compaction, uploads: Uploads, disk: Disk, threads: Threads) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._disk = disk
+        self._threads = threads
+        self._queue: deque[_Publication] = deque()
+        self._wake = asyncio.Event()
+        self._ticked = asyncio.Event()
+        # By the SHA-256 of the manifest: those under way, and what became of the last refused.
+        self._pending: dict[bytes, _Publication] = {}
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        self._ended = False
+
+    async def publish(self, upload_id: str, text: bytes) -> None:
+        """Have a generation verified and taken into force; returns when it is.
+
+        Cancelling it changes nothing: it goes on.
+
+        Args:
+            upload_id: where its files are.
+            text: its manifest.json.
+
+        Raises:
+            GenerationRefused: it is not taken, and why.
+            InvalidArgument: the id can be none.
+            Busy: too many wait to be published.
+            NotReady: the broker stops.
+        """
+        check_upload_id(upload_id)
+        try:
+            manifest = Manifest.from_json(text)
+        except GenerationError as failure:
+            raise GenerationRefused(generation=0, reason=str(failure)) from failure
+        if manifest == self._store.manifest:
+            await self.discard(upload_id)
+            return
+        key = _key(text)
+        publication = self._pending.get(key)
+        if publication is None:
+            if key in self._refused and not self._uploads.has(upload_id):
+                raise _refusal(manifest, self._refused[key])
+            outcome = asyncio.get_running_loop().create_future()
+            publication = _Publication(upload_id, text, manifest, outcome)
+            self._enqueue(key, publication)
+        refusal = await asyncio.shield(publication.outcome)
+        if refusal is not None:
+            raise refusal
+
+    async def discard(self, upload_id: str) -> None:
+        """Remove an upload's files; one that is not under way has none. Raises OSError."""
+        directory = self._uploads.take(upload_id)
+        if directory is not None:
+            await self._threads.run(remove_upload, directory, self._disk)
+
+    async def run(self) -> None:
+        """Take one after the other to the store, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                publication = self._queue.popleft()
+                try:
+                    await self._take_to_store(publication)
+                except OSError as failure:
+                    self._refuse(publication, f"the disk refused: {failure}")
+
+    def ticked(self) -> None:
+        """The store has gone on."""
+        self._ticked.set()
+
+    def end(self) -> None:
+        """Answer who waits: the broker stops."""
+        self._ended = True
+        for publication in list(self._pending.values()):
+            self._settle(publication, _stopping())
+
+    def _enqueue(self, key: bytes, publication: _Publication) -> None:
+        if self._ended:
+            raise _stopping()
+        if len(self._pending) >= PUBLICATIONS_MAX:
+            raise Busy(reason=f"{len(self._pending)} generations wait to be published")
+        self._pending[key] = publication
+        self._queue.append(publication)
+        self._wake.set()
+
+    def _refuse(self, publication: _Publication, reason: str) -> None:
+        self._refused[_key(publication.text)] = reason
+        while len(self._refused) > REFUSALS_REMEMBERED_MAX:
+            self._refused.popitem(last=False)
+        self._settle(publication, _refusal(publication.manifest, reason))
+
+    def _settle(self, publication: _Publication, outcome: Outcome) -> None:
+        self._pending.pop(_key(publication.text), None)
+        if not publication.outcome.done():
+            publication.outcome.set_result(outcome)
+
+    async def _take_to_store(self, publication: _Publication) -> None:
+        manifest = publication.manifest
+        if not self._uploads.has(publication.upload_id) and await self._was_taken(publication):
+            return
+        source = self._uploads.take_or_make(publication.upload_id)
+        try:
+            missing = await self._threads.run(
+                complete, source, publication.text, manifest, self._disk
+            )
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self._threads.run(remove_upload, source, self._disk)
+            raise
+        if missing:
+            self._refuse(publication, f"{missing} in upload {publication.upload_id!r}")
+            await self._threads.run(remove_upload, source, self._disk)
+            return
+        self._store.offer(source, manifest, partial(self._decided, publication))
+
+    async def _was_taken(self, publication: _Publication) -> bool:
+        """Whether it lies before the store since an earlier process; it is settled then."""
+        manifest = publication.manifest
+        target = self._store.directory_of(manifest.generation)
+        if not await self._threads.run(is_of, target, publication.text):
+            return False
+        before = self._store.refusal
+        while self._store.manifest != manifest:
+            refusal = self._store.refusal
+            if refusal not in (None, before) and refusal.generation == manifest.generation:
+                self._refuse(publication, refusal.reason)
+                return True
+            if not target.exists():
+                self._refuse(publication, "somebody removed its directory")
+                return True
+            self._ticked.clear()
+            await self._ticked.wait()
+        self._settle(publication, None)
+        return True
+
+    def _decided(self, publication: _Publication, reason: str) -> None:
+        if reason:
+            self._refuse(publication, reason)
+        else:
+            self._settle(publication, None)
+
+
+def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> str:
+    """Give an upload its manifest, durably, and take away what is not in it. For threads.
+
+    Returns:
+        What is missing, in a sentence's beginning; empty if nothing is.
+
+    Raises:
+        OSError: the disk.
+    """
+    wanted: dict[str, int] = {}
+    for part in manifest.parts:
+        sizes = (part.records_bytes, part.entries_bytes)
+        wanted |= zip(part_names(part.number), sizes, strict=True)
+    found = {path.name: disk.facts(path).bytes for path in directory.iterdir()}
+    for name, size in wanted.items():
+        if name not in found:
+            return f"there is no {name}, or it was removed,"
+        if found[name] != size:
+            return f"{name} has {found[name]} bytes, and {size} by the manifest,"
+    for name in found.keys() - wanted.keys():
+        disk.unlink(directory / name)
+    fd = disk.open(directory / MANIFEST_FILE, create=True)
+    try:
+        disk.write_all(fd, text, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.sync_directory(directory)
+    return ""
+
+
+def is_of(directory: Path, text: bytes) -> bool:
+    """Whether a directory is of the generation with this manifest. For threads; raises OSError."""
+    try:
+        return (directory / MANIFEST_FILE).read_bytes() == text
+    except FileNotFoundError:
+        return False
+
+
+def remove_upload(directory: Path, disk: Disk) -> None:
+    """Remove an upload's directory. For threads; raises OSError."""
+    for path in directory.iterdir():
+        disk.unlink(path)
+    disk.remove_directory(directory)
+
+
+def _refusal(manifest: Manifest, reason: str) -> GenerationRefused:
+    return GenerationRefused(generation=manifest.generation, reason=reason)
+
+
+def _key(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+def _stopping() -> NotReady:
+    return NotReady(service="the broker", reason="it is stopping")

@@ -1,0 +1,301 @@
+"""Generations on their way in: files that come over the wire, before anybody verifies them.
+
+    compacted/
+      .incoming-<upload id>/      whole files, each synced before it got its name
+      .incoming-_partial/         files that are being written
+      .incoming-_taken-.../       of an upload that has ended
+
+Invariants:
+1. A file is in its upload's directory whole and synced, or not at all.
+2. Once an upload is taken, to be published or removed, nothing is put into its directory any more:
+   taking it, and giving a file its name, are both done on the event loop's thread, in one step, and
+   its id is not taken again while it is remembered.
+3. Threads touch a file that is being written only under its lock, so none is closed during a write.
+"""
+
+import contextlib
+import hashlib
+import re
+import secrets
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.compaction.threads import Threads
+from rockoon_broker.store.disk import Disk
+from rockoon_format.generation import INCOMING_PREFIX, PART_BYTES_MAX
+from rockoon_proto.errors import Busy, InvalidArgument, StoreNotWritable
+
+UPLOADS_MAX = 16
+FILES_AT_ONCE_MAX = 32
+CHUNK_BYTES_MAX = 4 << 20
+IDLE_SECONDS_MAX = 3600.0
+ABANDONED_MAX = 1024
+# A file of gigabytes that is synced at once would keep the log's syncs waiting for seconds.
+SYNC_BYTES = 32 << 20
+
+_ENDED_IDS_MAX = 256
+# No upload's id has an underscore.
+_PARTIAL = INCOMING_PREFIX + "_partial"
+_TAKEN = INCOMING_PREFIX + "_taken-"
+_UPLOAD_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file that was taken in."""
+
+    file_bytes: int
+    sha256: bytes
+
+
+@dataclass(slots=True)
+class _Upload:
+    directory: Path
+    used_seconds: float
+    """When something last came for it, on the monotonic clock."""
+    files_open: int = 0
+
+
+class _IncomingFile:
+    """A file that is being written; its methods are for threads.
+
+    Args:
+        path: where; nothing is there yet.
+        used_percent_max: how full its disk may get.
+    """
+
+    def __init__(self, path: Path, disk: Disk, used_percent_max: int) -> None:
+        self.path = path
+        self.bytes = 0
+        self._synced_bytes = 0
+        self.sha256 = hashlib.sha256()
+        self._disk = disk
+        self._used_percent_max = used_percent_max
+        self._lock = threading.Lock()
+        self._fd = disk.open(path, create=True)
+
+    def write(self, data: bytes) -> None:
+        """Add some bytes; OSError for the disk, StoreNotWritable when it would be too full."""
+        with self._lock:
+            self._check_room(len(data))
+            self._disk.write_all(self._fd, data, self.bytes)
+            self.bytes += len(data)
+            self.sha256.update(data)
+            if self.bytes - self._synced_bytes >= SYNC_BYTES:
+                self._disk.fdatasync(self._fd)
+                self._synced_bytes = self.bytes
+
+    def finish(self) -> None:
+        """Make it durable and close it."""
+        with self._lock:
+            self._disk.fdatasync(self._fd)
+            self._close()
+
+    def discard(self) -> None:
+        """Close and remove it, unless it has another name by now."""
+        with self._lock:
+            if self._fd >= 0:
+                self._close()
+            self._disk.unlink(self.path)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        self._disk.close(fd)
+
+    def _check_room(self, count: int) -> None:
+        usage = self._disk.usage(self.path.parent)
+        whole = usage.used_bytes + usage.usable_bytes
+        if count > usage.usable_bytes or (usage.used_bytes + count) * 100 > (
+            self._used_percent_max * whole
+        ):
+            raise StoreNotWritable(
+                f"a generation's file does not fit: the disk of {self.path.parent} may be "
+                f"{self._used_percent_max} % full, and {usage.usable_bytes} bytes are free"
+            )
+
+
+class Uploads:
+    """The uploads under way. Used by the event loop's thread.
+
+    Args:
+        directory: `<store>/compacted`; it need not exist.
+        disk: the file layer.
+        clock: tells how long an upload was left alone.
+        threads: where files are written.
+        used_percent_max: how full the disk may get.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        clock: Clock,
+        threads: Threads,
+        used_percent_max: int,
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._threads = threads
+        self._used_percent_max = used_percent_max
+        self._uploads: dict[str, _Upload] = {}
+        self._files_open = 0
+        self._files_made = 0
+        self._abandoned: deque[_IncomingFile] = deque()
+        self._ended: deque[str] = deque(maxlen=_ENDED_IDS_MAX)
+        self._taken = 0
+        # Of an earlier process there may be left what has not been removed yet.
+        self._token = secrets.token_hex(8)
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._uploads)
+
+    async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> Stored:
+        """Take in a file. Cancelling it leaves nothing behind.
+
+        Args:
+            upload_id: a new one, or that of an upload under way.
+            name: of a part's file; a file that has it already is replaced.
+            chunks: its content.
+
+        Raises:
+            InvalidArgument: the id, the name, or what comes is too large; or the upload was taken
+                meanwhile.
+            Busy: too many uploads, or files, are under way.
+            StoreNotWritable: the disk is too full.
+            OSError: the disk refuses.
+        """
+        check_upload_id(upload_id)
+        if not _FILE_NAME.fullmatch(name):
+            raise InvalidArgument(reason=f"{name!r} is not the name of a part's file")
+        upload = self._begin(upload_id)
+        upload.files_open += 1
+        self._files_open += 1
+        try:
+            return await self._write(upload_id, upload, name, chunks)
+        finally:
+            upload.files_open -= 1
+            self._files_open -= 1
+            upload.used_seconds = self._clock.monotonic_seconds()
+
+    def has(self, upload_id: str) -> bool:
+        """Whether an upload is under way."""
+        return upload_id in self._uploads
+
+    def take(self, upload_id: str) -> Path | None:
+        """End an upload; returns where its files are, None if there are none.
+
+        Nothing comes into the directory any more, and it is the caller's.
+
+        Raises:
+            OSError: the disk; the upload goes on.
+        """
+        if upload_id not in self._uploads:
+            return None
+        taken = self._next_taken()
+        is_there = True
+        try:
+            self._disk.move_directory(self._uploads[upload_id].directory, taken)
+        except FileNotFoundError:
+            # Somebody removed it; it must not keep its place for ever.
+            is_there = False
+        del self._uploads[upload_id]
+        self._ended.append(upload_id)
+        return taken if is_there else None
+
+    def take_or_make(self, upload_id: str) -> Path:
+        """Likewise; without such an upload the directory is a new one. Raises OSError."""
+        taken = self.take(upload_id)
+        if taken is None:
+            taken = self._next_taken()
+            self._disk.make_directory(taken)
+        return taken
+
+    def idle(self) -> list[str]:
+        """Ids of the uploads that were left alone for too long."""
+        before = self._clock.monotonic_seconds() - IDLE_SECONDS_MAX
+        return [
+            upload_id
+            for upload_id, upload in self._uploads.items()
+            if upload.used_seconds < before and not upload.files_open
+        ]
+
+    async def remove_abandoned(self) -> None:
+        """Remove files whose senders went away; OSError for the disk, and then call it again."""
+        while self._abandoned:
+            await self._threads.run(self._abandoned[0].discard)
+            self._abandoned.popleft()
+
+    def close(self) -> None:
+        """Let go of files whose senders went away; no thread may be writing any more."""
+        for file in self._abandoned:
+            with contextlib.suppress(OSError):
+                file.discard()
+        self._abandoned.clear()
+
+    def _next_taken(self) -> Path:
+        self._taken += 1
+        return self._directory / f"{_TAKEN}{self._token}-{self._taken}"
+
+    def _begin(self, upload_id: str) -> _Upload:
+        if upload_id in self._ended:
+            raise _over(upload_id)
+        if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
+            raise Busy(reason=f"{self._files_open} files of generations come in already")
+        upload = self._uploads.get(upload_id)
+        if upload is None:
+            if len(self._uploads) >= UPLOADS_MAX:
+                raise Busy(reason=f"{len(self._uploads)} generations come in already")
+            directory = self._directory / f"{INCOMING_PREFIX}{upload_id}"
+            for path in (directory, self._directory / _PARTIAL):
+                self._disk.make_directory(path)
+            upload = _Upload(directory, self._clock.monotonic_seconds())
+            self._uploads[upload_id] = upload
+        return upload
+
+    async def _write(
+        self, upload_id: str, upload: _Upload, name: str, chunks: AsyncIterator[bytes]
+    ) -> Stored:
+        self._files_made += 1
+        path = self._directory / _PARTIAL / f"{self._token}-{self._files_made}"
+        file = _IncomingFile(path, self._disk, self._used_percent_max)
+        try:
+            async for chunk in chunks:
+                if len(chunk) > CHUNK_BYTES_MAX or file.bytes + len(chunk) > PART_BYTES_MAX:
+                    raise InvalidArgument(
+                        reason=f"{name} is larger than {PART_BYTES_MAX} bytes, or comes in pieces "
+                        f"of more than {CHUNK_BYTES_MAX}"
+                    )
+                upload.used_seconds = self._clock.monotonic_seconds()
+                self._check_goes_on(upload_id, upload)
+                await self._threads.run(file.write, chunk)
+            await self._threads.run(file.finish)
+            self._check_goes_on(upload_id, upload)
+            self._disk.rename(path, upload.directory / name)
+        except BaseException:
+            # A thread may be writing to it still.
+            self._abandoned.append(file)
+            raise
+        return Stored(file.bytes, file.sha256.digest())
+
+    def _check_goes_on(self, upload_id: str, upload: _Upload) -> None:
+        if self._uploads.get(upload_id) is not upload:
+            raise _over(upload_id)
+
+
+def _over(upload_id: str) -> InvalidArgument:
+    return InvalidArgument(reason=f"upload {upload_id!r} was published or discarded")
+
+
+def check_upload_id(upload_id: str) -> None:
+    """Raise InvalidArgument unless it can be an upload's id."""
+    if not _UPLOAD_ID.fullmatch(upload_id):
+        raise InvalidArgument(
+            reason=f"{upload_id[:80]!r} is no upload's id: 1 to 64 letters, digits and hyphens"
+        )

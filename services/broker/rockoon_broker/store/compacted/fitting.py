@@ -1,0 +1,191 @@
+"""Whether a generation belongs to this log and follows the one in force.
+
+A generation that does not fit would show a reader too little, or what was deleted. So each rule is
+checked against what the store itself knows; a manifest is believed only in what its own files and
+the log confirm.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from rockoon_broker.store.commit_log import CommitLog
+from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_format.consume_queue import FILLER_SIZE
+from rockoon_format.generation import CoveredQueue, GenerationTopic, LogTail, Manifest, tail_start
+
+# Entries looked at in one read, while a first one that lists a record is looked for.
+_ENTRIES_PER_READ = 1024
+
+
+class Unfit(Exception):
+    """A generation that cannot be taken over; the message says why, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """The store as it is when a generation is looked at."""
+
+    log: CommitLog
+    queues: ConsumeQueues
+    marks: Mapping[str, int]
+    """Topic to the physical offset below which its records went with a deletion."""
+    in_force: Manifest | None
+    compacted: Collection[str]
+    """Topics that are to be compacted."""
+
+
+def log_tail(log: CommitLog, log_end: int) -> LogTail:
+    """What a manifest says of a log that is read up to `log_end`. Raises OSError."""
+    start = tail_start(log_end, log.file_bytes)
+    data = log.read(start, log_end - start) if start < log_end else b""
+    return LogTail(start, len(data), zlib.crc32(data))
+
+
+def check_log(manifest: Manifest, log: CommitLog) -> None:
+    """Raise Unfit unless the manifest's log is this one, as far as is left of it to compare.
+
+    Raises OSError for the disk.
+    """
+    end = manifest.log_end
+    if end > log.end:
+        raise Unfit(f"it was made of a log up to {end}, and this one ends at {log.end}")
+    if end > log.min_offset and log_tail(log, end) != manifest.log_tail:
+        raise Unfit(f"the log before {end} is not the one that it was made of")
+
+
+def check_fit(manifest: Manifest, store: StoreFacts) -> None:
+    """Decide whether a generation may replace the one in force; the log has to be durable so far.
+
+    Raises:
+        Unfit: it may not.
+        OSError: the disk.
+    """
+    in_force = store.in_force.generation if store.in_force else 0
+    if manifest.replaces != in_force:
+        raise Unfit(f"it replaces generation {manifest.replaces}, and {in_force} is in force")
+    log_min = store.log.min_offset
+    if manifest.log_end <= log_min and store.log.files:
+        # Nothing is left to compare; and that a topic was deleted may be forgotten.
+        raise Unfit(
+            f"it was made of a log up to {manifest.log_end}, and this one begins at {log_min}"
+        )
+    check_log(manifest, store.log)
+    if store.in_force and manifest.log_end < store.in_force.log_end:
+        raise Unfit(
+            f"it ends at {manifest.log_end}, before the one in force, at {store.in_force.log_end}"
+        )
+    listed = _by_key(topic for topic in manifest.topics if not is_dropped_since(topic, store.marks))
+    former = _by_key(
+        topic
+        for topic in (store.in_force.topics if store.in_force else ())
+        if not is_dropped_since(topic, store.marks)
+    )
+    topics = {topic.topic for topic in manifest.topics}
+    for topic in manifest.topics:
+        # What it has of a topic that was deleted since is never shown: it may say what it likes.
+        if not is_dropped_since(topic, store.marks):
+            _check_mark(topic, store)
+            # Its older messages would be out of sight, which nobody wants any more.
+            if topic.queues and topic.topic not in store.compacted:
+                raise Unfit(f"{topic.topic} is not compacted any more")
+    for key, covered in listed.items():
+        _check_queue(key, covered, former.get(key), manifest.log_end, store)
+    for queue in store.queues:
+        if queue.topic in topics and queue.key not in listed:
+            _check_unlisted(queue, manifest, store)
+    for topic_name, queue_id in former:
+        # What the generation in force serves must not get lost with it.
+        if topic_name in store.compacted and (topic_name, queue_id) not in listed:
+            raise Unfit(
+                f"it leaves out queue {queue_id} of {topic_name}, which the one in force holds"
+            )
+
+
+def is_dropped_since(topic: GenerationTopic, marks: Mapping[str, int]) -> bool:
+    """Whether the topic was deleted after its records were read: nothing of it may be shown."""
+    return marks.get(topic.topic, 0) > topic.dropped_below
+
+
+def first_listed(
+    queue: ConsumeQueue, offset: int, queues: ConsumeQueues, log: CommitLog
+) -> int | None:
+    """Physical offset of a queue's first record in the log from a queue offset on; None if none.
+
+    An entry that cannot be right stands for the log's very beginning. Raises OSError.
+    """
+    at = max(offset, queues.min_offset(queue, log.min_offset))
+    while at < queue.max_offset:
+        entries = queues.read(queue, at, _ENTRIES_PER_READ)
+        if len(entries) == 0:
+            return log.min_offset
+        listed = entries[entries["size"] != FILLER_SIZE]
+        if len(listed):
+            position, size = int(listed[0]["offset"]), int(listed[0]["size"])
+            plausible = size > 0 and log.min_offset <= position < log.end
+            return position if plausible else log.min_offset
+        at += len(entries)
+    return None
+
+
+def _by_key(topics: Iterable[GenerationTopic]) -> dict[QueueKey, CoveredQueue]:
+    return {(topic.topic, queue.queue): queue for topic in topics for queue in topic.queues}
+
+
+def _check_mark(topic: GenerationTopic, store: StoreFacts) -> None:
+    mark = store.marks.get(topic.topic, 0)
+    if topic.dropped_below > max(mark, store.log.min_offset):
+        raise Unfit(
+            f"it has {topic.topic} as deleted below {topic.dropped_below}, "
+            f"and here it was deleted below {mark}"
+        )
+
+
+def _check_queue(
+    key: QueueKey,
+    covered: CoveredQueue,
+    before: CoveredQueue | None,
+    log_end: int,
+    store: StoreFacts,
+) -> None:
+    """Compare what is covered of a queue with the queue, and with what the one in force has."""
+    topic, queue_id = key
+    place = f"queue {queue_id} of {topic}"
+    queue = store.queues.find(topic, queue_id)
+    stored = queue.max_offset if queue else 0
+    if covered.covered_to > stored:
+        raise Unfit(f"it covers {place} up to {covered.covered_to}, which ends at {stored}")
+    if before is not None:
+        if covered.covered_from != before.covered_from or covered.covered_to < before.covered_to:
+            raise Unfit(
+                f"it covers {place} from {covered.covered_from} to {covered.covered_to}, and the "
+                f"one in force from {before.covered_from} to {before.covered_to}"
+            )
+    elif queue is not None:
+        lowest = store.queues.min_offset(queue, store.log.min_offset)
+        if covered.covered_from > lowest:
+            raise Unfit(f"it covers {place} from {covered.covered_from}, which begins at {lowest}")
+    if queue is None:
+        return
+    for offset, is_below in ((covered.covered_to - 1, True), (covered.covered_to, False)):
+        if offset < 0:
+            continue
+        entries = store.queues.read(queue, offset, 1)
+        # Numbers that no record has may be on either side.
+        if len(entries) == 0 or int(entries[0]["size"]) == FILLER_SIZE:
+            continue
+        if (int(entries[0]["offset"]) < log_end) is not is_below:
+            raise Unfit(
+                f"it covers {place} up to {covered.covered_to}, but message {offset} is at "
+                f"{int(entries[0]['offset'])}, and it was made of the log up to {log_end}"
+            )
+
+
+def _check_unlisted(queue: ConsumeQueue, manifest: Manifest, store: StoreFacts) -> None:
+    """A queue that is not named must have nothing in the log that was compacted."""
+    topic = manifest.topic(queue.topic)
+    if topic is None or is_dropped_since(topic, store.marks):
+        return
+    first = first_listed(queue, 0, store.queues, store.log)
+    if first is not None and first < manifest.log_end:
+        raise Unfit(f"it leaves out queue {queue.queue_id} of {queue.topic}")

@@ -1,0 +1,359 @@
+"""One generation, open: where each message is that it holds.
+
+Entries are mapped and searched where they lie: they were read in full, and compared with their
+checksums, right before. Records are read with pread, as those of the log are.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.gathering import gather
+from rockoon_broker.store.queue_check import matching_count
+from rockoon_broker.store.residency import pages_resident
+from rockoon_format.generation import (
+    GenerationError,
+    GenerationPart,
+    Manifest,
+    PartEntries,
+    check_order,
+    part_names,
+)
+from rockoon_format.record import RecordError, decode_record
+
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Neighbouring rows of one part, all of one queue."""
+
+    part: int
+    first_row: int
+    end_row: int
+    last_offset: int
+    """Queue offset of the last row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record of a generation."""
+
+    part: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a generation has of one queue."""
+
+    covered_from: int
+    """The queue's first offset."""
+    covered_to: int
+    """The first offset that is the log's."""
+    records: int
+    slices: tuple[Slice, ...] = ()
+    """In the order of queue offsets."""
+    last_offsets: tuple[int, ...] = ()
+    """That of each slice."""
+
+
+class OpenGeneration:
+    """A generation whose files are open; owned by one thread at a time.
+
+    Args:
+        directory: where it is.
+        manifest: what it says of itself.
+        parts: the entries of each part, which fit the manifest.
+        fds: descriptors of the parts' records, closed by `close`.
+        disk: where the files are.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        parts: list[PartEntries],
+        fds: list[int],
+        disk: Disk,
+    ) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.parts = parts
+        self._fds = fds
+        self._disk = disk
+        self.coverages: dict[QueueKey, Coverage] = _coverages(manifest, parts)
+
+    def close(self) -> None:
+        """Close the files. Nothing may be read any more."""
+        for fd in self._fds:
+            self._disk.close(fd)
+        self._fds.clear()
+        # The last reference to a mapping unmaps it.
+        self.parts = []
+        self.coverages = {}
+
+    def find(self, coverage: Coverage, offset: int) -> Row | None:
+        """The first record of a queue at or behind an offset."""
+        number = bisect_left(coverage.last_offsets, offset)
+        if number == len(coverage.slices):
+            return None
+        piece = coverage.slices[number]
+        return Row(piece.part, self._row_of(piece, offset))
+
+    def rows(self, coverage: Coverage, offset: int) -> Iterator[tuple[PartEntries, int, int, int]]:
+        """From an offset on: of each slice the entries, the part, the first row and the end."""
+        for number in range(bisect_left(coverage.last_offsets, offset), len(coverage.slices)):
+            piece = coverage.slices[number]
+            yield self.parts[piece.part], piece.part, self._row_of(piece, offset), piece.end_row
+
+    def first(self, coverage: Coverage) -> Row | None:
+        """The oldest record of a queue."""
+        return (
+            Row(coverage.slices[0].part, coverage.slices[0].first_row) if coverage.slices else None
+        )
+
+    def last(self, coverage: Coverage) -> Row | None:
+        """The newest record of a queue that the generation has."""
+        return (
+            Row(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
+            if coverage.slices
+            else None
+        )
+
+    def first_since(self, coverage: Coverage, timestamp_ms: int, *, behind: bool) -> Row | None:
+        """The first record of a queue stored at a time or later; `behind`: only later."""
+        side = "right" if behind else "left"
+        for piece in coverage.slices:
+            times = self.parts[piece.part].store_timestamps_ms[piece.first_row : piece.end_row]
+            if times[-1] > timestamp_ms or (times[-1] == timestamp_ms and not behind):
+                found = int(np.searchsorted(times, timestamp_ms, side))  # type: ignore[call-overload]
+                return Row(piece.part, piece.first_row + found)
+        return None
+
+    def before(self, coverage: Coverage, row: Row | None) -> Row | None:
+        """The record of a queue before another one; before None comes the last."""
+        if row is None:
+            return self.last(coverage)
+        former: Slice | None = None
+        for piece in coverage.slices:
+            if piece.part == row.part:
+                if row.row > piece.first_row:
+                    return Row(row.part, row.row - 1)
+                break
+            former = piece
+        return Row(former.part, former.end_row - 1) if former else None
+
+    def queue_offset(self, row: Row) -> int:
+        return int(self.parts[row.part].queue_offsets[row.row])
+
+    def store_timestamp_ms(self, row: Row) -> int:
+        return int(self.parts[row.part].store_timestamps_ms[row.row])
+
+    def physical_offset(self, row: Row) -> int:
+        return int(self.parts[row.part].physical_offsets[row.row])
+
+    def read(
+        self, key: QueueKey, part: int, rows: NDArray[np.int64]
+    ) -> tuple[bytes, NDArray[np.int64]]:
+        """Records of one queue out of one part, back to back, and the size of each.
+
+        Fewer than wanted come back before one that is damaged.
+
+        Raises:
+            StoreDamaged: the first of them is not what its entry says, or the file is cut short.
+            OSError: the disk.
+        """
+        entries = self.parts[part]
+        positions, sizes = entries.positions[rows], entries.sizes[rows].astype(np.int64)
+
+        def read(at: int, count: int) -> bytes:
+            data = self._disk.pread(self._fds[part], count, at)
+            if len(data) < count:
+                raise self._damaged(part, at)
+            return data
+
+        frames = gather(positions, sizes, read)
+        good = matching_count(frames, sizes, *key, entries.queue_offsets[rows])
+        if good == 0:
+            raise self._damaged(part, int(positions[0]))
+        if good < len(rows):
+            sizes = sizes[:good]
+            frames = frames[: int(sizes.sum())]
+        return frames, sizes
+
+    def read_at(self, physical_offset: int) -> bytes | None:
+        """The record that was at a physical offset of the log, its CRC checked; None if not here.
+
+        Raises:
+            StoreDamaged: it is not what its entry says.
+            OSError: the disk.
+        """
+        for number, part in enumerate(self.manifest.parts):
+            if part.log_start <= physical_offset < part.log_end:
+                row = self.parts[number].row_at(physical_offset)
+                if row is not None:
+                    return self._checked(number, row)
+        return None
+
+    def offsets_with_key(
+        self, topic: str, key_hash: int, begin_ms: int, end_ms: int
+    ) -> NDArray[np.int64]:
+        """Physical offsets of a topic's records with a key of this hash, ascending.
+
+        Args:
+            topic: theirs.
+            key_hash: as in `PartEntries`.
+            begin_ms, end_ms: store times, inclusive.
+        """
+        found = [np.zeros(0, np.int64)]
+        for entries in self.parts:
+            rows = entries.rows_with_key(key_hash)
+            if len(rows) == 0 or topic not in entries.topics:
+                continue
+            number = entries.topics.index(topic)
+            slices = np.searchsorted(entries.slice_starts, rows, "right") - 1
+            times = entries.store_timestamps_ms[rows]
+            wanted = (
+                (entries.slice_topics[slices] == number) & (times >= begin_ms) & (times <= end_ms)
+            )
+            found.append(entries.physical_offsets[rows[wanted]])
+        return np.unique(np.concatenate(found))
+
+    def pages_resident(self, row: Row) -> bool | None:
+        """Whether a record's pages are in memory; None where the system cannot say."""
+        entries = self.parts[row.part]
+        return pages_resident(
+            self._fds[row.part], int(entries.positions[row.row]), int(entries.sizes[row.row])
+        )
+
+    def _checked(self, part: int, row: int) -> bytes:
+        entries = self.parts[part]
+        position, size = int(entries.positions[row]), int(entries.sizes[row])
+        frame = self._disk.pread(self._fds[part], size, position)
+        try:
+            record = decode_record(frame)
+        except RecordError as error:
+            raise self._damaged(part, position) from error
+        if record.physical_offset != int(entries.physical_offsets[row]):
+            raise self._damaged(part, position)
+        return frame
+
+    def _row_of(self, piece: Slice, offset: int) -> int:
+        offsets = self.parts[piece.part].queue_offsets[piece.first_row : piece.end_row]
+        return piece.first_row + int(np.searchsorted(offsets, offset))
+
+    def _damaged(self, part: int, position: int) -> StoreDamaged:
+        path = self.directory / part_names(part)[0]
+        return StoreDamaged(
+            path, position, "the record is not the one that was verified; restore the file"
+        )
+
+
+def _go_on() -> None:
+    """For who has nothing else to do between two steps."""
+
+
+def open_generation(
+    directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _go_on
+) -> OpenGeneration:
+    """Open a generation: entries are read in full, of the records only the length is looked at.
+
+    Args:
+        directory, manifest: the generation.
+        disk: where it is.
+        pause: called between steps; what it raises ends the call.
+
+    Raises:
+        GenerationError: a file is missing or is not what the manifest says.
+        OSError: the disk.
+    """
+    parts: list[PartEntries] = []
+    fds: list[int] = []
+    try:
+        for part in manifest.parts:
+            records, entries = (directory / name for name in part_names(part.number))
+            fds.append(_open_records(records, part, disk))
+            check_file(entries, part.entries_bytes, part.entries_sha256, disk, pause)
+            parts.append(_decoded(entries, disk))
+        check_order(manifest, parts)
+    except BaseException:
+        for fd in fds:
+            disk.close(fd)
+        raise
+    return OpenGeneration(directory, manifest, parts, fds, disk)
+
+
+def check_file(
+    path: Path, file_bytes: int, sha256: str, disk: Disk, pause: Callable[[], None]
+) -> None:
+    """Read a file in full; GenerationError if it is not the one described, OSError for the disk."""
+    digest = hashlib.sha256()
+    fd = _open(path, disk)
+    try:
+        at = 0
+        while data := disk.pread(fd, _READ_BYTES, at):
+            digest.update(data)
+            at += len(data)
+            pause()
+    finally:
+        disk.close(fd)
+    if at != file_bytes:
+        raise GenerationError(f"{path.name} has {at} bytes, and {file_bytes} by the manifest")
+    if digest.hexdigest() != sha256:
+        raise GenerationError(f"{path.name} does not have the manifest's checksum")
+
+
+def _open_records(path: Path, part: GenerationPart, disk: Disk) -> int:
+    fd = _open(path, disk)
+    found = disk.facts(path).bytes
+    if found != part.records_bytes:
+        disk.close(fd)
+        raise GenerationError(
+            f"{path.name} has {found} bytes, and {part.records_bytes} by the manifest"
+        )
+    return fd
+
+
+def _open(path: Path, disk: Disk) -> int:
+    try:
+        return disk.open_reading(path)
+    except FileNotFoundError as error:
+        raise GenerationError(f"{path.name} is missing") from error
+
+
+def _decoded(path: Path, disk: Disk) -> PartEntries:
+    try:
+        return PartEntries.decode(disk.map_reading(path))
+    except GenerationError as error:
+        raise GenerationError(f"{path.name}: {error}") from error
+
+
+def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Coverage]:
+    slices: dict[QueueKey, list[Slice]] = {}
+    for number, entries in enumerate(parts):
+        for topic, queue, rows in entries.slices():
+            last = int(entries.queue_offsets[rows.stop - 1])
+            piece = Slice(number, rows.start, rows.stop, last)
+            slices.setdefault((topic, queue), []).append(piece)
+    found = {}
+    for topic_covered in manifest.topics:
+        for covered in topic_covered.queues:
+            key = (topic_covered.topic, covered.queue)
+            pieces = slices.get(key, [])
+            found[key] = Coverage(
+                covered_from=covered.covered_from,
+                covered_to=covered.covered_to,
+                records=covered.records,
+                slices=tuple(pieces),
+                last_offsets=tuple(piece.last_offset for piece in pieces),
+            )
+    return found

@@ -1,0 +1,248 @@
+"""What readers ask of a compacted queue: a generation answers for what it covers, the log for more.
+
+A queue of no generation costs one look into a dict. Source of the answers' order and meaning:
+`rockoon_broker.store.reading`, whose `Reader` this one wraps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
+from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.reading import (
+    Boundary,
+    GetResult,
+    GetStatus,
+    QueueStatus,
+    Reader,
+    StoredAt,
+)
+from rockoon_format.record import decode_record
+
+
+class Served(Protocol):
+    """What there is beside the log; it may be replaced between two calls."""
+
+    @property
+    def generation(self) -> OpenGeneration | None:
+        """The one in force."""
+
+    @property
+    def coverages(self) -> Mapping[QueueKey, Coverage]:
+        """The queues that it answers for."""
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the log keeps the topic's messages until a generation holds them."""
+
+
+class CompactedReader:
+    """A `Reader` of log and generation; owned by the thread that owns both."""
+
+    def __init__(self, log_reader: Reader, served: Served) -> None:
+        self._log = log_reader
+        self._served = served
+
+    def _covering(self, topic: str, queue_id: int) -> tuple[OpenGeneration, Coverage] | None:
+        coverage = self._served.coverages.get((topic, queue_id))
+        generation = self._served.generation
+        return None if coverage is None or generation is None else (generation, coverage)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        covering = self._covering(topic, queue_id)
+        return covering[1].covered_from if covering else self._log.min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return self._log.max_offset(topic, queue_id)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """See `Store.get`. One call reads from the generation or from the log, not from both."""
+        covering = self._covering(topic, queue_id)
+        if covering is None or offset >= covering[1].covered_to:
+            found = self._log.get(
+                topic,
+                queue_id,
+                offset,
+                messages_max=messages_max,
+                bytes_max=bytes_max,
+                entries_max=entries_max,
+                tag_codes=tag_codes,
+            )
+            if covering is None or found.status is GetStatus.OFFSET_TOO_SMALL:
+                # Where the policy was changed, the log can have lost what follows the generation.
+                return found
+            return replace(found, min_offset=covering[1].covered_from)
+        generation, coverage = covering
+        low, high = coverage.covered_from, self._log.max_offset(topic, queue_id)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        return self._from_generation(
+            generation,
+            coverage,
+            (topic, queue_id),
+            offset,
+            GetResult(GetStatus.NO_MATCHED_MESSAGE, coverage.covered_to, low, high),
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            entries_max=max(1, entries_max),
+            tag_codes=tag_codes,
+        )
+
+    def _from_generation(
+        self,
+        generation: OpenGeneration,
+        coverage: Coverage,
+        key: QueueKey,
+        offset: int,
+        nothing: GetResult,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """What the generation has from an offset on; `nothing` if nothing is left."""
+        taken: list[bytes] = []
+        lengths: list[NDArray[np.int64]] = []
+        next_offset = nothing.next_offset
+        for entries, part, first, end in generation.rows(coverage, offset):
+            if entries_max <= 0:
+                next_offset = int(entries.queue_offsets[first])
+                break
+            examined_end = min(end, first + entries_max)
+            entries_max -= examined_end - first
+            wanted = first + np.flatnonzero(
+                _has_tag(entries.tag_codes[first:examined_end], tag_codes)
+            )
+            sizes = np.cumsum(entries.sizes[wanted].astype(np.int64))
+            fitting = min(int(np.searchsorted(sizes, bytes_max, side="right")), messages_max)
+            if not taken and len(wanted):
+                fitting = max(1, fitting)
+            if fitting:
+                try:
+                    frames, read_sizes = generation.read(key, part, wanted[:fitting])
+                except StoreDamaged:
+                    if not taken:
+                        raise
+                    # What was read so far comes first; the next pull hears of it.
+                    next_offset = int(entries.queue_offsets[wanted[0]])
+                    break
+                taken.append(frames)
+                lengths.append(read_sizes)
+                fitting = len(read_sizes)
+                bytes_max -= len(frames)
+                messages_max -= fitting
+            if fitting < len(wanted):
+                next_offset = int(entries.queue_offsets[wanted[fitting]])
+                break
+            if examined_end < end:
+                next_offset = int(entries.queue_offsets[examined_end])
+                break
+        if not taken:
+            return replace(nothing, next_offset=next_offset)
+        return replace(
+            nothing,
+            status=GetStatus.FOUND,
+            next_offset=next_offset,
+            frames=b"".join(taken) if len(taken) > 1 else taken[0],
+            lengths=np.concatenate(lengths).astype(np.uint32),
+        )
+
+    def read_at(self, physical_offset: int) -> tuple[bytes, str]:
+        """The record at a physical offset, and its topic; see `Store.read_at`.
+
+        As long as the log has it, superseded or not, it comes from there.
+        """
+        try:
+            return self._log.read_at(physical_offset)
+        except UnknownOffset:
+            generation = self._served.generation
+            frame = generation.read_at(physical_offset) if generation else None
+            if frame is None:
+                raise
+        return frame, decode_record(frame, check_crc=False).topic.decode(errors="replace")
+
+    def search_offset(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
+    ) -> int:
+        """See `Store.search_offset`. What is returned is the offset of a message that is there."""
+        covering = self._covering(topic, queue_id)
+        if covering is None:
+            return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
+        generation, coverage = covering
+        row = generation.first_since(coverage, timestamp_ms, behind=boundary is Boundary.UPPER)
+        if boundary is Boundary.LOWER:
+            if row is not None:
+                return generation.queue_offset(row)
+            return self._log.search_offset(
+                topic, queue_id, timestamp_ms, boundary, coverage.covered_to
+            )
+        if row is None:
+            # Everything here is old enough; so may be some of the log.
+            following = self._log.search_offset(
+                topic, queue_id, timestamp_ms + 1, Boundary.LOWER, coverage.covered_to
+            )
+            in_log = max(coverage.covered_to, self._log.min_offset(topic, queue_id))
+            if following > in_log:
+                return following - 1
+        last = generation.before(coverage, row)
+        return coverage.covered_from if last is None else generation.queue_offset(last)
+
+    def status(
+        self, topic: str, queue_id: int, visible_end: int, with_residency: bool
+    ) -> QueueStatus:
+        """See `Store.queue_status`."""
+        covering = self._covering(topic, queue_id)
+        if covering is None:
+            return self._log.status(topic, queue_id, visible_end, with_residency)
+        generation, coverage = covering
+        status = self._log.status(topic, queue_id, visible_end, with_residency, coverage.covered_to)
+        status = replace(status, min_offset=coverage.covered_from)
+        first, last = generation.first(coverage), generation.last(coverage)
+        if first is None or last is None:
+            return status
+        last_ms = status.last_store_timestamp_ms
+        return replace(
+            status,
+            first_store_timestamp_ms=generation.store_timestamp_ms(first),
+            last_store_timestamp_ms=(
+                generation.store_timestamp_ms(last) if last_ms is None else last_ms
+            ),
+            # It is not near the log's end, wherever it was once.
+            first_entry_in_memory_by_distance=False,
+            first_entry_pages_resident=(
+                generation.pages_resident(first) if with_residency else None
+            ),
+        )
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
+        """See `Store.stored_at`."""
+        covering = self._covering(topic, queue_id)
+        row = None
+        if covering is not None:
+            generation, coverage = covering
+            row = generation.find(coverage, offset)
+            offset = max(offset, coverage.covered_to)
+        if covering is None or row is None:
+            found = self._log.stored_at(topic, queue_id, offset)
+            return found and replace(found, lasting=self._served.is_compacted(topic))
+        physical, stored_ms = generation.physical_offset(row), generation.store_timestamp_ms(row)
+        return StoredAt(physical, stored_ms, lasting=True)
+
+
+def _has_tag(codes: NDArray[np.int64], tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    return np.ones(len(codes), np.bool_) if tag_codes is None else np.isin(codes, tag_codes)

@@ -1,0 +1,182 @@
+"""The command line of the jobs."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
+from rockoon_spark.commands import jobs
+from rockoon_spark.commands.outcomes import Outcome
+from rockoon_spark.jobs.rebuild import FILE_ENTRIES
+
+_WHOLE = "the last CommitLog file too: no broker may be using the store directory"
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """What understands `index`, `rebuild`, `compact`, `export` and `verify`."""
+    made = argparse.ArgumentParser(
+        prog=program, description="Jobs over whole logs, on Spark.", allow_abbrev=False
+    )
+    commands = made.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    _add_index(commands)
+    _add_rebuild(commands)
+    _add_compact(commands)
+    _add_export(commands)
+    _add_verify(commands)
+    return made
+
+
+def _add_index(commands: Any) -> None:
+    index = _command(
+        commands,
+        "index",
+        jobs.index,
+        "make the index by key from the CommitLog, or go on with it",
+    )
+    _add_log(index, "one of its brokers gives its log")
+    _add_target(index, "the index directory; every executor must see it")
+    index.add_argument("--slots", type=_count, default=SLOTS_DEFAULT, help="of each index file")
+    index.add_argument("--units", type=_units, default=UNITS_DEFAULT, help="of each index file")
+    index.add_argument("--whole", action="store_true", help=_WHOLE)
+
+
+def _add_rebuild(commands: Any) -> None:
+    rebuild = _command(
+        commands,
+        "rebuild",
+        jobs.rebuild,
+        "make the ConsumeQueues from the CommitLog; no broker may be using the store directory",
+    )
+    _add_log(rebuild, "one of its brokers gives its log")
+    _add_target(rebuild, "the queue directory to make; every executor must see it")
+    rebuild.add_argument(
+        "--entries", type=_count, default=FILE_ENTRIES, help="of each queue file, as the broker's"
+    )
+
+
+def _add_compact(commands: Any) -> None:
+    compact = _command(
+        commands,
+        "compact",
+        jobs.compact,
+        "keep the newest message of each key of topics with cleanup.policy=COMPACTION",
+    )
+    _add_log(compact, "its brokers' topics are compacted")
+    compact.add_argument(
+        "--min-lag-seconds",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="leave younger messages for the next run (default: 0)",
+    )
+
+
+def _add_export(commands: Any) -> None:
+    export = _command(
+        commands,
+        "export",
+        jobs.export,
+        "write messages to Parquet files by topic and date, each once, run after run",
+    )
+    _add_log(export, "its brokers' logs are exported")
+    _add_target(export, "the export's directory, a path or URI; every executor must see it")
+    chosen = export.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--topics",
+        metavar="NAME,...",
+        help="only these (default: all but the brokers' own); the same in every run",
+    )
+    chosen.add_argument("--topic-pattern", metavar="PATTERN", help="only those like it: * and ?")
+    export.add_argument("--whole", action="store_true", help=_WHOLE)
+    export.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="go on where retention deleted messages that were not exported; the gap is noted",
+    )
+    export.add_argument(
+        "--skip-damage",
+        action="store_true",
+        help="go on behind what belongs to no record; the place is noted",
+    )
+    export.add_argument(
+        "--skip-brokers-away",
+        action="store_true",
+        help="export the others; a later run goes on with those that did not answer",
+    )
+
+
+def _add_verify(commands: Any) -> None:
+    verify = _command(
+        commands,
+        "verify",
+        jobs.verify,
+        "compare an index, queues, a generation or an export with its manifest and the CommitLog",
+    )
+    _add_log(verify, "compare with its brokers' logs", required=False)
+    _add_target(verify, "what `index`, `rebuild`, `compact` or `export` wrote")
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[SparkSession, Any], Outcome], does: str
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name, help=does, description=does[0].upper() + does[1:] + ".", allow_abbrev=False
+    )
+    made.set_defaults(run=run)
+    made.add_argument(
+        "--master",
+        metavar="URL",
+        help="where Spark runs (default: what spark-submit said, else local[*,4])",
+    )
+    made.add_argument("--json", action="store_true", help="print JSON, for programs")
+    made.add_argument(
+        "--metrics-file",
+        type=Path,
+        metavar="FILE.prom",
+        help="write what the run did, for node_exporter's textfile collector",
+    )
+    return made
+
+
+def _add_log(command: argparse.ArgumentParser, use: str, *, required: bool = True) -> None:
+    place = command.add_mutually_exclusive_group(required=required)
+    place.add_argument("--store", metavar="DIR", help="a store directory, a path or URI")
+    place.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT,...",
+        help=f"nameservers of a cluster that runs: {use}",
+    )
+    command.add_argument(
+        "--broker",
+        metavar="NAME",
+        help="of a cluster: only this one; of a store directory: its broker's name, "
+        "by default the directory's",
+    )
+
+
+def _add_target(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("--target", required=True, metavar="DIR", help=what)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("has to be 1 or more")
+    return value
+
+
+def _units(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError("has to be 2 or more: one is not used")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("has to be 0 or more")
+    return value

@@ -1,0 +1,220 @@
+"""What each command does: from its options to an outcome."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path, PurePath
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rockoon_format.generation import GenerationError
+from rockoon_spark.broker_addresses import live_addresses
+from rockoon_spark.commands.outcomes import Outcome
+from rockoon_spark.compaction.broker_place import broker_places
+from rockoon_spark.compaction.places import CompactionPlace
+from rockoon_spark.compaction.sources import CompactionError
+from rockoon_spark.compaction.store_place import StorePlace
+from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
+from rockoon_spark.files import StoreError, list_log
+from rockoon_spark.index.target import (
+    IndexTargetError,
+    index_paths,
+    manifest_path,
+    read_manifest,
+)
+from rockoon_spark.jobs import compact as compaction
+from rockoon_spark.jobs.export import ExportError, TopicChoice, told_gap
+from rockoon_spark.jobs.export import export as export_log
+from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
+from rockoon_spark.jobs.rebuild import QueueDisorder, rebuild_queues
+from rockoon_spark.jobs.verify_export import verify_export
+from rockoon_spark.jobs.verify_generation import generation_directory, verify_generation
+from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
+from rockoon_spark.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.publish import TargetExists
+from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.whole_logs.served_log import ServedLog
+from rockoon_spark.whole_logs.whole_log import LogBroken, WholeLog
+
+
+class Unusable(Exception):
+    """Options that do not fit what they name."""
+
+
+EXPECTED = (
+    BrokerAway,
+    CompactionError,
+    ExportError,
+    ExportTargetError,
+    GenerationError,
+    IndexBuildError,
+    IndexTargetError,
+    LogBroken,
+    QueueDisorder,
+    StoreError,
+    TargetExists,
+    Unusable,
+)
+"""What can go wrong, each told by one sentence."""
+
+
+def refuse_unusable(options: Any) -> None:
+    """Look at what the options name: Spark takes seconds to start, a typo should not.
+
+    Raises:
+        StoreError: the store is none.
+        RockoonError: no nameserver answers at the endpoint.
+        Unusable: see there.
+    """
+    if options.store:
+        list_log(options.store)
+    elif options.endpoint:
+        live_addresses(options.endpoint)
+    if options.command in ("index", "rebuild"):
+        _directory(options)
+
+
+def index(spark: SparkSession, options: Any) -> Outcome:
+    report = build_index(
+        spark,
+        _one_log(options),
+        _directory(options),
+        slots=options.slots,
+        units=options.units,
+        sealed_only=not options.whole,
+    )
+    return Outcome(asdict(report), notes=_left_out(options, report.log_bytes))
+
+
+def rebuild(spark: SparkSession, options: Any) -> Outcome:
+    report = rebuild_queues(
+        spark, _one_log(options), _directory(options), file_entries=options.entries
+    )
+    return Outcome(asdict(report))
+
+
+def compact(spark: SparkSession, options: Any) -> Outcome:
+    reports, problems = [], []
+    for place in _places(options):
+        # What one broker refuses keeps no other from its generation.
+        try:
+            report = compaction.compact(spark, place, min_lag_seconds=options.min_lag_seconds)
+        except CompactionError as error:
+            problems.append(str(error))
+        else:
+            reports.append(report)
+    return _compacted(reports, problems)
+
+
+def _places(options: Any) -> Sequence[CompactionPlace]:
+    if options.endpoint is None:
+        return [StorePlace(_path(options.store))]
+    return broker_places(options.endpoint, options.broker)
+
+
+def _compacted(
+    reports: Sequence[compaction.CompactReport], problems: Sequence[str] = ()
+) -> Outcome:
+    """Figures of each broker, and what of all logs was read."""
+    figures: dict[str, Any] = {"log_bytes": sum(report.log_bytes for report in reports)}
+    for report in reports:
+        own = asdict(report)
+        steps = own.pop("seconds")
+        figures[own.pop("name")] = {**own, "seconds of": steps}
+    return Outcome(figures, problems)
+
+
+def export(spark: SparkSession, options: Any) -> Outcome:
+    names = frozenset(options.topics.split(",")) if options.topics else None
+    report = export_log(
+        spark,
+        _logs(options),
+        options.target,
+        topics=TopicChoice(names, options.topic_pattern),
+        sealed_only=not options.whole,
+        fails_on_data_loss=not options.allow_data_loss,
+        skips_damage=options.skip_damage,
+        broker=options.broker if options.endpoint else None,
+    )
+    figures = asdict(report)
+    gaps = figures.pop("gaps")
+    notes = [told_gap(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
+    return Outcome({**figures, "gaps": len(gaps)}, notes=notes)
+
+
+def verify(spark: SparkSession, options: Any) -> Outcome:
+    into = ExportTarget.of(options.target)
+    if is_export(into):
+        return _verify_export(spark, options)
+    target = _directory(options)
+    if not target.is_dir():
+        raise Unusable(f"{target} does not exist")
+    if generation := generation_directory(target):
+        report, problems = verify_generation(spark, generation)
+        return _verified("generation", asdict(report), problems)
+    if manifest_path(target).exists() or index_paths(target):
+        return _verify_index(spark, options, target)
+    if queue_files(target):
+        found, differences = verify_queues(spark, _needed_log(options), target)
+        return _verified("queues", asdict(found), differences)
+    raise Unusable(f"{target} is no index, no queues, no generation and no export")
+
+
+def _verify_export(spark: SparkSession, options: Any) -> Outcome:
+    place = _logs(options) if options.store or options.endpoint else None
+    report, problems = verify_export(spark, options.target, place)
+    return _verified("export", asdict(report), problems)
+
+
+def _verify_index(spark: SparkSession, options: Any, target: Path) -> Outcome:
+    problems = verify_index(spark, _needed_log(options), target)
+    manifest = read_manifest(target.resolve())
+    files = manifest.files if manifest else ()
+    figures = {
+        "files": len(files),
+        "keys": sum(file.keys for file in files),
+        "end_offset": manifest.end_offset if manifest else 0,
+    }
+    return _verified("index", figures, problems)
+
+
+def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Outcome:
+    return Outcome({"verified": what, **figures, "differences": len(problems)}, problems)
+
+
+def _needed_log(options: Any) -> str | WholeLog:
+    if not (options.store or options.endpoint):
+        raise Unusable(f"{options.target}: --store or --endpoint has to say with which log")
+    return _one_log(options)
+
+
+def _one_log(options: Any) -> str | WholeLog:
+    if options.endpoint is None:
+        return str(options.store)
+    return ServedLog(options.endpoint, options.broker)
+
+
+def _logs(options: Any) -> StoreDirectory | LiveCluster:
+    if options.endpoint is None:
+        return StoreDirectory(options.store, options.broker or PurePath(options.store).name)
+    skips = getattr(options, "skip_brokers_away", False)
+    return LiveCluster(options.endpoint, skips_brokers_away=skips)
+
+
+def _directory(options: Any) -> Path:
+    return _path(options.target)
+
+
+def _path(text: str) -> Path:
+    if "://" in text:
+        raise Unusable(f"{text}: this has to be a directory of this machine")
+    return Path(text)
+
+
+def _left_out(options: Any, log_bytes: int) -> list[str]:
+    if log_bytes or options.whole or options.store is None:
+        return []
+    return [
+        "nothing new: the last CommitLog file was left out, which a broker may be writing; "
+        "--whole takes it in when none is"
+    ]

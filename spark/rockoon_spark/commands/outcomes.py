@@ -1,0 +1,51 @@
+"""What a command has to say when its job is done."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Figures = Mapping[str, Any]
+"""What was done, by name: numbers, sentences, or figures of parts by their names."""
+
+_BYTES_READ = "log_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a job."""
+
+    figures: Figures
+    problems: Sequence[str] = ()
+    """What is wrong: the command fails."""
+    notes: Sequence[str] = ()
+    """What a reader may want to know: the command does not."""
+
+    def timed(self, seconds: float) -> "Outcome":
+        """This, and how long it took and how fast the log was read."""
+        figures = {**self.figures, "seconds": round(seconds, 2)}
+        if read := figures.get(_BYTES_READ):
+            figures["MB/s"] = round(read / 1e6 / seconds, 1)
+        return Outcome(figures, self.problems, self.notes)
+
+
+def table(figures: Figures) -> str:
+    """Figures, one to a line; those of a part under its name."""
+    flat = {name: each for name, each in figures.items() if not isinstance(each, Mapping)}
+    blocks = [_block(flat)] if flat else []
+    for name, each in figures.items():
+        if isinstance(each, Mapping) and each:
+            blocks.append(f"{name}:\n{textwrap.indent(table(each), '  ')}")
+    return "\n".join(blocks)
+
+
+def _block(figures: Figures) -> str:
+    shown = {name.replace("_", " "): _shown(value) for name, value in figures.items()}
+    width, length = max(map(len, shown)), max(map(len, shown.values()))
+    return "\n".join(f"{name:<{width}}  {value:>{length}}" for name, value in shown.items())
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

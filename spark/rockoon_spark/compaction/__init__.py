@@ -1,0 +1,9 @@
+"""What `jobs.compact` is made of.
+
+plan          what is read, cut and covered
+places        a store that is compacted: store_place, a directory; broker_place, over the wire
+sources       where records come from; log_end: where a log on a disk ends
+steps         the steps as functions from messages to messages; exchange: who carries those
+survey        the first step: the newest record of each key (newest, key_hash)
+copying       the second: what is left, byte for byte; upload: into a broker
+"""

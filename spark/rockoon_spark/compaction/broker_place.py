@@ -1,0 +1,194 @@
+"""Compaction of brokers that run, wherever they are: all goes over the wire.
+
+The log and the generation in force are read by the tasks, which hand the parts of the next one over
+to the broker; the driver publishes it. No disk is shared.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rockoon.errors import RockoonError
+from rockoon_format.frames import IntArray
+from rockoon_format.generation import GenerationPart, LogTail, Manifest, part_names
+from rockoon_proto.v1.broker_pb2 import DescribeCompactionReply, DescribeCompactionRequest
+from rockoon_spark.broker_addresses import broker_addresses
+from rockoon_spark.broker_calls import CompactionClient
+from rockoon_spark.compaction.exchange import Exchange
+from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.sources import (
+    CompactionError,
+    RereadStretch,
+    first_stored_after,
+)
+from rockoon_spark.compaction.upload import Upload
+from rockoon_spark.generations.parts import GenerationReplaced
+from rockoon_spark.generations.served_generation import ServedGeneration
+from rockoon_spark.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS, BrokerStretch
+from rockoon_spark.live_cluster import LiveCluster as Cluster
+from rockoon_spark.log_columns import Bytes, LogRecords
+from rockoon_spark.stretches import DamagedPlace
+
+_SEARCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RereadBrokerStretch:
+    """A stretch of a broker's log; see `RereadStretch`."""
+
+    served: BrokerStretch
+
+    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+        """See `Stretch`."""
+        return self.served.read()
+
+    def read_at(self, _places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
+        """See `RereadStretch`; a broker gives all or nothing."""
+        return self.served.read()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPart:
+    """A part of the generation that a broker serves."""
+
+    files: ServedGeneration
+    description: GenerationPart
+
+    def load(self) -> tuple[Bytes, Bytes]:
+        """See `FormerPart`."""
+        records, entries = part_names(self.description.number)
+        try:
+            with self.files.opened() as read:
+                return (
+                    read(records, 0, self.description.records_bytes),
+                    read(entries, 0, self.description.entries_bytes),
+                )
+        except (RockoonError, GenerationReplaced, ValueError) as error:
+            raise CompactionError(f"{self.files.name} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """A broker; see `CompactionPlace`.
+
+    Args:
+        endpoint: nameservers of its cluster.
+        broker: its name.
+        address: where it is.
+    """
+
+    endpoint: str
+    broker: str
+    address: str
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.broker}"
+
+    def look(self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
+        """See `CompactionPlace`."""
+        found = self._describe(0)
+        former = Manifest.from_json(found.manifest) if found.manifest else None
+        if min_lag_ms:
+            start, end = found.log_min_offset, found.log_end
+            stretches = self.stretches(start, end, min(split_bytes, _SEARCH_BYTES))
+            time_ms = found.as_of_ms - min_lag_ms
+            early = first_stored_after([stretch for _, _, stretch in stretches], time_ms, end)
+            # What is compacted already stays so.
+            chosen = max(early, former.log_end if former else 0, start)
+            if chosen:
+                found = self._describe(chosen)
+                former = Manifest.from_json(found.manifest) if found.manifest else None
+            else:
+                # Which would ask for all there is.
+                found.log_end = 0
+                found.log_tail.Clear()
+        tail = found.log_tail
+        return Outset(
+            now_ms=found.as_of_ms,
+            log_start=found.log_min_offset,
+            log_end=found.log_end,
+            log_tail=LogTail(tail.start, tail.tail_bytes, tail.crc32),
+            retention_ms={topic.name: topic.tombstone_retention_ms for topic in found.topics},
+            dropped_below={each.topic: each.dropped_below for each in found.dropped},
+            former=former,
+            number=found.state.generation + 1,
+        )
+
+    def stretches(
+        self, start: int, stop: int, split_bytes: int
+    ) -> Sequence[tuple[int, int, RereadStretch]]:
+        """See `CompactionPlace`."""
+        found: list[tuple[int, int, RereadStretch]] = []
+        for at in range(start, stop, split_bytes):
+            end = min(at + split_bytes, stop)
+            served = BrokerStretch(
+                self.broker, self.address, at, end, at == start, Cluster(self.endpoint)
+            )
+            found.append((at, end, RereadBrokerStretch(served)))
+        return found
+
+    def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
+        """See `CompactionPlace`."""
+        files = ServedGeneration(
+            self.broker, self.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
+        )
+        return [ServedPart(files, part) for part in manifest.parts]
+
+    @contextmanager
+    def incoming(self, _number: int, /) -> Iterator["_IncomingUpload"]:
+        """See `CompactionPlace`; of two runs at once the broker refuses the later one."""
+        upload = Upload(self.broker, self.address, self.endpoint, f"job-{uuid.uuid4().hex}")
+        incoming = _IncomingUpload(upload)
+        try:
+            yield incoming
+        finally:
+            if not incoming.is_published:
+                upload.discard()
+
+    def _describe(self, log_end: int) -> DescribeCompactionReply:
+        request = DescribeCompactionRequest(log_end=log_end)
+        try:
+            with CompactionClient(
+                self.broker, self.address, PLAN_RETRY_SECONDS, self.endpoint
+            ) as client:
+                return client.read(request)
+        except RockoonError as error:
+            raise CompactionError(f"{self.name} does not say what to compact: {error}") from error
+
+
+class _IncomingUpload:
+    """See `Incoming`."""
+
+    def __init__(self, upload: Upload) -> None:
+        self.writer = upload
+        self.is_published = False
+
+    def publish(self, manifest: Manifest) -> None:
+        self.writer.publish(manifest)
+        self.is_published = True
+
+
+def broker_places(endpoint: str, broker: str | None = None) -> list[BrokerPlace]:
+    """The brokers of a cluster, or one of them, in the order of their names.
+
+    Args:
+        endpoint: the nameservers, as `rockoon.connect` takes them.
+        broker: name of the one that is wanted; all of them if None.
+
+    Raises:
+        CompactionError: one that is wanted does not answer, or no nameserver does.
+    """
+    try:
+        addresses, failures = broker_addresses(endpoint)
+    except RockoonError as error:
+        raise CompactionError(f"the cluster at {endpoint} does not answer: {error}") from error
+    if broker is not None:
+        addresses = {name: address for name, address in addresses.items() if name == broker}
+        failures = {name: failure for name, failure in failures.items() if name == broker}
+    for name, failure in failures.items():
+        raise CompactionError(f"broker {name!r} of the cluster at {endpoint}: {failure}")
+    if broker is not None and not addresses:
+        raise CompactionError(f"the cluster at {endpoint} has no broker {broker!r}")
+    return [BrokerPlace(endpoint, name, addresses[name]) for name in sorted(addresses)]

@@ -1,0 +1,125 @@
+"""Who runs the steps of a compaction and carries messages between them: Spark."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from rockoon_spark.compaction.steps import Message
+
+Step = Callable[[Iterable[Message]], Iterator[Message]]
+
+_MESSAGE = "kind int, address int, source int, content binary"
+_SCHEMA = pa.schema(
+    [
+        ("kind", pa.int32()),
+        ("address", pa.int32()),
+        ("source", pa.int32()),
+        ("content", pa.binary()),
+    ]
+)
+_Batches = Iterator[pa.RecordBatch]
+
+
+class Messages(Protocol):
+    """Messages on their way, wherever they are."""
+
+    def then(self, step: Step) -> Self:
+        """Give them to a step, as many at once as happen to be together."""
+        ...
+
+    def to_addresses(self, addresses: int, step: Step) -> Self:
+        """Give those of each address, below `addresses`, to a step of their own."""
+        ...
+
+    def kept(self) -> Self:
+        """The same, which may be used more than once without being made again."""
+        ...
+
+    def let_go(self) -> None:
+        """End what `kept` began."""
+        ...
+
+    def of_kinds(self, *kinds: int) -> Self:
+        """Some of them."""
+        ...
+
+    def collect(self) -> list[Message]:
+        """All of them, in no order."""
+        ...
+
+
+class Exchange(Protocol):
+    """Runs tasks, on this machine or on others."""
+
+    @property
+    def parallel_tasks(self) -> int:
+        """How many run at once."""
+        ...
+
+    def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> Messages:
+        """Run numbered tasks; what they yield are the messages."""
+        ...
+
+
+class SparkExchange:
+    """Spark's stages and shuffles; see `Exchange`. A message is a row."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def parallel_tasks(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> "SparkMessages":
+        def run(batches: _Batches) -> _Batches:
+            for batch in batches:
+                for number in batch["number"].to_pylist():
+                    yield from map(_batch, step(number))
+
+        numbers = self._spark.range(0, tasks, 1, max(tasks, 1)).toDF("number")
+        return SparkMessages(numbers.mapInArrow(run, _MESSAGE))
+
+
+class SparkMessages:
+    """See `Messages`."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+
+    def then(self, step: Step) -> "SparkMessages":
+        def run(batches: _Batches) -> _Batches:
+            yield from map(_batch, step(_messages(batches)))
+
+        return SparkMessages(self._rows.mapInArrow(run, _MESSAGE))
+
+    def to_addresses(self, addresses: int, step: Step) -> "SparkMessages":
+        return SparkMessages(self._rows.repartitionById(addresses, "address")).then(step)
+
+    def kept(self) -> "SparkMessages":
+        return SparkMessages(self._rows.persist())
+
+    def let_go(self) -> None:
+        self._rows.unpersist()
+
+    def of_kinds(self, *kinds: int) -> "SparkMessages":
+        return SparkMessages(self._rows.where(self._rows.kind.isin(list(kinds))))
+
+    def collect(self) -> list[Message]:
+        return [
+            Message(row.kind, row.address, row.source, bytes(row.content))
+            for row in self._rows.collect()
+        ]
+
+
+def _messages(batches: _Batches) -> Iterator[Message]:
+    for batch in batches:
+        columns = (batch[name].to_pylist() for name in _SCHEMA.names)
+        yield from map(Message._make, zip(*columns, strict=True))
+
+
+def _batch(message: Message) -> pa.RecordBatch:
+    arrays = [pa.array([value], kind) for value, kind in zip(message, _SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

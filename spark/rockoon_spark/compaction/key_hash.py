@@ -1,0 +1,120 @@
+"""Hashes of 128 bits by which keys are compared, so that no key has to cross the cluster.
+
+A key is read as numbers of 32 bits, zeros behind its end, and its length. Four times, each with
+coefficients of its own, the sum of these numbers times 64-bit coefficients is taken modulo 2**64;
+the upper halves make up the hash ("multilinear" hashing, strongly universal). The coefficients
+come out of a secret that is drawn for each run, so nobody can choose keys that collide: two
+different keys have one hash with a probability of 2**-128. Among ten thousand million keys there
+are two such with a probability below 2 in 10**19, which is far below that of any disk's error.
+Keys longer than 256 bytes are hashed one by one, with BLAKE2b under the same secret.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.frames import IntArray, sliding
+
+SECRET_BYTES = 32
+
+Hashes = NDArray[np.uint64]
+"""uint64[n, 2]: 128 bits of each."""
+
+_WIDTHS = (8, 16, 32, 64, 128, 256)
+_WORD_BYTES = 4
+_LANES = 4
+_HALF = np.uint64(32)
+_HASH_BYTES = 16
+_MIX_1, _MIX_2, _MIX_3 = (
+    np.uint64(0x9E3779B97F4A7C15),
+    np.uint64(0xBF58476D1CE4E5B9),
+    np.uint64(0x94D049BB133111EB),
+)
+
+
+class KeyHash:
+    """Hashes of (topic, key), the same wherever they are made under one secret.
+
+    Args:
+        secret: SECRET_BYTES random bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        assert len(secret) == SECRET_BYTES
+        self._secret = secret
+        words = _WIDTHS[-1] // _WORD_BYTES
+        drawn = hashlib.shake_256(secret).digest((words + 2) * _LANES * 8)
+        coefficients = np.frombuffer(drawn, "<u8").reshape(-1, _LANES)
+        self._of_words, self._of_length, self._fixed = (
+            coefficients[:words],
+            coefficients[words],
+            coefficients[words + 1],
+        )
+        self._topics: dict[str, Hashes] = {}
+
+    def of_keys(
+        self,
+        data: NDArray[np.uint8],
+        starts: IntArray,
+        lengths: IntArray,
+        topics: list[str],
+        which: IntArray,
+    ) -> Hashes:
+        """Hash n keys.
+
+        Args:
+            data: bytes that hold them.
+            starts, lengths: where each lies, int64[n].
+            topics: distinct ones.
+            which: which of them each key belongs to, int64[n].
+        """
+        found = np.empty((len(starts), 2), np.uint64)
+        # A window of the full width can be cut out behind every position.
+        padded = np.append(data, np.zeros(_WIDTHS[-1], np.uint8))
+        classes = np.searchsorted(_WIDTHS, lengths)
+        for number in np.unique(classes).tolist():
+            rows = np.flatnonzero(classes == number)
+            if number < len(_WIDTHS):
+                width = _WIDTHS[number]
+                found[rows] = self._of_width(padded, starts[rows], lengths[rows], width)
+            else:
+                for row in rows.tolist():
+                    start = int(starts[row])
+                    found[row] = self._exact(padded[start : start + int(lengths[row])].tobytes())
+        if topics:
+            found ^= np.concatenate([self._of_topic(topic) for topic in topics])[which]
+        return found
+
+    def of_places(self, physical_offsets: IntArray) -> Hashes:
+        """Hashes that records without a key have each for itself."""
+        value = physical_offsets.astype(np.uint64) + self._fixed[0]
+        value += _MIX_1
+        value = (value ^ (value >> np.uint64(30))) * _MIX_2
+        value = (value ^ (value >> np.uint64(27))) * _MIX_3
+        mixed = value ^ (value >> np.uint64(31))
+        return np.stack([mixed, physical_offsets.astype(np.uint64) ^ self._fixed[1]], axis=1)
+
+    def _of_width(
+        self, data: NDArray[np.uint8], starts: IntArray, lengths: IntArray, width: int
+    ) -> Hashes:
+        """Hash keys of at most `width` bytes; zeros behind a key's end add nothing to the sum."""
+        rows = sliding(data, f"V{width}")[starts].view("<u8").reshape(len(starts), -1)
+        # Of as many ones and then as many zeros, the piece with a key's own number of ones.
+        mask = np.repeat(np.array([0xFF, 0], np.uint8), width)
+        rows &= sliding(mask, f"V{width}")[width - lengths].view("<u8").reshape(len(starts), -1)
+        words = rows.view("<u4").astype(np.uint64)
+        sums = words @ self._of_words[: words.shape[1]]
+        sums += lengths.astype(np.uint64)[:, None] * self._of_length + self._fixed
+        sums >>= _HALF
+        hashes: Hashes = (sums[:, ::2] << _HALF) | sums[:, 1::2]
+        return hashes
+
+    def _of_topic(self, topic: str) -> Hashes:
+        if topic not in self._topics:
+            self._topics[topic] = self._exact(b"topic:" + topic.encode())
+        return self._topics[topic]
+
+    def _exact(self, text: bytes) -> Hashes:
+        digest = hashlib.blake2b(text, digest_size=_HASH_BYTES, key=self._secret).digest()
+        return np.frombuffer(digest, "<u8").reshape(1, 2).astype(np.uint64)

@@ -1,0 +1,99 @@
+"""Which record is the newest of its key, told from 24 bytes of each.
+
+    hash (16 bytes) | mark (8 bytes): physical offset * 2 + whether the record leaves nothing behind
+
+On one broker a physical offset names one record, and a higher one a newer record. A tombstone
+whose time is over wins over what is older, and then goes itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.frames import IntArray
+from rockoon_spark.compaction.key_hash import Hashes
+
+ROW_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRows:
+    """n rows."""
+
+    hashes: Hashes
+    marks: IntArray
+    """int64[n]."""
+
+    @classmethod
+    def of(
+        cls, hashes: Hashes, physical_offsets: IntArray, leaves_nothing: NDArray[np.bool_]
+    ) -> "KeyRows":
+        return cls(hashes, (physical_offsets << 1) | leaves_nothing)
+
+    @classmethod
+    def joined(cls, rows: Sequence["KeyRows"]) -> "KeyRows":
+        """One behind the other."""
+        return cls(
+            np.concatenate([np.zeros((0, 2), np.uint64), *(each.hashes for each in rows)]),
+            np.concatenate([np.zeros(0, np.int64), *(each.marks for each in rows)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def __getitem__(self, chosen: slice | IntArray) -> "KeyRows":
+        return KeyRows(self.hashes[chosen], self.marks[chosen])
+
+    @property
+    def physical_offsets(self) -> IntArray:
+        return self.marks >> 1
+
+    @property
+    def leave_nothing(self) -> NDArray[np.bool_]:
+        return (self.marks & 1).astype(np.bool_)
+
+    def encode(self) -> bytes:
+        """ROW_BYTES for each row, column by column."""
+        return self.hashes.astype("<u8").tobytes() + self.marks.astype("<i8").tobytes()
+
+    @classmethod
+    def decode(cls, content: bytes) -> "KeyRows":
+        count = len(content) // ROW_BYTES
+        hashes = np.frombuffer(content, "<u8", 2 * count).reshape(count, 2)
+        return cls(hashes, np.frombuffer(content, "<i8", count, 16 * count))
+
+
+def newest(rows: KeyRows) -> IntArray:
+    """Numbers of the rows that no other of the same hash is newer than, ascending by hash."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    order = np.argsort(rows.hashes[:, 0])
+    hashes = rows.hashes[order]
+    same_first = hashes[1:, 0] == hashes[:-1, 0]
+    if (same_first & (hashes[1:, 1] != hashes[:-1, 1])).any():
+        # Different keys whose hashes begin alike; there may never have been any.
+        order = np.lexsort((rows.hashes[:, 1], rows.hashes[:, 0]))
+        hashes = rows.hashes[order]
+    is_first = np.append(True, (hashes[1:] != hashes[:-1]).any(axis=1))
+    firsts = np.flatnonzero(is_first)
+    marks = rows.marks[order]
+    highest = np.maximum.reduceat(marks, firsts)
+    counts = np.diff(np.append(firsts, len(order)))
+    found: IntArray = order[marks == np.repeat(highest, counts)]
+    return found
+
+
+def in_buckets(rows: KeyRows, buckets: int) -> Iterator[tuple[int, KeyRows]]:
+    """Divide rows by their hash; the bucket's number and its rows, where there are any.
+
+    Args:
+        rows: ascending by hash, as `newest` gives them.
+        buckets: how many; at most 2**32.
+    """
+    numbers = ((rows.hashes[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
+    bounds = np.searchsorted(numbers, np.arange(buckets + 1, dtype=np.uint64)).tolist()
+    for bucket in range(buckets):
+        if bounds[bucket] < bounds[bucket + 1]:
+            yield bucket, rows[bounds[bucket] : bounds[bucket + 1]]

@@ -1,0 +1,74 @@
+"""Where compaction reads a log and leaves a generation: a broker's store, however reached."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from rockoon_format.generation import Manifest
+from rockoon_spark.compaction.copying import PartWriter
+from rockoon_spark.compaction.exchange import Exchange
+from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.sources import FormerPart, RereadStretch
+
+
+class Incoming(Protocol):
+    """A generation that is being written."""
+
+    @property
+    def writer(self) -> PartWriter: ...
+
+    def publish(self, manifest: Manifest) -> None:
+        """Hand the whole to the broker.
+
+        Raises:
+            CompactionError: it is not taken, or somebody was faster.
+        """
+        ...
+
+
+class CompactionPlace(Protocol):
+    """One broker's store. Used by the driver alone."""
+
+    @property
+    def name(self) -> str:
+        """Which, for people."""
+        ...
+
+    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
+        """What there is to compact now.
+
+        Args:
+            exchange: runs tasks, if need be.
+            min_lag_ms: records that were stored less than that ago are left alone.
+            split_bytes: bytes of log that one task reads.
+
+        Raises:
+            CompactionError: there is a reason not to begin.
+        """
+        ...
+
+    def stretches(
+        self, start: int, stop: int, split_bytes: int
+    ) -> Sequence[tuple[int, int, RereadStretch]]:
+        """Cut a piece of the log.
+
+        Args:
+            start, stop: physical offsets; records start at both.
+            split_bytes: of a stretch, at most.
+
+        Returns:
+            Physical offsets of each, and the stretch.
+        """
+        ...
+
+    def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
+        """The parts of the generation in force."""
+        ...
+
+    def incoming(self, number: int, /) -> AbstractContextManager[Incoming]:
+        """A generation to write. What is not published goes when the context ends.
+
+        Raises:
+            CompactionError: another run is at it.
+        """
+        ...

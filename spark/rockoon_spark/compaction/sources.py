@@ -1,0 +1,241 @@
+"""Where the records of a compaction come from: stretches of the log, and the generation before."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rockoon.errors import RockoonError
+from rockoon_format.frames import IntArray
+from rockoon_format.generation import GenerationError, GenerationPart, PartEntries
+from rockoon_format.record import TRANSACTION_PREPARED
+from rockoon_spark.log_columns import Bytes, LogRecords
+from rockoon_spark.stretches import DamagedPlace, DataLost, Stretch, in_batches
+
+_NEVER_MS = 1 << 62
+
+
+class CompactionError(Exception):
+    """A log cannot be compacted, or a generation cannot be made; the one before stays in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Records of compacted topics among others."""
+
+    records: LogRecords
+    index: IntArray
+    """Which of the records are wanted, int64[n], ascending."""
+    topics: list[str]
+    which: IntArray
+    """Which of `topics` each wanted one is of, int64[n]."""
+    kept_since_ms: IntArray
+    """When the first generation that held each was made, epoch milliseconds, int64[n]."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def column(self, name: str) -> IntArray:
+        """A field that stands at the same place in all records, int64[n]."""
+        column: IntArray = self.records.parts.prefix[name][self.index].astype(np.int64)
+        return column
+
+    @property
+    def sizes(self) -> IntArray:
+        """Bytes of each, int64[n]."""
+        return self.records.sizes[self.index]
+
+    @property
+    def are_empty(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which have an empty body, bool[n]."""
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]]
+        found = self.records.parts.body_lengths[self.index] <= 0
+        return found
+
+
+class RereadStretch(Stretch, Protocol):
+    """A stretch of a log that is read twice: the second time, it is known what is wanted."""
+
+    def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
+        """Some of its records, perhaps among others.
+
+        Args:
+            places: physical offsets, int64[n], ascending.
+        """
+        ...
+
+
+class Source(Protocol):
+    """The records of compacted topics that start between two places of the log. Can be pickled."""
+
+    @property
+    def start(self) -> int:
+        """Physical offset."""
+        ...
+
+    @property
+    def stop(self) -> int:
+        """Exclusive."""
+        ...
+
+    @property
+    def is_log(self) -> bool:
+        """Whether every record of its topics is there; what was compacted has holes."""
+        ...
+
+    def read(self) -> Iterator[Wanted]:
+        """The records, some at a time, no two twice.
+
+        Raises:
+            CompactionError: they are not all there, or damaged.
+        """
+        ...
+
+    def read_at(self, places: IntArray) -> Iterator[Wanted]:
+        """At least those that start at some places, physical offsets; otherwise as `read`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """A stretch of the log."""
+
+    stretch: RereadStretch
+    start: int
+    stop: int
+    floors: Mapping[str, int]
+    """Topics to compact, and the physical offset below which each one's records do not count: they
+    went with the topic, or the generation before has what is left of them."""
+    log_end: int
+    """Where the log ends for this run: what is behind does not matter."""
+    created_ms: int
+    """When the generation that will have the records was made."""
+    is_log = True
+
+    def read(self) -> Iterator[Wanted]:
+        """See `Source`."""
+        return self._wanted(self.stretch.read())
+
+    def read_at(self, places: IntArray) -> Iterator[Wanted]:
+        """See `Source`."""
+        return self._wanted(self.stretch.read_at(places))
+
+    def _wanted(self, pieces: Iterator[LogRecords | DamagedPlace]) -> Iterator[Wanted]:
+        try:
+            for found in pieces:
+                if isinstance(found, DamagedPlace):
+                    if found.start >= self.log_end:
+                        # What a power cut left there, or somebody writes at this moment.
+                        continue
+                    raise CompactionError(
+                        f"{found.log}: physical offsets {found.start} to {found.end} hold no record"
+                    )
+                yield _wanted(found, self.floors, np.full(len(found), self.created_ms))
+        except FileNotFoundError as error:
+            raise CompactionError(
+                f"{error.filename} went while it was read: retention deleted it; run again"
+            ) from error
+        except (RockoonError, DataLost) as error:
+            raise CompactionError(f"the log cannot be read: {error}") from error
+
+
+class FormerPart(Protocol):
+    """A part of the generation before, wherever it is. Can be pickled."""
+
+    @property
+    def description(self) -> GenerationPart: ...
+
+    def load(self) -> tuple[Bytes, Bytes]:
+        """The content of both of its files, records and entries.
+
+        Raises:
+            CompactionError: they cannot be read, or are not what the manifest says.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormerSource:
+    """A part of the generation before."""
+
+    part: FormerPart
+    floors: Mapping[str, int]
+    """As for `LogSource`; topics that are not compacted any more have none."""
+    is_log = False
+
+    @property
+    def start(self) -> int:
+        return self.part.description.log_start
+
+    @property
+    def stop(self) -> int:
+        return self.part.description.log_end
+
+    def read(self) -> Iterator[Wanted]:
+        """See `Source`."""
+        records, encoded = self.part.load()
+        told = self.part.description
+        for content, sha256 in ((records, told.records_sha256), (encoded, told.entries_sha256)):
+            if hashlib.sha256(content.data).hexdigest() != sha256:
+                raise CompactionError(
+                    f"part {told.number} of the generation in force is damaged: a file does not "
+                    "have its checksum"
+                )
+        try:
+            entries = PartEntries.decode(encoded.data)
+        except GenerationError as error:
+            raise CompactionError(f"the generation in force is damaged: {error}") from error
+        done = 0
+        sizes = entries.sizes.astype(np.int64)
+        for found in in_batches(records, 0, entries.positions, sizes, ""):
+            kept_since_ms = entries.kept_since_ms[done : done + len(found)]
+            yield _wanted(found, self.floors, kept_since_ms)
+            done += len(found)
+
+    def read_at(self, _places: IntArray) -> Iterator[Wanted]:
+        """See `Source`."""
+        return self.read()
+
+
+def _wanted(records: LogRecords, floors: Mapping[str, int], kept_since_ms: IntArray) -> Wanted:
+    encoded = records.topics().dictionary_encode()
+    topics = [raw.decode(errors="replace") for raw in encoded.dictionary.to_pylist()]
+    which = encoded.indices.to_numpy().astype(np.int64)
+    is_compacted = np.array([topic in floors for topic in topics], np.bool_)
+    index = np.flatnonzero(is_compacted[which])
+    if len(index):
+        floor = np.array([floors.get(topic, 0) for topic in topics], np.int64)
+        physical = records.parts.prefix["physical_offset"][index]
+        # No queue lists a prepared message.
+        listed = records.parts.prefix["sys_flag"][index] & TRANSACTION_PREPARED == 0
+        index = index[(physical >= floor[which[index]]) & listed]
+    return Wanted(records, index, topics, which[index], kept_since_ms[index])
+
+
+def first_stored_after(stretches: Sequence[Stretch], time_ms: int, log_end: int) -> int:
+    """Where the first record starts that was stored after some time; `log_end` if there is none.
+
+    Args:
+        stretches: of a log up to there, in its order, in which times ascend.
+        time_ms: epoch milliseconds.
+    """
+    number = bisect_right(stretches, time_ms, key=_first_stored_ms)
+    # The stretch before the first that begins too late has the place, or ends there.
+    for stretch in stretches[max(number - 1, 0) :]:
+        for found in stretch.read():
+            if not isinstance(found, DamagedPlace):
+                late = found.store_timestamps_ms > time_ms
+                if late.any():
+                    return int(found.prefix("physical_offset")[int(late.argmax())])
+    return log_end
+
+
+def _first_stored_ms(stretch: Stretch) -> int:
+    """When a stretch's first record was stored; never, if it has none."""
+    for found in stretch.read():
+        if not isinstance(found, DamagedPlace) and len(found):
+            return int(found.store_timestamps_ms[0])
+    return _NEVER_MS

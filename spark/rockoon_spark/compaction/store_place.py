@@ -1,0 +1,358 @@
+"""Compaction of a store directory, whose broker may be running.
+
+    <store>/compacted/
+      .lock                       held by the job
+      .incoming-_job-<id>/        what it writes; a job that died leaves it to the next one
+      00000000000000000007/       by rename, when all of it is durable
+
+The broker finds the directory, verifies it, and takes it into force. Several executors may write;
+all of them see the directory.
+"""
+
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rockoon_format.checkpoint import SAFETY_MARGIN_MS, decode_checkpoint
+from rockoon_format.config_json import ConfigError, read_topics
+from rockoon_format.frames import IntArray, sliding
+from rockoon_format.generation import (
+    CURRENT_FILE,
+    GENERATIONS_DIRECTORY,
+    INCOMING_PREFIX,
+    MANIFEST_FILE,
+    TAIL_BYTES,
+    GenerationError,
+    GenerationPart,
+    LogTail,
+    Manifest,
+    decode_current,
+    generation_name,
+    part_names,
+)
+from rockoon_format.names import is_system_topic
+from rockoon_format.record import RECORD_BYTES_MIN
+from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
+from rockoon_spark.compaction.copying import PartWriter
+from rockoon_spark.compaction.exchange import Exchange
+from rockoon_spark.compaction.log_end import log_end
+from rockoon_spark.compaction.places import Incoming
+from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.sources import (
+    CompactionError,
+    RereadStretch,
+    first_stored_after,
+)
+from rockoon_spark.files import LogFile, StoreError, dropped_marks, list_log, read_range
+from rockoon_spark.log_columns import Bytes, LogRecords
+from rockoon_spark.publish import Replace, held, sync, sync_tree
+from rockoon_spark.splits import Split, read_split
+from rockoon_spark.stretches import DamagedPlace, in_batches
+
+# No id of an upload to the broker has an underscore: those are not a job's to remove.
+_OWN_INCOMING = f"{INCOMING_PREFIX}_job-"
+_LOCK_FILE = ".lock"
+_CHECKPOINT_FILE = "checkpoint"
+_TOPICS_FILE = "config/topics.json"
+_SEARCH_BYTES = 8 << 20
+_COMPARED_BYTES = 1 << 20
+_RECORD_BYTES_MAX = 64 << 20
+_HEAD_BYTES = 4
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class RereadFileStretch:
+    """Records that start between two places of a CommitLog file, whatever topic they are of."""
+
+    split: Split
+    proven: bool
+
+    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+        """See `Stretch`."""
+        split = self.split
+        buffer, found = read_split(split, proven=self.proven)
+        for damage in found.damages:
+            yield DamagedPlace(split.file.uri, damage.start, damage.end)
+        base = split.file.start + split.start
+        yield from in_batches(buffer, base, found.starts, found.sizes, "")
+
+    def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
+        """See `RereadStretch`; what lies between is not looked at."""
+        split = self.split
+        base = split.file.start + split.start
+        buffer = read_range(split.file, split.start, split.stop, _RECORD_BYTES_MAX)
+        starts = places - base
+        sizes = sliding(buffer, ">i4")[starts].astype(np.int64)
+        wrong = (sizes < RECORD_BYTES_MIN) | (sizes > len(buffer) - starts)
+        for place in places[wrong].tolist():
+            yield DamagedPlace(split.file.uri, place, place + _HEAD_BYTES)
+        yield from in_batches(buffer, base, starts[~wrong], sizes[~wrong], "")
+
+
+@dataclass(frozen=True, slots=True)
+class FormerFiles:
+    """A part of a generation on a disk."""
+
+    directory: Path
+    description: GenerationPart
+
+    def load(self) -> tuple[Bytes, Bytes]:
+        """See `FormerPart`."""
+        sizes = self.description.records_bytes, self.description.entries_bytes
+        names = part_names(self.description.number)
+        records, entries = (
+            _mapped(self.directory / name, size) for name, size in zip(names, sizes, strict=True)
+        )
+        return records, entries
+
+
+def _mapped(path: Path, size: int) -> Bytes:
+    try:
+        actual = path.stat().st_size
+        content = np.memmap(path, np.uint8, "r") if actual else np.zeros(0, np.uint8)
+    except OSError as error:
+        raise CompactionError(f"{path} cannot be read: {error.strerror}; run again") from error
+    if actual != size:
+        raise CompactionError(f"{path} has {actual} bytes, not {size}: it is damaged")
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriter:
+    """Writes into a directory."""
+
+    directory: Path
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `PartWriter`."""
+        attempt = self.directory / f".{name}.{uuid.uuid4().hex}"
+        try:
+            attempt.write_bytes(content)
+            sync(attempt)
+            if not _reads_as(attempt, content):
+                raise CompactionError(f"{attempt} does not read as it was written: a bad disk?")
+            attempt.replace(self.directory / name)
+        except OSError as error:
+            raise CompactionError(f"{attempt} cannot be written: {error.strerror}") from error
+
+
+def _reads_as(path: Path, content: bytes) -> bool:
+    at = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_COMPARED_BYTES):
+            if piece != content[at : at + len(piece)]:
+                return False
+            at += len(piece)
+    return at == len(content)
+
+
+class _IncomingDirectory:
+    """See `Incoming`."""
+
+    def __init__(self, directory: Path, target: Path, rename: Replace) -> None:
+        self._directory = directory
+        self._target = target
+        self._rename = rename
+        self.writer: PartWriter = FileWriter(directory)
+
+    def publish(self, manifest: Manifest) -> None:
+        wanted = {name for part in manifest.parts for name in part_names(part.number)}
+        try:
+            # What an attempt that was killed has left.
+            for path in self._directory.iterdir():
+                if path.name not in wanted:
+                    path.unlink()
+            (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+            sync_tree(self._directory)
+            if self._target.exists():
+                raise CompactionError(f"{self._target} was made meanwhile")
+            self._rename(self._directory, self._target)
+            sync(self._target.parent)
+        except OSError as error:
+            raise CompactionError(
+                f"{self._target} cannot be put in place: {error.strerror}"
+            ) from error
+
+
+class StorePlace:
+    """A store directory on a disk that driver and executors share.
+
+    Args:
+        path: the directory.
+        clock_ns: what time it is, nanoseconds since 1970.
+        rename: puts the finished generation into its place.
+    """
+
+    def __init__(
+        self, path: Path, *, clock_ns: Clock = time.time_ns, rename: Replace = os.rename
+    ) -> None:
+        self._path = path.absolute()
+        self._clock_ns = clock_ns
+        self._rename = rename
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def _generations(self) -> Path:
+        return self._path / GENERATIONS_DIRECTORY
+
+    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
+        """See `CompactionPlace`."""
+        current = self._current()
+        known = self._numbers()
+        newest = max([current, *known])
+        if newest > current:
+            raise CompactionError(
+                f"{self._generations / generation_name(newest)} waits for the broker, which takes "
+                "it over when it runs"
+            )
+        now_ms = self._clock_ns() // 1_000_000
+        files = self._files()
+        start = files[0].start if files else 0
+        end = log_end(files, exchange, split_bytes=split_bytes, durable_ms=self._durable_ms())
+        former = self._manifest(current) if current else None
+        if former is not None and end < former.log_end:
+            raise CompactionError(
+                f"{self._path}: the log ends at {end}, and generation {current} was made of "
+                f"one up to {former.log_end}"
+            )
+        if min_lag_ms:
+            found = self.stretches(start, end, _SEARCH_BYTES)
+            stretches = [stretch for _, _, stretch in found]
+            # What is compacted already stays so.
+            end = max(
+                first_stored_after(stretches, now_ms - min_lag_ms, end),
+                former.log_end if former else 0,
+            )
+        return Outset(
+            now_ms=now_ms,
+            log_start=start,
+            log_end=end,
+            log_tail=_tail(files, end),
+            retention_ms=self._topics(),
+            # Read after the end: a topic that is deleted meanwhile has its mark behind it.
+            dropped_below=dict(dropped_marks(str(self._path))),
+            former=former,
+            number=newest + 1,
+        )
+
+    def stretches(
+        self, start: int, stop: int, split_bytes: int
+    ) -> Sequence[tuple[int, int, RereadStretch]]:
+        """See `CompactionPlace`."""
+        found: list[tuple[int, int, RereadStretch]] = []
+        for file in self._files():
+            first, behind = max(start, file.start), min(stop, file.start + file.bytes)
+            for at in range(first, behind, split_bytes):
+                end = min(at + split_bytes, behind)
+                split = Split(file, at - file.start, end - file.start)
+                found.append((at, end, RereadFileStretch(split, proven=at == first)))
+        return found
+
+    def former_parts(self, manifest: Manifest) -> Sequence[FormerFiles]:
+        """See `CompactionPlace`."""
+        directory = self._generations / generation_name(manifest.generation)
+        return [FormerFiles(directory, part) for part in manifest.parts]
+
+    @contextmanager
+    def incoming(self, number: int, /) -> Iterator[Incoming]:
+        """See `CompactionPlace`."""
+        self._generations.mkdir(exist_ok=True)
+        target = self._generations / generation_name(number)
+        with self._locked():
+            for stale in self._generations.glob(f"{_OWN_INCOMING}*"):
+                shutil.rmtree(stale)
+            if target.exists():
+                raise CompactionError(f"{target} was made meanwhile")
+            directory = self._generations / f"{_OWN_INCOMING}{uuid.uuid4().hex}"
+            directory.mkdir()
+            try:
+                yield _IncomingDirectory(directory, target, self._rename)
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock_file = self._generations / _LOCK_FILE
+        lock_file.touch(0o644)
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(held(lock_file))
+            except BlockingIOError as error:
+                raise CompactionError(f"{self._path}: another job compacts it") from error
+            yield
+
+    def _files(self) -> list[LogFile]:
+        try:
+            return list_log(str(self._path))
+        except StoreError as error:
+            raise CompactionError(str(error)) from error
+
+    def _current(self) -> int:
+        try:
+            return decode_current((self._generations / CURRENT_FILE).read_bytes())
+        except FileNotFoundError:
+            return 0
+        except GenerationError as error:
+            raise CompactionError(f"{self._generations / CURRENT_FILE}: {error}") from error
+
+    def _numbers(self) -> list[int]:
+        """Generations in force, waiting, or not removed yet."""
+        if not self._generations.exists():
+            return []
+        return [
+            int(path.name)
+            for path in self._generations.iterdir()
+            if path.name.isdigit() and (path / MANIFEST_FILE).exists()
+        ]
+
+    def _durable_ms(self) -> int:
+        """Every record that was stored before is on disk, by the store's checkpoint."""
+        try:
+            checkpoint = decode_checkpoint((self._path / _CHECKPOINT_FILE).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return 0
+        return checkpoint.log_timestamp_ms - SAFETY_MARGIN_MS
+
+    def _manifest(self, number: int) -> Manifest:
+        path = self._generations / generation_name(number) / MANIFEST_FILE
+        try:
+            return Manifest.from_json(path.read_bytes())
+        except (OSError, GenerationError) as error:
+            raise CompactionError(f"{path} cannot be read: {error}") from error
+
+    def _topics(self) -> dict[str, int]:
+        path = self._path / _TOPICS_FILE
+        try:
+            topics = read_topics(path.read_bytes()).topics.values()
+        except FileNotFoundError:
+            return {}
+        except ConfigError as error:
+            raise CompactionError(f"{path} cannot be read: {error}") from error
+        return {
+            topic.topic: tombstone_retention_ms(topic.attributes)
+            for topic in topics
+            if is_compacted(topic.topic, topic.attributes) and not is_system_topic(topic.topic)
+        }
+
+
+def _tail(files: Sequence[LogFile], log_end: int) -> LogTail:
+    """The log before an end, as far as one file has it."""
+    for file in files:
+        if file.start < log_end <= file.start + file.bytes:
+            start = max(log_end - TAIL_BYTES, file.start)
+            content = read_range(file, start - file.start, log_end - file.start, 0)
+            return LogTail(start, log_end - start, zlib.crc32(content.tobytes()))
+    return LogTail(log_end, 0, 0)

@@ -1,0 +1,153 @@
+"""What Parquet files of an export have, compared with what they should have.
+
+Rows are compared one by one with those made of the log again. What the log has no more cannot be
+compared: retention deletes its beginning, and a topic that is deleted takes its messages along.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rockoon_spark.export.rows import Partition
+from rockoon_spark.export.target import ExportedFile, ExportTarget
+
+_READ_BYTES = 4 << 20
+_BATCH_ROWS = 65_536
+
+
+def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
+    """What is wrong with a file, by its length and checksum; None if nothing is."""
+    crc32 = found_bytes = 0
+    try:
+        with target.open(file.path) as stream:
+            while block := stream.read(_READ_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+                found_bytes += len(block)
+    except FileNotFoundError:
+        return f"{target.uri}/{file.path} is gone"
+    if found_bytes != file.bytes:
+        return f"{target.uri}/{file.path} has {found_bytes} bytes, not {file.bytes}"
+    if crc32 != file.crc32:
+        return f"{target.uri}/{file.path}: its checksum is not the one of what was exported"
+    return None
+
+
+class Comparison:
+    """Files of one stretch of a log, and its rows as they come.
+
+    Args:
+        target: the export.
+        files: every file with messages of the stretch.
+    """
+
+    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
+        by_directory: dict[str, list[ExportedFile]] = defaultdict(list)
+        for file in sorted(files, key=lambda each: each.first_offset):
+            by_directory[file.path.rpartition("/")[0]].append(file)
+        self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
+        self._uri = target.uri
+        self.compared = 0
+        """Rows that are as they should be."""
+
+    def problems(self, expected: Iterable[Mapping[Partition, pa.Table]]) -> Iterator[str]:
+        """Compare with rows in the order of the log; each sentence is a difference.
+
+        Of a topic and date, only the first one is told.
+        """
+        wrong: set[str] = set()
+        for tables in expected:
+            for partition, table in tables.items():
+                if partition.path in wrong:
+                    continue
+                problem = self._problem(partition, table)
+                if problem:
+                    wrong.add(partition.path)
+                    yield f"{self._uri}/{partition.path}: {problem}"
+        for directory, rows in self._rows.items():
+            # Of a topic that was deleted the log has nothing.
+            if (
+                directory not in wrong
+                and rows.is_begun
+                and (offset := rows.next_offset()) is not None
+            ):
+                yield f"{self._uri}/{directory}: {_place(offset)} is not in the log"
+
+    def _problem(self, partition: Partition, table: pa.Table) -> str | None:
+        rows = self._rows.get(partition.path)
+        offsets = table["physical_offset"]
+        if rows is None:
+            return f"{_place(offsets[0].as_py())} is in no file"
+        if not rows.is_begun:
+            rows.skip_below(offsets[0].as_py())
+        found = rows.take(table.num_rows)
+        if found is not None and found.equals(table):
+            self.compared += table.num_rows
+            return None
+        return _difference(found, table)
+
+
+class _Rows:
+    """The rows of some files, one after the other."""
+
+    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
+        self._batches = self._read(target, files)
+        self._rest: pa.Table | None = None
+        self.is_begun = False
+
+    @staticmethod
+    def _read(target: ExportTarget, files: Sequence[ExportedFile]) -> Iterator[pa.Table]:
+        for file in files:
+            with target.open(file.path) as stream:
+                for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
+                    yield pa.Table.from_batches([batch])
+
+    def _fill(self) -> pa.Table | None:
+        if self._rest is None or not self._rest.num_rows:
+            self._rest = next(self._batches, None)
+        return self._rest
+
+    def next_offset(self) -> int | None:
+        """Physical offset of the next row, None behind the last."""
+        rest = self._fill()
+        return rest["physical_offset"][0].as_py() if rest is not None else None
+
+    def skip_below(self, offset: int) -> None:
+        self.is_begun = True
+        while (rest := self._fill()) is not None:
+            offsets = rest["physical_offset"].to_numpy()
+            below = int(offsets.searchsorted(offset))
+            self._rest = rest.slice(below)
+            if below < len(offsets):
+                return
+
+    def take(self, count: int) -> pa.Table | None:
+        """So many rows, less at the end, None if there are none."""
+        taken = []
+        while count and (rest := self._fill()) is not None:
+            taken.append(rest.slice(0, count))
+            self._rest = rest.slice(count)
+            count -= taken[-1].num_rows
+        return pa.concat_tables(taken) if taken else None
+
+
+def _difference(found: pa.Table | None, expected: pa.Table) -> str:
+    """In what rows differ, in words."""
+    offsets = expected["physical_offset"].to_pylist()
+    exported = found["physical_offset"].to_pylist() if found is not None else []
+    for number, offset in enumerate(offsets):
+        if number >= len(exported) or exported[number] > offset:
+            return f"{_place(offset)} is in no file"
+        if exported[number] < offset:
+            return f"{_place(exported[number])} is not in the log"
+        assert found is not None
+        for name in expected.column_names:
+            if found[name][number] != expected[name][number]:
+                return f"{_place(offset)} has another {name} than in the log"
+    raise AssertionError("equal rows")
+
+
+def _place(offset: int) -> str:
+    return f"the message at physical offset {offset}"

@@ -1,0 +1,7 @@
+"""What compaction left of topics, as readers of a log get it: a generation, then the log.
+
+coverage           which records a generation answers for, so that the log need not
+parts              its records as stretches
+stored_generation  its files in a store directory
+served_generation  its files from a broker that runs
+"""

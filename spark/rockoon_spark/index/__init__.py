@@ -1,0 +1,5 @@
+"""What `jobs.index` is made of.
+
+linking  which keys go into which index file; writing and comparing one
+target   the directory: its manifest, and how files get into their places
+"""

@@ -1,0 +1,159 @@
+"""An export compared with its manifests and with the logs that it is of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rockoon_spark.export.broker_logs import BrokerLog
+from rockoon_spark.export.comparison import Comparison, file_problem
+from rockoon_spark.export.rows import gathered
+from rockoon_spark.export.target import (
+    ExportedFile,
+    ExportTarget,
+    Manifest,
+    Section,
+    locked,
+    manifests,
+    recover,
+)
+from rockoon_spark.jobs.export import (
+    Reading,
+    Seen,
+    TopicChoice,
+    logs_of,
+    read_section,
+)
+from rockoon_spark.jobs.numbered_tasks import run_tasks
+from rockoon_spark.live_cluster import LiveCluster
+from rockoon_spark.store_directory import StoreDirectory
+
+_FILES_PER_TASK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedExport:
+    """What was compared."""
+
+    runs: int
+    files: int
+    bytes: int
+    messages: int
+    """That were exported."""
+    compared: int
+    """Those of them that a log has, and has the same."""
+
+
+def verify_export(
+    spark: SparkSession, target: str, place: StoreDirectory | LiveCluster | None = None
+) -> tuple[VerifiedExport, list[str]]:
+    """Compare every file with its manifest, and every message that a log still has with the log.
+
+    Args:
+        target: what `export` wrote.
+        place: the logs; None: only the files are looked at.
+
+    Returns:
+        What was compared, and a sentence for each difference.
+
+    Raises:
+        ExportTargetError: a manifest is missing or cannot be read, or an export is at it.
+        ExportError: a log is damaged.
+        StoreError, BrokerAway, RockoonError: a log cannot be read.
+    """
+    into = ExportTarget.of(target)
+    with locked(into):
+        recover(into)
+        runs = manifests(into)
+        files = [file for run in runs for file in run.files]
+        problems = _wrong_files(spark, into, files)
+        known = {file.path for file in files}
+        problems += [
+            f"{into.uri}/{path} is of no run: readers of the directory see its messages too"
+            for path in into.parquet_paths()
+            if path not in known
+        ]
+        compared = 0
+        if place is not None and not problems:
+            compared, problems = _compare(spark, into, runs, place)
+    report = VerifiedExport(
+        runs=len(runs),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        messages=sum(file.rows for file in files),
+        compared=compared,
+    )
+    return report, problems
+
+
+def _wrong_files(
+    spark: SparkSession, target: ExportTarget, files: Sequence[ExportedFile]
+) -> list[str]:
+    chunks: list[list[ExportedFile]] = [[]]
+    for file in files:
+        if sum(each.bytes for each in chunks[-1]) + file.bytes > _FILES_PER_TASK_BYTES:
+            chunks.append([])
+        chunks[-1].append(file)
+
+    def look(number: int) -> dict[str, Any]:
+        found = (file_problem(target, file) for file in chunks[number])
+        return {"problems": [problem for problem in found if problem]}
+
+    answers = run_tasks(spark, len(chunks), look) if files else []
+    return [problem for answer in answers for problem in answer["problems"]]
+
+
+def _compare(
+    spark: SparkSession,
+    target: ExportTarget,
+    runs: Sequence[Manifest],
+    place: StoreDirectory | LiveCluster,
+) -> tuple[int, list[str]]:
+    logs = {log.broker: log for log in logs_of(place, sealed_only=False)}
+    problems = []
+    for broker, position in (runs[-1].positions if runs else {}).items():
+        log = logs.get(broker)
+        if log and position.last and log.knows(position.last) is False:
+            problems.append(f"the log of broker {broker!r} is not the one that was exported")
+            del logs[broker]
+    work = [
+        (run, section)
+        for run in runs
+        for section in run.sections
+        if section.broker in logs and section.stop > logs[section.broker].start
+    ]
+    if not work:
+        return 0, problems
+
+    def compare(number: int) -> dict[str, Any]:
+        run, section = work[number]
+        return _compare_section(target, run, section, logs[section.broker])
+
+    answers = run_tasks(spark, len(work), compare)
+    problems += [problem for answer in answers for problem in answer["problems"]]
+    return sum(answer["compared"] for answer in answers), problems
+
+
+def _compare_section(
+    target: ExportTarget, run: Manifest, section: Section, log: BrokerLog
+) -> dict[str, Any]:
+    files = [
+        file
+        for file in run.files
+        if file.broker == section.broker and section.start <= file.first_offset < section.stop
+    ]
+    # What was damaged at the time is not in the files.
+    reading = Reading(
+        TopicChoice.from_json(run.topics),
+        fails_on_data_loss=True,
+        skips_damage=bool(run.gaps),
+        is_settled=True,
+    )
+    start = max(section.start, log.start)
+    seen = Seen(start)
+    rest = replace(section, start=start)
+    records = read_section(log, rest, reading, seen, at_record=start == log.start)
+    comparison = Comparison(target, files)
+    problems = list(comparison.problems(gathered(records)))
+    return {"problems": problems, "compared": comparison.compared}

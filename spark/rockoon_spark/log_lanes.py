@@ -1,0 +1,104 @@
+"""The chain of records of a range, walked in many lanes at once.
+
+Each lane begins at a proven start and follows the sizes; all take a step together, as one NumPy
+operation. What they found is proved at the end: record after record without a gap, each with parts
+that add up and in the place that it names. Where that fails, `log_ranges` looks closer.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format.frames import IntArray, locate, sliding
+from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from rockoon_spark.record_starts import first_records
+
+Bytes = NDArray[np.uint8]
+
+_MAGIC_MASK = 0xFFFFFFFF
+_LANES_MAX = 4096
+# So many records have their parts looked at together: what stays in a processor's cache.
+_BLOCK_RECORDS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Records that follow one another."""
+
+    starts: IntArray
+    sizes: IntArray
+    end: int
+    """Position behind the last one."""
+    at_log_end: bool
+    """Nothing was ever written behind `end`, or the file is closed there."""
+
+
+def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
+    """The records that start in [first, stop); None if anything about them is unusual.
+
+    Args:
+        buffer: bytes of a CommitLog file.
+        base: physical offset of the first of them.
+        first: where a record starts, or the log ends.
+        stop: position.
+    """
+    last = len(buffer) - RECORD_BYTES_MIN
+    if first > last:
+        return None
+    # A step costs much the same for any number of lanes, a lane costs what proves its start: this
+    # many make the sum least.
+    lanes = min(math.isqrt((stop - first) // 32) + 1, _LANES_MAX)
+    bounds = np.linspace(first, stop, lanes + 1)[1:-1].astype(np.int64)
+    later = first_records(buffer, base, bounds[bounds > first], stop)
+    lane_starts = np.append(first, later[later > first])
+    starts = _follow(buffer, lane_starts, np.append(lane_starts[1:], stop))
+    if int(starts[-1]) > last:
+        return None
+    head = int(sliding(buffer, ">i8")[starts[-1]])
+    at_log_end = head == 0 or head & _MAGIC_MASK == MAGIC_BLANK & _MAGIC_MASK
+    if at_log_end:
+        end, starts = int(starts[-1]), starts[:-1]
+    else:
+        end = int(starts[-1]) + (head >> 32)
+        if not stop <= end <= len(buffer):
+            return None
+    sizes = _proved_sizes(buffer, base, starts)
+    if sizes is None or (np.append(starts, end) != np.append(first, starts + sizes)).any():
+        return None
+    return Chain(starts, sizes, end, at_log_end)
+
+
+def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
+    """Everywhere that the sizes lead to, from each position up to its end, ascending."""
+    heads = sliding(buffer, ">i8")
+    ends = np.minimum(ends, len(heads))
+    visited = []
+    while len(positions):
+        visited.append(positions)
+        sizes = heads[positions] >> 32
+        # What says that it is shorter than any record leads nowhere: the lane stops there.
+        following = np.where(sizes < RECORD_BYTES_MIN, ends, positions + sizes)
+        going = following < ends
+        if going.all():
+            positions = following
+        else:
+            positions, ends = following[going], ends[going]
+    return np.sort(np.concatenate(visited))
+
+
+def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None:
+    """Each record's size; None if one is not whole, or elsewhere than it says."""
+    sizes = np.empty(len(starts), np.int64)
+    for at in range(0, len(starts), _BLOCK_RECORDS):
+        chosen = starts[at : at + _BLOCK_RECORDS]
+        parts = locate(buffer, chosen)
+        magics, stated = parts.prefix["magic"], parts.prefix["size"]
+        whole = (parts.computed_sizes == stated) & (parts.topic_lengths >= 0)
+        whole &= parts.prefix["physical_offset"] == chosen + base
+        whole &= (magics == MAGIC_V1) | (magics == MAGIC_V2)
+        if not whole.all():
+            return None
+        sizes[at : at + len(chosen)] = stated
+    return sizes

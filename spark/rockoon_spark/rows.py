@@ -1,0 +1,54 @@
+"""What a reader asked for, out of what stretches hold.
+
+Where bodies are read, each is compared with its checksum: a message that is not what was stored is
+damage like bytes that are no record. Who does not ask for bodies gets its other columns: no
+checksum covers them, and none is paid for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rockoon_spark.log_columns import LogRecords, to_batch
+from rockoon_spark.selection import Selection
+from rockoon_spark.stretches import DamagedPlace
+
+BODY_FAULT = "are a record whose body does not have its checksum"
+
+
+def rows(
+    found: Iterable[LogRecords | DamagedPlace],
+    selection: Selection,
+    columns: Sequence[str],
+    report: Callable[[DamagedPlace], None],
+) -> Iterator[pa.RecordBatch]:
+    """Records as rows.
+
+    Args:
+        found: what a stretch holds (`Stretch.read`).
+        selection: which records are wanted.
+        columns: names of COLUMNS.
+        report: told of each damaged place, before what is behind it; may raise. If it does not,
+            the place is left out.
+    """
+    for each in found:
+        if isinstance(each, DamagedPlace):
+            report(each)
+            continue
+        records = each.chosen(selection.mask(each))
+        if "body" in columns:
+            records = with_whole_bodies(records, report)
+        if len(records):
+            yield to_batch(records, columns)
+
+
+def with_whole_bodies(records: LogRecords, report: Callable[[DamagedPlace], None]) -> LogRecords:
+    """Those of the records whose bodies have their checksums; `report` is told of the others."""
+    damaged = records.has_damaged_body()
+    if not damaged.any():
+        return records
+    starts = records.prefix("physical_offset")[damaged]
+    for start, size in zip(starts.tolist(), records.sizes[damaged].tolist(), strict=True):
+        report(DamagedPlace(f"broker {records.broker!r}", start, start + size, BODY_FAULT))
+    return records.chosen(np.logical_not(damaged))

@@ -1,0 +1,236 @@
+"""The cluster as the driver of a stream sees it, when it plans a batch."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import rockoon.sync
+from rockoon.backoff import Backoff
+from rockoon.connection import Cluster
+from rockoon.errors import (
+    BrokerUnavailable,
+    OffsetServiceUnavailable,
+    QueueNotFound,
+    RockoonError,
+    TopicNotFound,
+)
+from rockoon.message import MessageQueue
+from rockoon.queue_places import QueuePlaces
+from rockoon.start import ConsumeFrom
+from rockoon_proto.v1.broker_pb2 import PullRequest
+from rockoon_spark.live_cluster import BrokerAway
+from rockoon_spark.options import OptionError
+from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
+from rockoon_spark.stream.plan import QueueNow, QueueRange
+from rockoon_spark.stream.progress import GroupProgress
+from rockoon_spark.stream.queue_stretch import QueueStretch
+
+# How long a planner asks again what could not be told: a broker that is restarted comes back
+# within this.
+PLAN_RETRY_SECONDS = 10.0
+# How large messages are is told by the first of each queue.
+_SAMPLE_MESSAGES = 64
+_SAMPLE_BYTES = 64 << 10
+_SAMPLES_AT_ONCE_MAX = 16
+
+Answer = TypeVar("Answer")
+
+log = logging.getLogger(__name__)
+
+
+class StreamCluster:
+    """A connection for as long as the planner lives. Used by one thread; entering it may block.
+
+    Args:
+        options: of the stream.
+
+    Raises:
+        NameserverUnavailable: no nameserver answers.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._blocking = rockoon.sync.connect(options.endpoint)
+        self._blocking.__enter__()
+        self._cluster: Cluster = self._blocking.asyncio
+        self._progress = GroupProgress(self._cluster, options.group) if options.group else None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._blocking.__exit__(None, None, None)
+
+    def look(self) -> dict[MessageQueue, QueueNow]:
+        """All queues that the stream is to read, as they are now.
+
+        Raises:
+            BrokerAway: a broker does not answer.
+            RockoonError: no nameserver answers.
+        """
+        return self._call(self._look)
+
+    async def _look(self) -> dict[MessageQueue, QueueNow]:
+        births = await self._births(await self._topics())
+        ends = await QueuePlaces(self._cluster).ends(births)
+        return {queue: QueueNow(births[queue], *ends[queue]) for queue in sorted(births)}
+
+    async def _topics(self) -> Sequence[str]:
+        if not self._options.topic_pattern:
+            return self._options.topics
+        return [
+            route.name
+            for route in await self._cluster.admin.list_topics()
+            if route.readable and self._options.wants(route.name)
+        ]
+
+    def starting(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:
+        """Where to begin on each queue, by the options; see `look`.
+
+        Raises:
+            OptionError: an option names a queue that does not exist.
+        """
+        policy = self._options.starting.policy
+        if policy == ConsumeFrom.GROUP:
+            assert self._progress is not None
+            found = self._progress.starts()
+        elif policy == ConsumeFrom.LAST:
+            found = {queue: each.end for queue, each in now.items()}
+        elif policy == ConsumeFrom.FIRST:
+            found = {queue: each.min_offset for queue, each in now.items()}
+        else:
+            chosen = self._call(lambda: QueuePlaces(self._cluster).choose(now, policy))
+            found = {queue: start.offset for queue, start in chosen.items()}
+        return {**found, **self._named(now)}
+
+    def _named(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:
+        named: dict[MessageQueue, int] = {}
+        # Those for a broker of its own come last, and count.
+        for (topic, broker, number), offset in sorted(self._options.starting.offsets.items()):
+            meant = [
+                queue
+                for queue in now
+                if (queue.topic, queue.queue_id) == (topic, number) and broker in ("", queue.broker)
+            ]
+            if not meant:
+                place = f"{broker}:{number}" if broker else str(number)
+                raise OptionError(f"option startingOffsets: {topic!r} has no queue {place!r}")
+            for queue in meant:
+                special = {OFFSET_LATEST: now[queue].end, OFFSET_EARLIEST: now[queue].min_offset}
+                named[queue] = special.get(offset, offset)
+        return named
+
+    def join_group(self, now: Mapping[MessageQueue, QueueNow]) -> None:
+        """Be a reader of the consumer group, if there is one; see `GroupProgress.join`."""
+        progress = self._progress
+        if progress is None:
+            return
+        try:
+            self._call(lambda: progress.join({queue: each.birth for queue, each in now.items()}))
+        except OffsetServiceUnavailable as error:
+            if not progress.starts():
+                raise
+            log.warning(
+                "group %s does not know of new queues for now: %s", self._options.group, error
+            )
+
+    def commit(self, finished: Mapping[MessageQueue, int]) -> None:
+        """Store progress, if there is a consumer group; see `GroupProgress.store`."""
+        if self._progress is not None:
+            self._blocking.call(self._progress.store(finished))
+
+    def message_bytes(self, begins: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Mean size of the next messages of each queue.
+
+        Args:
+            begins: queue offsets from which on there are some.
+        """
+        return self._call(lambda: self._message_bytes(begins))
+
+    async def _message_bytes(self, begins: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        turns = asyncio.Semaphore(_SAMPLES_AT_ONCE_MAX)
+        found: dict[MessageQueue, int] = {}
+
+        async def sample(queue: MessageQueue, offset: int) -> None:
+            async with turns:
+                reply = await self._cluster.call(
+                    self._cluster.broker(queue.broker).Pull,
+                    PullRequest(
+                        topic=queue.topic,
+                        queue_id=queue.queue_id,
+                        offset=offset,
+                        max_messages=_SAMPLE_MESSAGES,
+                        max_bytes=_SAMPLE_BYTES,
+                    ),
+                    unavailable=BrokerUnavailable,
+                    broker=queue.broker,
+                )
+            count = len(reply.record_lengths) // 4
+            found[queue] = len(reply.frames) // count if count else _SAMPLE_BYTES
+
+        failures: Sequence[BaseException] = ()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for queue, offset in begins.items():
+                    tasks.create_task(sample(queue, offset), name=f"sample {queue}")
+        except* RockoonError as group:
+            failures = group.exceptions
+        if failures:
+            raise failures[0]
+        return found
+
+    def births(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
+        """The queues of topics, as far as they exist."""
+        return self._call(lambda: self._births(topics))
+
+    async def _births(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
+        found: dict[MessageQueue, int] = {}
+        for topic in topics:
+            try:
+                found.update((await self._cluster.route(topic)).births)
+            except TopicNotFound:
+                continue
+        return found
+
+    def stretches(self, ranges: Iterable[QueueRange]) -> list[QueueStretch]:
+        """What tasks read.
+
+        Raises:
+            BrokerAway: a broker is not there.
+        """
+        return self._call(lambda: self._stretches(list(ranges)))
+
+    async def _stretches(self, ranges: list[QueueRange]) -> list[QueueStretch]:
+        routes = self._cluster.routes
+        found = []
+        for each in ranges:
+            address = self._cluster.broker_address(each.queue.broker)
+            revision = routes.topic_revision(each.queue.topic)
+            options = self._options
+            found.append(
+                QueueStretch(each, address, revision, options.fails_on_data_loss, options.endpoint)
+            )
+        return found
+
+    def _call(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask, and again while the failure can pass."""
+        deadline = time.monotonic() + PLAN_RETRY_SECONDS
+        backoff = Backoff()
+
+        async def once() -> Answer:
+            return await attempt()
+
+        while True:
+            try:
+                return self._blocking.call(once())
+            except RockoonError as error:
+                pause = backoff.next_seconds()
+                # A topic that was deleted meanwhile is still in the routes for a moment.
+                can_pass = error.retriable or isinstance(error, TopicNotFound | QueueNotFound)
+                if not can_pass or time.monotonic() + pause > deadline:
+                    if isinstance(error, BrokerUnavailable):
+                        raise BrokerAway(
+                            f"the cluster at {self._options.endpoint} cannot be read: {error}"
+                        ) from error
+                    raise
+            time.sleep(pause)

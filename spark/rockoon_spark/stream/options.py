@@ -1,0 +1,135 @@
+"""What a stream of `format("rockoon")` can be told; see `rockoon_spark.stream.reader`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from rockoon.connection import parse_addresses
+from rockoon.errors import InvalidArgument
+from rockoon.start import ConsumeFrom
+from rockoon_spark.options import (
+    OptionError,
+    columns_of,
+    offsets_of,
+    one_of,
+    time_us_of,
+    topics_of,
+    whole_number,
+)
+from rockoon_spark.selection import QueueKey
+
+EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
+# In startingOffsets, as Kafka's source has them.
+OFFSET_LATEST, OFFSET_EARLIEST = -1, -2
+
+_OPTIONS = (
+    "endpoint",
+    "topic",
+    "topics",
+    "topicPattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "consumerGroup",
+    "columns",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Where queues begin that are there when the stream is first planned.
+
+    Args:
+        policy: for all of them; GROUP means where the consumer group is.
+        offsets: for some of them, instead; may be OFFSET_LATEST or OFFSET_EARLIEST.
+    """
+
+    policy: ConsumeFrom
+    offsets: Mapping[QueueKey, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream was asked for."""
+
+    endpoint: str
+    topics: tuple[str, ...]
+    topic_pattern: str
+    starting: Starting
+    messages_max: int | None
+    """Of a batch; None for no limit."""
+    bytes_max: int | None
+    """Likewise."""
+    partitions_min: int
+    fails_on_data_loss: bool
+    group: str
+    """Empty for none."""
+    columns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "StreamOptions":
+        """Read options as Spark gives them, whose names know no case.
+
+        Raises:
+            OptionError: one is missing, unknown or wrong.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = given.keys() - {name.lower() for name in _OPTIONS}
+        if unknown:
+            raise OptionError(f"unknown options of a stream: {', '.join(sorted(unknown))}")
+        try:
+            parse_addresses(given.get("endpoint", ""))
+        except InvalidArgument as error:
+            raise OptionError(f"option endpoint: {error}") from error
+        topics = tuple(sorted(topics_of(given)))
+        if bool(topics) == bool(given.get("topicpattern")):
+            raise OptionError("option topics or option topicPattern says what is read: one of them")
+        return cls(
+            endpoint=given["endpoint"],
+            topics=topics,
+            topic_pattern=given.get("topicpattern", ""),
+            starting=_starting(given),
+            messages_max=_limit(given, "maxOffsetsPerTrigger"),
+            bytes_max=_limit(given, "maxBytesPerTrigger"),
+            partitions_min=whole_number("minPartitions", given.get("minpartitions"), 1),
+            fails_on_data_loss=one_of(given, "failOnDataLoss", "true", "false") == "true",
+            group=given.get("consumergroup", ""),
+            columns=columns_of(given.get("columns")),
+        )
+
+    def wants(self, topic: str) -> bool:
+        """Whether messages of a topic are read."""
+        return topic in self.topics or (
+            bool(self.topic_pattern) and fnmatchcase(topic, self.topic_pattern)
+        )
+
+
+def _limit(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    return None if text is None else whole_number(name, text, 1)
+
+
+def _starting(given: Mapping[str, str]) -> Starting:
+    text = given.get("startingoffsets")
+    when = given.get("startingtimestamp")
+    if text is not None and when is not None:
+        raise OptionError("option startingOffsets or option startingTimestamp: one of them")
+    if when is not None:
+        # Up to the next millisecond: what was stored before is not wanted.
+        return Starting(
+            ConsumeFrom.timestamp(-(-time_us_of("startingTimestamp", when) // 1000)), {}
+        )
+    if text == GROUP:
+        if not given.get("consumergroup"):
+            raise OptionError("option startingOffsets: group: option consumerGroup names none")
+        return Starting(ConsumeFrom.GROUP, {})
+    if text in (None, LATEST):
+        return Starting(ConsumeFrom.LAST, {})
+    offsets = offsets_of("startingOffsets", text)
+    wrong = [offset for offset in offsets.values() if offset < OFFSET_EARLIEST]
+    if wrong:
+        raise OptionError(f"option startingOffsets: {wrong[0]} is no offset")
+    return Starting(ConsumeFrom.FIRST, offsets)

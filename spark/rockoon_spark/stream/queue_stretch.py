@@ -1,0 +1,115 @@
+"""A task of a stream: the messages of one queue between two offsets, pulled from its broker."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rockoon.errors import QueueNotFound, StoreCorrupt, TopicNotFound
+from rockoon_proto.v1.broker_pb2 import (
+    FOUND,
+    MESSAGE_WAS_REMOVING,
+    NO_MATCHED_MESSAGE,
+    OFFSET_FOUND_NULL,
+    OFFSET_TOO_SMALL,
+    PullReply,
+    PullRequest,
+)
+from rockoon_spark.broker_calls import PullClient
+from rockoon_spark.live_cluster import READ_RETRY_SECONDS
+from rockoon_spark.log_columns import LogRecords
+from rockoon_spark.stream.plan import QueueRange
+from rockoon_spark.stretches import DataLost, in_batches
+
+log = logging.getLogger(__name__)
+
+_BYTES_PER_PULL = 2 << 20
+_MESSAGES_PER_PULL_MAX = 65_536
+# What a broker says of offsets whose messages it no longer has.
+_DELETED = (OFFSET_TOO_SMALL, MESSAGE_WAS_REMOVING, OFFSET_FOUND_NULL)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStretch:
+    """What one task reads. Can be pickled.
+
+    Args:
+        range: of which queue.
+        address: of its broker, when the batch was planned.
+        route_revision: of the routes the plan was made with.
+        fails_on_data_loss: whether messages that are gone are an error.
+        endpoint: nameservers that know where the broker is when it has moved since.
+    """
+
+    range: QueueRange
+    address: str
+    route_revision: int
+    fails_on_data_loss: bool
+    endpoint: str | None = None
+
+    def read(self) -> Iterator[LogRecords]:
+        """The messages in their order; queues have holes where messages were compacted.
+
+        Raises:
+            DataLost: messages are gone that were there when the batch was planned.
+            RockoonError: the broker does not answer any more, or refuses.
+        """
+        queue, position = self.range.queue, self.range.start
+        with PullClient(queue.broker, self.address, READ_RETRY_SECONDS, self.endpoint) as client:
+            client.ask(self._request(position))
+            while position < self.range.stop:
+                reply, following = self._answer(client, position)
+                if following < self.range.stop:
+                    # It is on its way while this one is decoded.
+                    client.ask(self._request(following))
+                if reply is not None:
+                    yield from self._records(reply)
+                position = following
+
+    def _answer(self, client: PullClient, position: int) -> tuple[PullReply | None, int]:
+        """What there is at an offset, and where to go on."""
+        try:
+            reply = client.answer()
+        except (TopicNotFound, QueueNotFound):
+            return None, self._lost(position, self.range.stop, "the queue was deleted")
+        except StoreCorrupt as damage:
+            return None, self._lost(position, position + 1, str(damage))
+        following = reply.next_offset
+        if following > position and reply.status in (FOUND, NO_MATCHED_MESSAGE):
+            return reply, following
+        if following > position and reply.status in _DELETED:
+            return None, self._lost(position, following, "retention deleted them")
+        return None, self._lost(position, self.range.stop, f"the queue ends at {reply.max_offset}")
+
+    def _request(self, position: int) -> PullRequest:
+        return PullRequest(
+            topic=self.range.queue.topic,
+            queue_id=self.range.queue.queue_id,
+            offset=position,
+            max_messages=min(self.range.stop - position, _MESSAGES_PER_PULL_MAX),
+            max_bytes=_BYTES_PER_PULL,
+            route_revision=self.route_revision,
+            birth_revision=self.range.birth,
+        )
+
+    def _records(self, reply: PullReply) -> Iterator[LogRecords]:
+        sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
+        frames = np.frombuffer(reply.frames, np.uint8)
+        starts = np.cumsum(sizes) - sizes
+        # Records of a queue do not lie side by side in the log, so the buffer has no place there.
+        for records in in_batches(frames, 0, starts, sizes, self.range.queue.broker):
+            offsets = records.prefix("queue_offset")
+            wanted = records.chosen(offsets < self.range.stop)
+            if len(wanted):
+                yield wanted
+
+    def _lost(self, start: int, end: int, why: str) -> int:
+        end = min(end, self.range.stop)
+        sentence = (
+            f"offsets {start} to {end} of queue {self.range.queue} cannot be read any more: {why}"
+        )
+        if self.fails_on_data_loss:
+            raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")
+        log.warning("%s", sentence)
+        return end

@@ -1,0 +1,202 @@
+"""Records damaged on disk: each is told once with its place, every other record is read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.settings import Flush
+from rockoon_spark.files import LogFile, list_log
+from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.rows import rows
+from rockoon_spark.selection import EVERYTHING
+from rockoon_spark.splits import Split, read_split
+from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.stretches import DamagedPlace, Stretch
+from support.broker import running_broker
+from support.broker_routes import BrokerRoutes
+from support.store_directory import Owner, settings
+
+FILE_BYTES = 16_384
+RECORDS = 40
+
+# Name of the fault, where in the record it is (negative: from its end on), what stands there.
+FAULTS: dict[str, tuple[int, bytes]] = {
+    "magic": (4, b"oops"),
+    "size that fits the file": (0, b"\0\0\x10\1"),
+    "size beyond the file": (0, b"\0\1\0\0"),
+    "size zero": (0, b"\0\0\0\0"),
+    "place, a higher one": (30, b"\7"),
+    "place, a lower one": (28, b"\xff"),
+    "body": (100, b"oops"),
+    "length of the properties": (-11, b"\7\7"),
+    "all of it": (0, b"x" * 700),
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, int]]]:
+    """A store of two files, and where each record is: physical offset and size."""
+    root = tmp_path_factory.mktemp("stores") / "broker-a"
+    owner = Owner(settings(root, commit_log_file_bytes=FILE_BYTES, flush=Flush.ASYNC))
+    places = []
+    for n in range(RECORDS):
+        appended = owner.append("T", 0, [b"%d" % n + bytes(600)])
+        start = appended.first_physical_offset
+        places.append((start, appended.end_offset - start))
+    owner.store.close()
+    return root, places
+
+
+def copy(root: Path, target: Path) -> Path:
+    for path in root.rglob("*"):
+        if path.is_file() and path.name != "lock":
+            copied = target / path.relative_to(root)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(path.read_bytes())
+    return target
+
+
+def damage(root: Path, place: tuple[int, int], fault: str) -> None:
+    start, size = place
+    at, content = FAULTS[fault]
+    file = root / "commitlog" / f"{start - start % FILE_BYTES:020d}"
+    with file.open("r+b") as log:
+        log.seek(start % FILE_BYTES + at % size)
+        log.write(content)
+
+
+def read(
+    stretches: Sequence[Stretch], columns: Sequence[str] = ("body",)
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The numbers in the bodies, or the queue offsets, and what was damaged."""
+    damages: list[DamagedPlace] = []
+    found: list[int] = []
+    for stretch in stretches:
+        for batch in rows(stretch.read(), EVERYTHING, columns, damages.append):
+            column = batch.column(0).to_pylist()
+            found += [int(x.rstrip(b"\0")) if isinstance(x, bytes) else x for x in column]
+    return found, [(each.start, each.end) for each in damages]
+
+
+def cut(directory: StoreDirectory, file: LogFile, cuts: Sequence[int]) -> list[Stretch]:
+    inner = [each - file.start for each in cuts if file.start < each < file.start + file.bytes]
+    bounds = [0, *inner, file.bytes]
+    return [
+        DirectoryStretch(directory, Split(file, start, stop)) for start, stop in pairwise(bounds)
+    ]
+
+
+def around(place: tuple[int, int]) -> list[list[int]]:
+    """Cuts of a log: none, at a record's start, in it, at its end, on both sides."""
+    start, size = place
+    end = start + size
+    near = [[], [start], [start + 1], [start + 50], [end - 1], [end], [start, end]]
+    return near
+
+
+def victims(places: Sequence[tuple[int, int]]) -> list[int]:
+    """The first record, one in the middle, the last and the first of two files, the newest."""
+    behind = next(n for n, (start, _) in enumerate(places) if start >= FILE_BYTES)
+    return [0, 10, behind - 1, behind, RECORDS - 1]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_a_directory_damage_is_told_once_wherever_the_log_is_cut(
+    pristine: tuple[Path, list[tuple[int, int]]], tmp_path: Path, fault: str
+) -> None:
+    root, places = pristine
+    for victim in victims(places):
+        store = copy(root, tmp_path / str(victim))
+        damage(store, places[victim], fault)
+        directory = StoreDirectory(str(store), "broker-a")
+        start, size = places[victim]
+        everywhere = list(range(start % 100 or 100, 3 * FILE_BYTES, 100))
+        for cuts in (*around(places[victim]), everywhere):
+            files = list_log(str(store))
+            found, damages = read([each for f in files for each in cut(directory, f, cuts)])
+            if fault == "size zero" and victim == RECORDS - 1:
+                # Where nothing was ever written looks like that.
+                damages = [(start, start + size)]
+            assert found == [n for n in range(RECORDS) if n != victim], (victim, cuts)
+            assert [told for told, _ in damages] == [start], (victim, cuts)
+
+
+def test_who_does_not_read_bodies_gets_the_other_columns_of_a_damaged_one(
+    pristine: tuple[Path, list[tuple[int, int]]], tmp_path: Path
+) -> None:
+    root, places = pristine
+    store = copy(root, tmp_path / "store")
+    damage(store, places[10], "body")
+    stretches = StoreDirectory(str(store), "b").stretches(EVERYTHING, 1000)
+    assert read(stretches, ["queue_offset"]) == (list(range(RECORDS)), [])
+    start, size = places[10]
+    assert read(stretches)[1] == [(start, start + size)]
+
+
+def test_a_record_that_is_being_written_is_no_damage(
+    pristine: tuple[Path, list[tuple[int, int]]], tmp_path: Path
+) -> None:
+    root, places = pristine
+    store = copy(root, tmp_path / "store")
+    start, size = places[-1]
+    newest = store / "commitlog" / f"{start - start % FILE_BYTES:020d}"
+    whole = newest.read_bytes()
+    middle = start % FILE_BYTES + size // 2
+    newest.write_bytes(whole[:middle] + bytes(len(whole) - middle))
+    [file] = [each for each in list_log(str(store)) if each.start == start - start % FILE_BYTES]
+    split = Split(file, 0, file.bytes)
+    waits: list[float] = []
+
+    def is_written(seconds: float) -> None:
+        waits.append(seconds)
+        newest.write_bytes(whole)
+
+    _, found = read_split(split, wait=waits.append)
+    assert [each.start for each in found.damages] == [start]
+    before, waits[:] = len(found.starts), []
+    _, found = read_split(split, wait=is_written)
+    assert not found.damages
+    assert len(found.starts) == before + 1
+    assert len(waits) == 1
+
+
+@pytest.fixture
+async def nameserver() -> AsyncIterator[BrokerRoutes]:
+    async with BrokerRoutes() as running:
+        await running.create_topic("T", {"broker-a": 1})
+        yield running
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
+    pristine: tuple[Path, list[tuple[int, int]]],
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    fault: str,
+) -> None:
+    root, places = pristine
+    small = {"commit_log_file_bytes": FILE_BYTES}
+    place = LiveCluster("127.0.0.1:1")
+    store = tmp_path / "store"
+    copy(root / "commitlog", store / "commitlog")
+    end = sum(places[-1])
+    async with running_broker(store, [nameserver.address], **small) as broker:
+        for victim in victims(places):
+            kept = {path: path.read_bytes() for path in (store / "commitlog").iterdir()}
+            damage(store, places[victim], fault)
+            start, _ = places[victim]
+            for cuts in around(places[victim]):
+                bounds = [0, *(each for each in cuts if 0 < each < end), end]
+                stretches = [
+                    BrokerStretch("broker-a", broker.address, first, behind, first == 0, place)
+                    for first, behind in pairwise(bounds)
+                ]
+                found, damages = await asyncio.to_thread(read, stretches)
+                assert found == [n for n in range(RECORDS) if n != victim], (victim, cuts)
+                assert [told for told, _ in damages] == [start], (victim, cuts)
+            for path, content in kept.items():
+                with path.open("r+b") as file:
+                    file.write(content)

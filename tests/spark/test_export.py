@@ -1,0 +1,357 @@
+"""Messages exported to Parquet, run after run."""
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from rockoon_spark.export.rows import ROW_SCHEMA
+from rockoon_spark.export.target import ExportTarget, ExportTargetError, Gap, manifests
+from rockoon_spark.files import list_log
+from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
+from rockoon_spark.jobs.verify_export import verify_export
+from rockoon_spark.store_directory import StoreDirectory
+from support.store_directory import NOW_MS, Owner, settings, unpack_golden
+
+FILE_BYTES = 16_384
+DAY_MS = 86_400_000
+# Ends 106 minutes behind NOW_MS.
+MIDNIGHT_MS = NOW_MS - NOW_MS % DAY_MS + DAY_MS
+
+
+class Sender:
+    """Sends numbered messages, message n at NOW_MS + n minutes."""
+
+    def __init__(self, root: Path) -> None:
+        self.owner = Owner(settings(root, commit_log_file_bytes=FILE_BYTES))
+        self.sent = 0
+
+    def send(
+        self, count: int, topic: str = "T", body: Callable[[int], bytes] | None = None
+    ) -> None:
+        for n in range(self.sent, self.sent + count):
+            self.owner.clock.time_ms = NOW_MS + 60_000 * n
+            content = body(n) if body else b"%d" % n + bytes(100)
+            self.owner.append(topic, n % 2, [content])
+        self.sent += count
+
+    @property
+    def sealed(self) -> int:
+        """Where the CommitLog file starts that is written."""
+        return (self.owner.store.visible_end - 1) // FILE_BYTES * FILE_BYTES
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Sender:
+    return Sender(tmp_path / "broker-a")
+
+
+def place_of(root: Path) -> StoreDirectory:
+    return StoreDirectory(str(root / "broker-a"), "broker-a")
+
+
+def run(spark: SparkSession, root: Path, **options: Any) -> ExportReport:
+    return export(spark, place_of(root), str(root / "out"), **{"sealed_only": False, **options})
+
+
+def verified(spark: SparkSession, root: Path) -> list[str]:
+    return verify_export(spark, str(root / "out"), place_of(root))[1]
+
+
+def exported(root: Path) -> list[dict[str, Any]]:
+    """Every row of every Parquet file, as a reader sees it who knows nothing."""
+    table = ds.dataset(root / "out", format="parquet", partitioning="hive").to_table()
+    return sorted(table.to_pylist(), key=lambda row: int(row["physical_offset"]))
+
+
+def numbers(root: Path) -> list[int]:
+    return [int(row["body"].rstrip("\0")) for row in exported(root)]
+
+
+def test_messages_are_rows_that_a_person_can_query(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(100, body=lambda n: f"grün {n}".encode())
+    sender.send(20, body=lambda n: b"\xff%d" % n)
+    sender.send(10, "%RETRY%billing")
+    sender.send(10, "SCHEDULE_TOPIC_XXXX")
+    report = run(spark, tmp_path)
+    assert (report.run, report.messages, report.files) == (1, 130, 3)
+
+    frame = spark.read.parquet(str(tmp_path / "out"))
+    assert frame.columns == [*ROW_SCHEMA.names, "topic", "date"]
+    source = spark.read.format("rockoon").load(str(tmp_path / "broker-a"))
+    source = source.where("topic not like 'SCHEDULE%'").withColumn("date", f.to_date("store_time"))
+    common = [name for name in frame.columns if name not in ("body", "body_bytes")]
+    assert rows(frame.select(common)) == rows(source.select(common))
+    assert {row.date for row in frame.collect()} == {date(2023, 11, 14), date(2023, 11, 15)}
+    midnight = datetime.fromtimestamp(MIDNIGHT_MS / 1000, UTC)
+    assert frame.where("date = '2023-11-15'").agg(f.min("store_time")).first() == (
+        midnight.replace(tzinfo=None) + (datetime(1, 1, 1, 0, 0, 20) - datetime(1, 1, 1)),
+    )
+
+    texts = frame.where("topic = 'T' and body is not null").orderBy("physical_offset").collect()
+    assert [row.body for row in texts] == [f"grün {n}" for n in range(100)]
+    assert {row.body_bytes for row in texts} == {None}
+    others = frame.where("body is null").orderBy("physical_offset").collect()
+    assert [row.body_bytes for row in others] == [b"\xff%d" % n for n in range(100, 120)]
+    assert verified(spark, tmp_path) == []
+
+
+def rows(frame: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.orderBy("physical_offset").collect()]
+
+
+def test_what_rocketmq_wrote_is_exported(spark: SparkSession, tmp_path: Path) -> None:
+    unpack_golden(tmp_path / "broker-a")
+    report = run(spark, tmp_path, topics=TopicChoice(pattern="*"))
+    source = spark.read.format("rockoon").load(str(tmp_path / "broker-a")).collect()
+    assert report.messages == len(source)
+    assert [row["message_id"] for row in exported(tmp_path)] == [row.message_id for row in source]
+    bodies = [row["body_bytes"] or (row["body"] or "").encode() for row in exported(tmp_path)]
+    assert bodies == [row.body for row in source]
+    assert verified(spark, tmp_path) == []
+
+
+def test_each_run_goes_on_where_the_one_before_ended(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(200)
+    first = run(spark, tmp_path, sealed_only=True, section_bytes=5000)
+    (manifest,) = manifests(ExportTarget.of(str(tmp_path / "out")))
+    assert manifest.positions["broker-a"].end_offset == first.log_bytes == sender.sealed
+    assert 0 < first.messages < 200
+    assert numbers(tmp_path) == list(range(first.messages))
+    nothing = run(spark, tmp_path, sealed_only=True)
+    assert (nothing.messages, nothing.files, nothing.run) == (0, 0, 1)
+
+    # Up to the last message, which no file's end follows, and on from there, in files of their own.
+    second = run(spark, tmp_path, section_bytes=999)
+    assert first.messages + second.messages == 200
+    assert run(spark, tmp_path).messages == 0
+    assert run(spark, tmp_path, sealed_only=True).messages == 0, "of a file that is read half"
+    sender.send(100)
+    third = run(spark, tmp_path)
+    assert (third.messages, third.files) == (100, 1)
+    assert numbers(tmp_path) == list(range(300))
+    assert verify_export(spark, str(tmp_path / "out"), place_of(tmp_path))[0].compared == 300
+    assert verified(spark, tmp_path) == []
+
+
+def test_large_files_are_ended_and_more_partitions_than_files_can_be_open(
+    spark: SparkSession, sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.send(300)
+    report = run(spark, tmp_path, file_bytes=1, section_bytes=FILE_BYTES)
+    assert report.files > 3
+    assert numbers(tmp_path) == list(range(300))
+    assert verified(spark, tmp_path) == []
+
+
+def test_only_chosen_topics_are_exported_the_same_in_every_run(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    for topic in ("A1", "A2", "B1"):
+        sender.send(10, topic)
+    chosen = TopicChoice(pattern="A*")
+    assert run(spark, tmp_path, topics=chosen).messages == 20
+    assert {row["topic"] for row in exported(tmp_path)} == {"A1", "A2"}
+    for other in (None, TopicChoice(frozenset({"A1"})), TopicChoice(pattern="*")):
+        with pytest.raises(ExportError, match=r"has topics like A\*: the same in each run"):
+            run(spark, tmp_path, topics=other)
+    sender.send(10, "A3")
+    assert run(spark, tmp_path, topics=chosen).messages == 10
+    assert verified(spark, tmp_path) == []
+
+
+def test_what_retention_deleted_before_it_was_exported_is_told(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(10)
+    run(spark, tmp_path)
+    sender.send(290)
+    first, second, *_ = list_log(str(tmp_path / "broker-a"))
+    Path(first.uri).unlink()
+    end = manifests(ExportTarget.of(str(tmp_path / "out")))[0].positions["broker-a"].end_offset
+    lost = f"physical offsets {end} to {second.start} were deleted before they were exported"
+    with pytest.raises(ExportError, match=lost):
+        run(spark, tmp_path)
+    assert numbers(tmp_path) == list(range(10))
+
+    report = run(spark, tmp_path, fails_on_data_loss=False)
+    gap = Gap("broker-a", end, second.start, "were deleted before they were exported")
+    assert report.gaps == (gap,)
+    assert manifests(ExportTarget.of(str(tmp_path / "out")))[1].gaps == (gap,)
+    found = numbers(tmp_path)
+    assert found == [*range(10), *range(found[10], 300)]
+    assert found[10] > 10
+    assert verified(spark, tmp_path) == []
+
+
+def test_damage_is_refused_with_its_place_or_skipped_and_noted(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(50)
+    run(spark, tmp_path)
+    before = exported(tmp_path)
+    end = manifests(ExportTarget.of(str(tmp_path / "out")))[0].positions["broker-a"].end_offset
+    sender.send(50)
+    log = Path(list_log(str(tmp_path / "broker-a"))[0].uri)
+    whole = log.read_bytes()
+    size = (end - 0) // 50
+    # Where the run begins, and a body within it.
+    places = {"hold no record": end + 4, "does not have its checksum": end + 20 * size - 30}
+    for fault, at in places.items():
+        content = bytearray(whole)
+        content[at] ^= 0xFF
+        log.write_bytes(content)
+        with pytest.raises(Exception, match=rf"physical offsets \d+ to \d+ .*{fault}; skipping"):
+            run(spark, tmp_path)
+        assert exported(tmp_path) == before
+        assert ExportTarget.of(str(tmp_path / "out")).names("_staging") == []
+    for at in places.values():
+        content[at] = whole[at] ^ 0xFF
+    log.write_bytes(content)
+    report = run(spark, tmp_path, skips_damage=True)
+    assert [gap.start <= at < gap.end for gap, at in zip(report.gaps, places.values(), strict=True)]
+    assert report.messages == 48
+    assert sorted(set(range(100)) - set(numbers(tmp_path)))[0] == 50
+    assert verified(spark, tmp_path) == []
+
+
+def test_a_target_that_has_another_logs_messages_is_refused(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(50)
+    run(spark, tmp_path)
+    sender.owner.store.close()
+    (tmp_path / "broker-a").rename(tmp_path / "former")
+    other = Sender(tmp_path / "broker-a")
+    # Shorter, and longer.
+    for count in (10, 100):
+        other.send(count, body=lambda n: b"other %d" % n)
+        with pytest.raises(ExportError, match="is not the one that was exported"):
+            run(spark, tmp_path)
+    assert "is not the one that was exported" in verified(spark, tmp_path)[0]
+    # A broker of another name is another log.
+    place = StoreDirectory(str(tmp_path / "broker-a"), "broker-b")
+    export(spark, place, str(tmp_path / "out"), sealed_only=False)
+    assert Counter(row["broker"] for row in exported(tmp_path)) == {"broker-a": 50, "broker-b": 110}
+
+    (tmp_path / "mine").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "mine" / "a.parquet")
+    with pytest.raises(ExportTargetError, match="was not exported here"):
+        export(spark, place, str(tmp_path / "mine"), sealed_only=False)
+
+
+class Killed(BaseException):
+    """The driver ends here."""
+
+
+def test_a_driver_that_dies_while_it_publishes_is_followed_by_a_run_that_ends_it(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(100)
+    run(spark, tmp_path, sealed_only=True)
+    sender.send(100)
+    target = ExportTarget.of(str(tmp_path / "out"))
+    moved = []
+
+    def die_in_the_middle(source: str, place: str) -> None:
+        # `test_export_target` has every other moment.
+        if len(moved) == 2:
+            raise Killed
+        moved.append(place)
+        target.move(source, place)
+
+    with pytest.raises(Killed):
+        run(spark, tmp_path, sealed_only=True, section_bytes=FILE_BYTES, move=die_in_the_middle)
+    assert len(manifests(target)) == 1
+    expected = run(spark, tmp_path)
+    assert expected.run == 3, "the second one was ended first"
+    assert numbers(tmp_path) == list(range(200))
+    assert verified(spark, tmp_path) == []
+
+
+def test_what_is_wrong_in_an_export_is_found(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(100)
+    run(spark, tmp_path)
+    out = tmp_path / "out"
+    (path, *_) = sorted(out.rglob("*.parquet"))
+    content = path.read_bytes()
+
+    path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    (problem,) = verified(spark, tmp_path)
+    assert f"{path}: its checksum is not the one" in problem
+    path.write_bytes(content + b"!")
+    (problem,) = verified(spark, tmp_path)
+    assert f"{path} has {len(content) + 1} bytes, not {len(content)}" in problem
+    path.unlink()
+    (problem,) = verified(spark, tmp_path)
+    assert f"{path} is gone" in problem
+    path.write_bytes(content)
+    strange = path.parent / "copy.parquet"
+    strange.write_bytes(content)
+    (problem,) = verified(spark, tmp_path)
+    assert f"{strange} is of no run" in problem
+    strange.unlink()
+
+    # Rows that are not the log's, in files that are as their manifest says.
+    table = pq.read_table(path, partitioning=None)
+    changed = table.set_column(2, "queue_offset", pa.array([0, *range(table.num_rows - 1)]))
+    for wrong, sentence in (
+        (table.slice(0, 30), r"physical offset \d+ is in no file"),
+        (pa.concat_tables([table.slice(0, 5), table.slice(6)]), r"physical offset \d+ is in no"),
+        (pa.concat_tables([table.slice(0, 5), table.slice(4)]), r"offset \d+ is not in the log"),
+        (changed, r"offset \d+ has another queue_offset than in the log"),
+    ):
+        replace_file(out, path, wrong)
+        (problem,) = verified(spark, tmp_path)
+        assert problem.startswith(f"{path.parent}: ")
+        assert re.search(sentence, problem), problem
+
+
+def replace_file(out: Path, path: Path, table: pa.Table) -> None:
+    """Replace a file, and what the manifest says of it."""
+    pq.write_table(table, path)
+    (manifest,) = (out / "_manifest").iterdir()
+    content = json.loads(manifest.read_text())
+    for file in content["files"]:
+        if file["path"] == str(path.relative_to(out)):
+            file["crc32"], file["bytes"] = zlib.crc32(path.read_bytes()), path.stat().st_size
+    manifest.write_text(json.dumps(content))
+
+
+def test_an_export_outlives_the_log_and_the_topics_that_it_is_of(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    sender.send(20, "GONE")
+    sender.send(180)
+    run(spark, tmp_path, section_bytes=5000)
+    sender.owner.store.drop_topics("GONE")
+    sender.send(10, "GONE")
+    assert run(spark, tmp_path).messages == 10
+    assert len(exported(tmp_path)) == 210
+    report, problems = verify_export(spark, str(tmp_path / "out"), place_of(tmp_path))
+    assert (report.messages, report.compared, problems) == (210, 190, [])
+    # As far as it is there.
+    first, *_ = list_log(str(tmp_path / "broker-a"))
+    Path(first.uri).unlink()
+    report, problems = verify_export(spark, str(tmp_path / "out"), place_of(tmp_path))
+    assert problems == []
+    assert 10 < report.compared < 190
+    (tmp_path / "broker-a").rename(tmp_path / "away")
+    assert verify_export(spark, str(tmp_path / "out"))[1] == []

@@ -1,0 +1,195 @@
+"""Publishing of an export, killed at every step, without Spark."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rockoon_spark.export.target import (
+    ExportedFile,
+    ExportTarget,
+    ExportTargetError,
+    Manifest,
+    Position,
+    Section,
+    discard,
+    is_export,
+    locked,
+    manifests,
+    newest_manifest,
+    publish,
+    recover,
+)
+
+PATHS = [
+    "topic=A/date=2026-11-20/00000001-x-0.parquet",
+    "topic=A/date=2026-11-21/00000001-x-1.parquet",
+    "topic=%25RETRY%25g/date=2026-11-20/00000001-x-2.parquet",
+]
+# Before the manifest aside, before each file, before the manifest, and behind it.
+STEPS = range(len(PATHS) + 3)
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from test_export_target import stage, TARGETS
+from rockoon_spark.export.target import publish
+
+target, step = TARGETS[sys.argv[2]](Path(sys.argv[1])), int(sys.argv[3])
+manifest, done = stage(target, 2), 0
+
+def move(source, place):
+    global done
+    if done == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done += 1
+    target.move(source, place)
+
+publish(target, manifest, move)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+TARGETS: dict[str, Callable[[Path], ExportTarget]] = {
+    "path": lambda directory: ExportTarget.of(str(directory)),
+    "uri": lambda directory: ExportTarget.of(directory.as_uri()),
+}
+
+
+@pytest.fixture(params=list(TARGETS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def paths(run: int) -> list[str]:
+    return [path.replace("00000001", f"{run:08}") for path in PATHS]
+
+
+def stage(target: ExportTarget, run: int) -> Manifest:
+    """Files of a run that is to be published, and its manifest."""
+    run_id = f"id{run}"
+    staging = target.staging(run_id)
+    target.make(staging)
+    files = []
+    for path in paths(run):
+        with target.create(target.staged_path(staging, path)) as stream:
+            stream.write(path.encode())
+        files.append(ExportedFile(path, "broker-a", 1, len(path), 0, run, run))
+    return Manifest(
+        run,
+        run_id,
+        {"names": None, "pattern": None},
+        {"broker-a": Position(run * 1000)},
+        [Section("broker-a", run * 1000 - 1000, run * 1000)],
+        files,
+    )
+
+
+def visible(root: Path) -> list[str]:
+    """What a reader who knows nothing finds: every Parquet file, and only whole ones."""
+    found = sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet"))
+    assert all((root / path).read_bytes() == path.encode() for path in found)
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the_next(
+    tmp_path: Path, kind: str, step: int
+) -> None:
+    target = TARGETS[kind](tmp_path)
+    publish(target, stage(target, 1))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), kind, str(step)],
+        cwd=Path(__file__).parent,
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+    # Who goes by manifests sees whole runs at every moment.
+    named = [file.path for run in manifests(target) for file in run.files]
+    is_done = step == STEPS[-1]
+    assert named == paths(1) + (paths(2) if is_done else [])
+    assert set(named) <= set(visible(tmp_path))
+
+    recover(target)
+    expected = paths(1) + (paths(2) if step else [])
+    assert visible(tmp_path) == target.parquet_paths() == sorted(expected)
+    assert [file.path for run in manifests(target) for file in run.files] == expected
+    newest = newest_manifest(target)
+    assert newest is not None
+    assert newest.positions["broker-a"].end_offset == (2000 if step else 1000)
+    assert target.names("_staging") == []
+    # What was made whole is not made again, and the next run can follow.
+    recover(target)
+    publish(target, stage(target, newest.run + 1))
+    assert [run.run for run in manifests(target)] == list(range(1, newest.run + 2))
+
+
+def test_a_run_that_died_while_it_made_files_leaves_nothing(tmp_path: Path) -> None:
+    target = ExportTarget.of(str(tmp_path))
+    publish(target, stage(target, 1))
+    stage(target, 2)
+    assert visible(tmp_path) == target.parquet_paths() == sorted(paths(1))
+    recover(target)
+    assert target.names("_staging") == []
+    stage(target, 2)
+    discard(target, "id2")
+    assert target.names("_staging") == []
+
+
+def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> None:
+    target = ExportTarget.of(str(tmp_path))
+    slow = stage(target, 1)
+    other = Manifest(1, "other", slow.topics, slow.positions, [], [])
+    target.make(target.staging("other"))
+    publish(target, other)
+    with pytest.raises(ExportTargetError, match="another export was published meanwhile"):
+        publish(target, slow)
+    assert visible(tmp_path) == []
+    # Where it had begun to publish at the same moment, nobody chooses for the user.
+    staged = target.staging("id1")
+    with target.create(f"{staged}/manifest.json") as stream:
+        stream.write(slow.to_json().encode())
+    with pytest.raises(ExportTargetError, match="which another export made"):
+        recover(target)
+
+
+def test_one_export_at_a_time(tmp_path: Path, kind: str) -> None:
+    target = TARGETS[kind](tmp_path / "made")
+    with (
+        locked(target),
+        pytest.raises(ExportTargetError, match="another job is at it"),
+        locked(target),
+    ):
+        pass
+    with locked(target):
+        pass
+
+
+def test_a_directory_of_others_and_a_broken_manifest_are_refused(tmp_path: Path) -> None:
+    target = ExportTarget.of(str(tmp_path))
+    assert not is_export(target)
+    assert newest_manifest(target) is None
+    (tmp_path / "mine.parquet").touch()
+    with pytest.raises(ExportTargetError, match=r"mine\.parquet was not exported here"):
+        newest_manifest(target)
+    (tmp_path / "mine.parquet").unlink()
+
+    for run in (1, 2, 3):
+        publish(target, stage(target, run))
+    assert is_export(target)
+    manifest = tmp_path / "_manifest" / "00000002.json"
+    content = json.loads(manifest.read_text())
+    for wrong in ("{", json.dumps(content | {"format": 2}), json.dumps(content | {"files": 1})):
+        manifest.write_text(wrong)
+        with pytest.raises(ExportTargetError, match=r"00000002\.json is no manifest"):
+            manifests(target)
+    manifest.unlink()
+    with pytest.raises(ExportTargetError, match=r"00000002\.json is missing"):
+        manifests(target)
+
+
+def test_a_file_system_that_nobody_knows_is_told() -> None:
+    with pytest.raises(ExportTargetError, match="nowhere://bucket/export: "):
+        newest_manifest(ExportTarget.of("nowhere://bucket/export"))

@@ -1,0 +1,109 @@
+"""Exports of a cluster that runs."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from rockoon.sync import Cluster
+from rockoon.testing.disposable import DisposableCluster
+from rockoon_spark.export.target import ExportTarget, manifests
+from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
+from rockoon_spark.jobs.verify_export import verify_export
+from rockoon_spark.live_cluster import BrokerAway, LiveCluster
+from support.endless_sending import Sending
+
+
+def run(
+    spark: SparkSession, cluster: DisposableCluster, target: Path, pattern: str, **options: object
+) -> ExportReport:
+    place = LiveCluster(
+        ",".join(cluster.nameservers), skips_brokers_away=options.pop("skips", False)
+    )
+    return export(spark, place, str(target), topics=TopicChoice(pattern=pattern), **options)
+
+
+def bodies(target: Path) -> Counter[int]:
+    table = ds.dataset(target, format="parquet").to_table(columns=["body"])
+    return Counter(map(int, table["body"].to_pylist()))
+
+
+def differences(spark: SparkSession, cluster: DisposableCluster, target: Path) -> list[str]:
+    return verify_export(spark, str(target), LiveCluster(",".join(cluster.nameservers)))[1]
+
+
+def test_what_was_acknowledged_before_a_run_is_exported_once_while_more_is_sent(
+    spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
+) -> None:
+    topic, target = cluster.new_topic("numbers"), tmp_path / "out"
+    with cluster.connect() as connection:
+        with Sending(connection, topic) as sending:
+            # Small sections: cuts lie anywhere.
+            for section_bytes in (100_000, None, 30_000):
+                acknowledged = sending.acknowledged
+                report = run(spark, cluster, target, f"{topic}*", section_bytes=section_bytes)
+                begun = sending.begun
+                assert report.messages
+                numbers = bodies(target)
+                assert set(numbers.values()) == {1}
+                assert set(range(acknowledged)) <= set(numbers) <= set(range(begun))
+        run(spark, cluster, target, f"{topic}*")
+        assert bodies(target) == Counter(range(sending.acknowledged))
+        brokers = {
+            file.broker for run in manifests(ExportTarget.of(str(target))) for file in run.files
+        }
+        assert brokers == {"broker-a", "broker-b"}
+        assert differences(spark, cluster, target) == []
+
+        # What was exported stays when its topic goes.
+        connection.call(connection.asyncio.admin.delete_topic(topic))
+        run(spark, cluster, target, f"{topic}*")
+        assert bodies(target) == Counter(range(sending.acknowledged))
+        assert differences(spark, cluster, target) == []
+
+
+def test_a_named_topic_has_to_exist_in_the_first_run(
+    spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
+) -> None:
+    topic, place = cluster.new_topic("named"), LiveCluster(",".join(cluster.nameservers))
+
+    def run_named(*names: str) -> ExportReport:
+        target = str(tmp_path / "out")
+        return export(spark, place, target, topics=TopicChoice(names=frozenset(names)))
+
+    with pytest.raises(ExportError, match="topic 'nowhere' does not exist"):
+        run_named(topic, "nowhere")
+    with cluster.connect() as connection:
+        connection.send(topic, b"1")
+        assert run_named(topic).messages == 1
+        connection.call(connection.asyncio.admin.delete_topic(topic))
+    assert run_named(topic).messages == 0
+
+
+def test_a_broker_that_was_away_is_gone_on_with_when_it_is_back(
+    spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
+) -> None:
+    topic, target = cluster.new_topic("away", queues_per_broker=1), tmp_path / "out"
+
+    def send(connection: Cluster, first: int) -> None:
+        for number, queue in enumerate(connection.queues(topic), first):
+            connection.send(topic, b"%d" % number, queue=queue)
+
+    with cluster.connect() as connection:
+        send(connection, 0)
+        run(spark, cluster, target, topic)
+        send(connection, 2)
+    cluster.kill("broker-b")
+    try:
+        with pytest.raises(BrokerAway, match="broker 'broker-b' "):
+            run(spark, cluster, target, topic)
+        run(spark, cluster, target, topic, skips=True)
+        assert bodies(target) == Counter([0, 1, 2])
+        run(spark, cluster, target, topic, broker="broker-a")
+    finally:
+        cluster.start_stopped()
+    run(spark, cluster, target, topic)
+    assert bodies(target) == Counter(range(4))
+    assert differences(spark, cluster, target) == []

@@ -1,0 +1,312 @@
+"""Jobs over the logs of a cluster that runs, while messages are sent without a pause."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+import rockoon.sync
+from rockoon.local.cluster import LocalCluster
+from rockoon.sync import Cluster
+from rockoon_format.consume_queue import decode_entries
+from rockoon_format.index_file import HEADER_BYTES, UNIT, decode_header, unit_position
+from rockoon_spark.compaction.broker_place import broker_places
+from rockoon_spark.files import list_log
+from rockoon_spark.index.target import index_paths, manifest_path
+from rockoon_spark.jobs.compact import compact
+from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
+from rockoon_spark.jobs.rebuild import rebuild_queues
+from rockoon_spark.whole_logs.served_log import ServedLog
+from rockoon_spark.whole_logs.whole_log import LogBroken, LogReading, WholeLog
+
+FILE_BYTES = 131_072
+QUEUE_ENTRIES = 50
+SLOTS, UNITS = 100, 256
+# Cuts lie anywhere in the files.
+SPLIT_BYTES = 300_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    small = {
+        "commit_log_file_bytes": FILE_BYTES,
+        "consume_queue_file_entries": QUEUE_ENTRIES,
+    }
+    with LocalCluster(brokers=2, settings={"broker": small}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connection(cluster: LocalCluster) -> Iterator[Cluster]:
+    with rockoon.sync.connect(cluster.nameservers) as connected:
+        yield connected
+
+
+def endpoint(cluster: LocalCluster) -> str:
+    return ",".join(cluster.nameservers)
+
+
+@dataclass
+class Sending:
+    """Sends messages with keys, again and again, until the block ends."""
+
+    connection: Cluster
+    topic: str
+    stored: list[tuple[str, int]] = field(default_factory=list)
+    """Broker and physical offset of every message that was acknowledged, in that order."""
+    newest: dict[str, int] | None = None
+    """If wanted: few keys instead of many, and the newest number acknowledged of each."""
+    _is_over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Sending":
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+        self.wait_for(600)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more are stored."""
+        wanted = len(self.stored) + more
+        while self._thread.is_alive() and len(self.stored) < wanted:
+            self._thread.join(0.01)
+        assert self._thread.is_alive()
+
+    def acknowledged(self, broker: str) -> set[int]:
+        return {offset for name, offset in self.stored[:] if name == broker}
+
+    def _send(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            if self.newest is None:
+                keys = [f"number-{number}", f"last-digit-{number % 10}"]
+                sent = self.connection.send(self.topic, b"%1000d" % number, keys=keys)
+            else:
+                key = f"k{number % 20}"
+                # A key stays in its queue, and so with its broker.
+                sent = self.connection.send(self.topic, b"%1000d" % number, keys=key, key=key)
+                self.newest[key] = number
+            self.stored.append((sent.queue.broker, sent.physical_offset))
+            number += 1
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a job made of one broker's log."""
+
+    files: dict[str, bytes]
+    end_offset: int
+    records: set[int]
+    """Physical offsets of the records that are in it."""
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def index(spark: SparkSession, log: str | WholeLog, target: Path, *, sealed_only: bool) -> Made:
+    report = build_index(
+        spark,
+        log,
+        target,
+        slots=SLOTS,
+        units=UNITS,
+        sealed_only=sealed_only,
+        split_bytes=SPLIT_BYTES,
+    )
+    records: set[int] = set()
+    for path in index_paths(target):
+        content = path.read_bytes()
+        count = decode_header(content[:HEADER_BYTES]).next_unit - 1
+        units = np.frombuffer(content, UNIT, count, unit_position(SLOTS, 1))
+        records.update(units["offset"].tolist())
+    return Made(tree(target), report.end_offset, records)
+
+
+def sealed_index(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+    return index(spark, log, target, sealed_only=True)
+
+
+def whole_index(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+    return index(spark, log, target, sealed_only=False)
+
+
+def queues(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+    report = rebuild_queues(spark, log, target, file_entries=QUEUE_ENTRIES, split_bytes=SPLIT_BYTES)
+    files = tree(target)
+    records: set[int] = set()
+    for content in files.values():
+        entries = decode_entries(content)
+        records.update(entries["offset"][entries["size"] > 0].tolist())
+    assert len(files) == report.files
+    return Made(files, report.end_offset, records)
+
+
+def log_below(store: Path, end: int, target: Path) -> Path:
+    """A copy of a store's log as if it had never been written from `end` on."""
+    (target / "commitlog").mkdir(parents=True)
+    for file in list_log(str(store)):
+        if file.start < end:
+            content = Path(file.uri).read_bytes()[: end - file.start]
+            copy = target / "commitlog" / Path(file.uri).name
+            copy.write_bytes(content.ljust(file.bytes, b"\0"))
+    marks = store / "config" / "droppedTopics.json"
+    if marks.exists():
+        (target / "config").mkdir()
+        shutil.copy(marks, target / "config")
+    return target
+
+
+Job = Callable[[SparkSession, str | WholeLog, Path], Made]
+
+
+@pytest.mark.parametrize(
+    ("job", "broker"), [(sealed_index, "broker-a"), (whole_index, "broker-b"), (queues, "broker-b")]
+)
+def test_what_was_acknowledged_is_in_it_and_it_is_what_the_files_give(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    connection: Cluster,
+    tmp_path: Path,
+    job: Job,
+    broker: str,
+) -> None:
+    topic, gone = (f"{name}-{job.__name__}" for name in ("numbers", "gone"))
+    connection.call(connection.asyncio.admin.create_topic(topic, queues_per_broker=2))
+    with Sending(connection, topic) as sending:
+        # Its messages stay in the log and in the index, and are in no queue.
+        connection.call(connection.asyncio.admin.create_topic(gone, queues_per_broker=1))
+        for queue in connection.queues(gone):
+            connection.send(gone, b"gone", queue=queue, keys=["gone"])
+        connection.call(connection.asyncio.admin.delete_topic(gone))
+        sending.wait_for(200)
+        acknowledged = sending.acknowledged(broker)
+        made = job(spark, ServedLog(endpoint(cluster), broker), tmp_path / "made")
+        # It went on meanwhile.
+        assert len(sending.acknowledged(broker)) > len(acknowledged)
+
+    below = {at for at in acknowledged if at < made.end_offset}
+    assert len(below) > 100
+    # The file that is written is left out of the sealed ones.
+    assert job is sealed_index or below == acknowledged
+    assert below <= made.records
+    store = log_below(cluster.directory / broker, made.end_offset, tmp_path / "quiet")
+    same_job = whole_index if job is sealed_index else job
+    assert same_job(spark, str(store), tmp_path / "again") == made
+
+
+def test_the_newest_of_each_key_is_left_while_newer_ones_are_sent(
+    spark: SparkSession, cluster: LocalCluster, connection: Cluster
+) -> None:
+    topic = "compacted"
+    attributes = {"cleanup.policy": "COMPACTION"}
+    connection.call(
+        connection.asyncio.admin.create_topic(topic, queues_per_broker=1, attributes=attributes)
+    )
+    newest: dict[str, int] = {}
+    with Sending(connection, topic, newest=newest) as sending:
+        before = dict(newest)
+        reports = [
+            compact(spark, place, split_bytes=SPLIT_BYTES)
+            for place in broker_places(endpoint(cluster))
+        ]
+        sending.wait_for(1)
+        reading = spark.read.format("rockoon").options(endpoint=endpoint(cluster), topics=topic)
+        rows = reading.load().collect()
+    found: dict[str, int] = {}
+    for row in rows:
+        found[row.keys] = max(int(row.body), found.get(row.keys, -1))
+    assert all(found[key] >= number for key, number in before.items())
+    for report in reports:
+        assert report.is_new
+        assert report.records > 100
+        own = [row for row in rows if row.broker in report.name]
+        kept = [row.keys for row in own if row.physical_offset < report.log_end]
+        assert 0 < len(kept) == len(set(kept)) == report.records_left
+
+
+def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
+    spark: SparkSession, cluster: LocalCluster, connection: Cluster, tmp_path: Path
+) -> None:
+    connection.call(connection.asyncio.admin.create_topic("runs", queues_per_broker=1))
+    log, target = ServedLog(endpoint(cluster), "broker-a"), tmp_path / "index"
+    with Sending(connection, "runs") as sending:
+        first = sealed_index(spark, log, target)
+        sending.wait_for(300)
+        second = sealed_index(spark, log, target)
+        assert second.end_offset > first.end_offset
+        assert second.end_offset % FILE_BYTES == 0
+        assert verify_index(spark, log, target) == []
+        # The files may be read while the broker goes on with them, too.
+        from_files = sealed_index(spark, str(cluster.directory / "broker-a"), tmp_path / "files")
+        assert from_files.end_offset >= second.end_offset
+    store = log_below(cluster.directory / "broker-a", second.end_offset, tmp_path / "quiet")
+    assert whole_index(spark, str(store), tmp_path / "again") == second
+    # What a job over the files made, one over the wire goes on with.
+    whole = whole_index(spark, log, tmp_path / "again")
+    assert whole.end_offset > second.end_offset
+    assert whole == whole_index(spark, log, tmp_path / "anew")
+
+    # Another broker's log is longer, maybe; this index is not its.
+    before = tree(target), manifest_path(target).read_bytes()
+    with pytest.raises(IndexBuildError, match="index of another store"):
+        sealed_index(spark, ServedLog(endpoint(cluster), "broker-b"), target)
+    assert (tree(target), manifest_path(target).read_bytes()) == before
+
+
+@dataclass(frozen=True)
+class LosingOldest:
+    """A log whose oldest file is deleted when a job has just planned what to read."""
+
+    log: WholeLog
+    delete: Callable[[], None]
+
+    def look(self) -> LogReading:
+        found = self.log.look()
+        self.delete()
+        return found
+
+
+def test_retention_at_work_while_a_job_reads_ends_the_run_and_the_next_one_works(
+    spark: SparkSession, cluster: LocalCluster, connection: Cluster, tmp_path: Path
+) -> None:
+    connection.call(connection.asyncio.admin.create_topic("expiring", queues_per_broker=1))
+    with Sending(connection, "expiring"):
+        pass
+    store, target = cluster.directory / "broker-b", tmp_path / "index"
+
+    def delete_oldest() -> None:
+        # As a broker finds it that was away when its log got too old.
+        cluster.stop("broker-b")
+        Path(list_log(str(store))[0].uri).unlink()
+        cluster.start("broker-b")
+
+    log = ServedLog(endpoint(cluster), "broker-b")
+    with pytest.raises(LogBroken, match=r"retention deleted physical offsets 0 to .* run again"):
+        sealed_index(spark, LosingOldest(log, delete_oldest), target)
+    assert tree(tmp_path) == {}
+    start = log.look().start
+    assert min(sealed_index(spark, log, target).records) >= start > 0
+
+
+@pytest.mark.parametrize(
+    ("broker", "sentence"),
+    [
+        (None, "say which broker .*: broker-a, broker-b"),
+        ("broker-z", "'broker-z' is not in the routes .*: broker-a, broker-b"),
+    ],
+)
+def test_a_broker_has_to_be_named_where_there_are_several(
+    cluster: LocalCluster, broker: str | None, sentence: str
+) -> None:
+    with pytest.raises(LogBroken, match=sentence):
+        ServedLog(endpoint(cluster), broker).look()

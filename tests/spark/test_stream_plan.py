@@ -1,0 +1,142 @@
+"""What a stream's next batch reads, decided without a cluster."""
+
+import json
+import random
+import re
+
+import pytest
+
+from rockoon.message import MessageQueue
+from rockoon_spark.stream.offsets import INITIAL, CheckpointError, Place, StreamOffsets
+from rockoon_spark.stream.plan import (
+    QueueNow,
+    QueueRange,
+    backlog,
+    cut,
+    ends_after,
+    messages_of_bytes,
+    ranges,
+    share,
+)
+
+A, B, C = (MessageQueue("T", f"broker-{name}", 0) for name in "abc")
+
+
+def test_a_batch_can_be_read_again_from_what_the_checkpoint_says_of_it() -> None:
+    now = {A: QueueNow(5, 0, 10), B: QueueNow(5, 3, 9)}
+    found = backlog(INITIAL, now, {A: 4, B: 3})
+    assert not found.losses
+    end = ends_after(INITIAL, found, found.messages)
+    logged = StreamOffsets.parse(json.loads(json.dumps(end.to_json())))
+    assert logged == end
+    assert ranges(INITIAL, logged) == [QueueRange(A, 4, 10, 5), QueueRange(B, 3, 9, 5)]
+    # The next goes on there, whatever options say.
+    later = {**now, A: QueueNow(5, 0, 12), C: QueueNow(7, 0, 2)}
+    found = backlog(logged, later, {})
+    following = ends_after(logged, found, found.messages)
+    assert ranges(logged, following) == [QueueRange(A, 10, 12, 5), QueueRange(C, 0, 2, 7)]
+
+
+def test_without_news_there_is_no_batch() -> None:
+    now = {A: QueueNow(5, 0, 10)}
+    start = StreamOffsets({A: Place(10, 5)})
+    found = backlog(start, now, {})
+    assert ends_after(start, found, found.messages) is start
+    # That nothing is there to begin with is news: "latest" means this moment from now on.
+    found = backlog(INITIAL, now, {A: 10})
+    assert ends_after(INITIAL, found, found.messages) == StreamOffsets({A: Place(10, 5, 10)})
+    found = backlog(INITIAL, {}, {})
+    nothing = ends_after(INITIAL, found, {})
+    assert nothing == StreamOffsets()
+    found = backlog(nothing, {}, {})
+    assert ends_after(nothing, found, {}) is nothing
+
+
+@pytest.mark.parametrize(
+    ("now", "sentence", "first"),
+    [
+        ({}, "queue T@broker-a:0 was deleted; it was read up to offset 10", None),
+        ({A: QueueNow(6, 0, 3)}, "deleted and created anew; .* up to offset 10", 0),
+        ({A: QueueNow(5, 12, 20)}, "offsets 10 to 12 of queue T@broker-a:0 were deleted", 12),
+        ({A: QueueNow(5, 0, 8)}, "ends at offset 8: offsets from there to 10 are lost", 8),
+    ],
+)
+def test_what_was_lost_is_told_and_the_batch_says_where_it_begins_instead(
+    now: dict[MessageQueue, QueueNow], sentence: str, first: int | None
+) -> None:
+    start = StreamOffsets({A: Place(10, 5)})
+    found = backlog(start, now, {})
+    (told,) = found.losses
+    assert re.search(sentence, told)
+    end = ends_after(start, found, found.messages)
+    assert end is not start
+    if first is None:
+        assert not end.queues
+    else:
+        assert end.queues[A].first == first
+        # Told once: the place is a good one now.
+        assert not backlog(end, now, {}).losses
+
+
+def test_a_queue_that_came_later_and_lost_its_beginning_is_told() -> None:
+    found = backlog(StreamOffsets(), {A: QueueNow(5, 4, 9)}, {})
+    assert found.losses == [
+        "offsets 0 to 4 of queue T@broker-a:0 were deleted before they were read"
+    ]
+    assert found.messages == {A: 5}
+
+
+def test_a_checkpoint_of_something_else_is_refused() -> None:
+    for content in ({}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"T": {"x": 1}}}):
+        with pytest.raises(CheckpointError):
+            StreamOffsets.parse(content)
+
+
+def test_queues_share_a_batch_by_what_they_have_and_the_small_ones_take_turns() -> None:
+    assert share({A: 3, B: 4}, 10, 0) == {A: 3, B: 4}
+    assert share({A: 600, B: 300, C: 0}, 90, 0) == {A: 60, B: 30, C: 0}
+    many = {MessageQueue("T", "broker-a", number): 1 for number in range(10)}
+    served = {queue for turn in range(10) for queue, n in share(many, 1, turn).items() if n}
+    assert len(served) == 10
+    # However much comes to the large one, the small one is read.
+    assert share({A: 1_000_000, B: 1}, 100, 0)[B] == 1
+
+
+def test_a_batch_never_has_more_than_it_may_and_never_nothing() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(300):
+        names = [MessageQueue("T", "broker-a", number) for number in range(chance.randint(1, 9))]
+        messages = {queue: chance.choice([0, 1, 7, 5000]) for queue in names}
+        limit = chance.choice([1, 3, 100, 20_000])
+        taken = share(messages, limit, chance.randint(0, 99))
+        assert sum(taken.values()) == min(limit, sum(messages.values()))
+        assert all(0 <= taken[queue] <= messages[queue] for queue in names)
+        sizes = {queue: chance.choice([90, 4000]) for queue in names}
+        fitting = messages_of_bytes(messages, sizes, limit * 100)
+        assert fitting >= 1
+        if fitting > 1:
+            mean = sum(messages[q] * sizes[q] for q in names) / sum(messages.values())
+            assert fitting * mean <= limit * 100
+
+
+def test_long_ranges_are_cut_into_as_many_tasks_as_are_wanted() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(300):
+        whole = [
+            QueueRange(
+                MessageQueue("T", "broker-a", number), first, first + chance.choice([1, 5, 999])
+            )
+            for number in range(chance.randint(0, 5))
+            for first in [chance.randint(0, 50)]
+        ]
+        wanted = chance.randint(1, 12)
+        pieces = cut(whole, wanted)
+        messages = sum(each.stop - each.start for each in whole)
+        assert len(pieces) >= min(wanted, messages)
+        assert [(each.queue, n) for each in pieces for n in range(each.start, each.stop)] == [
+            (each.queue, n) for each in whole for n in range(each.start, each.stop)
+        ]

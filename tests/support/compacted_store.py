@@ -1,0 +1,359 @@
+"""A store with compacted topics in a test's hands, and what its readers must see of it."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.reading import Boundary, GetStatus
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_format.batch import decode_columns, encode_batch
+from rockoon_format.generation import generation_name
+from rockoon_format.hashes import tags_code
+from rockoon_format.properties import encode
+from support.compaction import RECORDS_PER_PART, compact_store
+from support.store_directory import (
+    BORN_HOST,
+    NOW_MS,
+    PATIENCE_SECONDS,
+    Owner,
+    crashed_copy,
+    settings,
+)
+
+LOOK_SECONDS = 0.001
+RETENTION_MS = 60_000
+"""How long the tombstones of a test's topics stay."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One message as the test sent it."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    physical_offset: int
+    stored_ms: int
+    key: str | None
+    tag: str
+    body: bytes
+    order: int
+    """Of all messages, in which this one was sent."""
+
+
+class CompactedStore:
+    """An owner of a store, with the topics that are compacted.
+
+    Args:
+        configured: of the store.
+        topics: the compacted ones, each with how long its tombstones stay, milliseconds.
+    """
+
+    def __init__(
+        self,
+        configured: StoreSettings,
+        topics: Sequence[str] = ("C",),
+        disk: Disk | None = None,
+    ) -> None:
+        self.configured = configured
+        self.topics: Mapping[str, int] = dict.fromkeys(topics, RETENTION_MS)
+        self.root: Path = configured.root
+        self.disk = disk
+        self.now_ms = NOW_MS
+        self.sent: list[Kept] = []
+        self._sent_count = 0
+        self.open()
+
+    def open(self, *, tell_topics: bool = True) -> None:
+        self.owner = Owner(self.configured, self.disk, now_ms=self.now_ms)
+        self.store = self.owner.store
+        if tell_topics:
+            self.store.set_compacted_topics(self.topics)
+
+    def close(self) -> None:
+        self.now_ms = self.owner.clock.time_ms
+        self.store.close()
+
+    def restart(self) -> None:
+        self.close()
+        self.open()
+
+    def crash(self, target: Path) -> None:
+        """Go on with what a kill would have left, in another directory."""
+        crashed_copy(self.root, target)
+        self.close()
+        self.root = target
+        self.configured = replace(self.configured, root=target)
+        self.open()
+
+    def send(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: Sequence[tuple[str | None, bytes]],
+        tag: str = "TagA",
+    ) -> list[Kept]:
+        """Append messages, each a key and a body; an empty body says that the key is gone."""
+        properties = [
+            encode({"TAGS": tag} | ({"KEYS": key} if key is not None else {}))
+            for key, _ in messages
+        ]
+        bodies = [body for _, body in messages]
+        frames, lengths = encode_batch(
+            topic.encode(), queue_id, bodies, properties, NOW_MS - 1000, BORN_HOST
+        )
+        appended = self.store.append(topic, queue_id, frames, lengths, self.owner.clock.time_ms)
+        starts = np.cumsum(lengths) - lengths
+        sent = [
+            Kept(
+                topic=topic,
+                queue_id=queue_id,
+                offset=appended.first_queue_offset + index,
+                physical_offset=appended.first_physical_offset + int(starts[index]),
+                stored_ms=appended.store_timestamp_ms,
+                key=key,
+                tag=tag,
+                body=body,
+                order=self._sent_count + index,
+            )
+            for index, (key, body) in enumerate(messages)
+        ]
+        self.sent += sent
+        self._sent_count += len(sent)
+        return sent
+
+    def drop(self, topic: str) -> None:
+        """Delete a topic; nothing of it was ever sent."""
+        self.store.drop_topics(topic)
+        self.sent[:] = [each for each in self.sent if each.topic != topic]
+
+    def compact(self, records_per_part: int = RECORDS_PER_PART) -> Path:
+        """Make a generation of all there is, and wait until it is in force."""
+        made = compact_store(
+            self.root,
+            topics=self.topics,
+            now_ms=self.owner.clock.time_ms,
+            records_per_part=records_per_part,
+        )
+        self.settle()
+        assert self.store.compaction.refusal is None, self.store.compaction.refusal
+        assert self.in_force == int(made.name)
+        return made
+
+    @property
+    def in_force(self) -> int:
+        manifest = self.store.compaction.manifest
+        return manifest.generation if manifest else 0
+
+    def settle(self) -> None:
+        """Let the store take over, or refuse, every generation that is there."""
+        home = self.store.compaction.home
+        self.until(
+            lambda: (
+                not any(
+                    path.name.isdigit() and int(path.name) > self.in_force
+                    for path in home.iterdir()
+                )
+            )
+        )
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Let the store go on until something holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, "the store does not get there"
+            self.tick()
+            # Its threads get there sooner when this one does not spin.
+            threading.Event().wait(LOOK_SECONDS)
+
+    def tick(self) -> None:
+        self.owner.clock.time_ms += 500
+        self.store.tick(self.owner.clock.time_ms)
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int = 0,
+        chance: random.Random | None = None,
+        tag: str | None = None,
+    ) -> list[tuple[int, bytes]]:
+        """Offsets and bodies from an offset to the queue's end, pulled in pieces of any size."""
+        codes = None if tag is None else np.array([tags_code(tag)], np.int64)
+        found: list[tuple[int, bytes]] = []
+        while True:
+            bounds = {}
+            if chance is not None:
+                bounds = {
+                    "messages_max": chance.choice([1, 2, 7, 100]),
+                    "bytes_max": chance.choice([1, 300, 10_000]),
+                    "entries_max": chance.choice([1, 3, 50]),
+                }
+            pulled = self.store.get(topic, queue_id, offset, tag_codes=codes, **bounds)
+            assert pulled.min_offset == self.store.min_offset(topic, queue_id)
+            if pulled.count:
+                assert pulled.status is GetStatus.FOUND
+                assert pulled.count <= bounds.get("messages_max", pulled.count)
+                assert pulled.count == 1 or len(pulled.frames) <= bounds.get("bytes_max", 1 << 20)
+                columns = decode_columns(pulled.frames, pulled.lengths)
+                found += zip(columns.queue_offsets.tolist(), columns.bodies, strict=True)
+            if pulled.status is GetStatus.OFFSET_OVERFLOW_ONE:
+                return found
+            if pulled.status is GetStatus.OFFSET_TOO_SMALL:
+                assert pulled.next_offset == pulled.min_offset
+            else:
+                assert pulled.status in (
+                    GetStatus.FOUND,
+                    GetStatus.NO_MATCHED_MESSAGE,
+                    GetStatus.MESSAGE_WAS_REMOVING,
+                    GetStatus.OFFSET_FOUND_NULL,
+                ), pulled
+            assert pulled.next_offset > offset
+            offset = pulled.next_offset
+
+
+def once_compacted(root: Path) -> CompactedStore:
+    """A store with two generations' worth of messages, the first one in force."""
+    kept = CompactedStore(settings(root), ("C", "D"))
+    kept.send("C", 0, [("a", b"1"), ("b", b"2"), ("a", b"3")])
+    kept.send("D", 1, [("a", b"1"), ("b", b"2")])
+    kept.compact()
+    kept.send("C", 0, [("b", b"4"), ("c", b"5")])
+    kept.send("D", 1, [("c", b"3")])
+    return kept
+
+
+def made(kept: CompactedStore, topics: Mapping[str, int] | None = None) -> Path:
+    """The next generation, where the store does not look."""
+    return compact_store(
+        kept.root,
+        topics=kept.topics if topics is None else topics,
+        now_ms=kept.owner.clock.time_ms,
+        name=".incoming-made",
+    )
+
+
+def published(directory: Path, number: int = 2) -> Path:
+    """Put a generation where the store looks."""
+    return directory.rename(directory.with_name(generation_name(number)))
+
+
+@dataclass
+class Model:
+    """What readers must see, worked out of what was sent and when it was compacted."""
+
+    sent: list[Kept]
+    topics: Mapping[str, int]
+    covered: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Of each queue that is in a generation, from where to where."""
+    dead: set[int] = field(default_factory=set)
+    """Orders of messages that were superseded, or tombstones that have gone."""
+    kept_since: dict[int, int] = field(default_factory=dict)
+    log_min: int = 0
+
+    def compact(self, now_ms: int) -> None:
+        """All was compacted at a time."""
+        newest: dict[tuple[str, str], Kept] = {}
+        for each in self.sent:
+            if each.topic not in self.topics:
+                continue
+            key = (each.topic, each.queue_id)
+            begin, _ = self.covered.get(key, (each.offset, 0))
+            self.covered[key] = (begin, each.offset + 1)
+            if each.order in self.dead:
+                continue
+            if each.key is None:
+                continue
+            former = newest.get((each.topic, each.key))
+            if former is not None:
+                self.dead.add(former.order)
+            newest[each.topic, each.key] = each
+        for each in newest.values():
+            if each.body:
+                continue
+            since = self.kept_since.setdefault(each.order, now_ms)
+            if since != now_ms and now_ms - since >= self.topics[each.topic]:
+                self.dead.add(each.order)
+
+    def drop(self, topic: str) -> None:
+        """A topic was deleted."""
+        self.covered = {key: ends for key, ends in self.covered.items() if key[0] != topic}
+
+    def alive(self, topic: str, queue_id: int) -> list[Kept]:
+        begin, end = self.covered.get((topic, queue_id), (0, 0))
+        return [
+            each
+            for each in self.sent
+            if (each.topic, each.queue_id) == (topic, queue_id)
+            and (
+                (each.order not in self.dead)
+                if begin <= each.offset < end
+                else each.physical_offset >= self.log_min
+            )
+        ]
+
+    def check(self, kept: CompactedStore, chance: random.Random) -> None:
+        """Compare every queue of a store with this."""
+        self.log_min = kept.store.log_min_offset
+        for topic, queue_id in sorted({(each.topic, each.queue_id) for each in self.sent}):
+            self._check_queue(kept, topic, queue_id, chance)
+
+    def _check_queue(
+        self, kept: CompactedStore, topic: str, queue_id: int, chance: random.Random
+    ) -> None:
+        store = kept.store
+        alive = self.alive(topic, queue_id)
+        seen = [(each.offset, each.body) for each in alive]
+        assert kept.read(topic, queue_id, 0, chance) == seen
+        all_sent = [each for each in self.sent if (each.topic, each.queue_id) == (topic, queue_id)]
+        end = all_sent[-1].offset + 1
+        assert store.max_offset(topic, queue_id) == end
+        offset = chance.randrange(end + 1)
+        tag = chance.choice(["TagA", "TagB", "None"])
+        wanted = [(each.offset, each.body) for each in alive if each.offset >= offset]
+        assert kept.read(topic, queue_id, offset, chance) == wanted
+        tagged = [
+            (each.offset, each.body) for each in alive if each.offset >= offset and each.tag == tag
+        ]
+        assert kept.read(topic, queue_id, offset, chance, tag) == tagged
+        status = store.queue_status(topic, queue_id, with_residency=True)
+        assert status.min_offset == store.min_offset(topic, queue_id)
+        if (topic, queue_id) in self.covered:
+            assert status.min_offset == self.covered[topic, queue_id][0]
+        else:
+            assert status.min_offset == (alive[0].offset if alive else end)
+        times = [each.stored_ms for each in alive]
+        assert status.first_store_timestamp_ms == (times[0] if times else None)
+        assert status.last_store_timestamp_ms == (times[-1] if times else None)
+        for at_ms in {*times[:3], *times[-3:], chance.choice(all_sent).stored_ms, NOW_MS - 1}:
+            for probe in (at_ms - 1, at_ms, at_ms + 1):
+                self._check_search(kept, topic, queue_id, probe, alive)
+        for each in chance.sample(alive, min(3, len(alive))):
+            frame = store.read_at(each.physical_offset)
+            assert decode_columns(frame, [len(frame)]).bodies == [each.body]
+            stored = store.stored_at(topic, queue_id, each.offset)
+            assert stored is not None
+            assert (stored.physical_offset, stored.store_timestamp_ms) == (
+                each.physical_offset,
+                each.stored_ms,
+            )
+            assert stored.lasting == (topic in kept.topics)
+
+    def _check_search(
+        self, kept: CompactedStore, topic: str, queue_id: int, at_ms: int, alive: list[Kept]
+    ) -> None:
+        low, high = (
+            call(topic, queue_id) for call in (kept.store.min_offset, kept.store.max_offset)
+        )
+        later = [each.offset for each in alive if each.stored_ms >= at_ms]
+        earlier = [each.offset for each in alive if each.stored_ms <= at_ms]
+        lower = kept.store.search_offset(topic, queue_id, at_ms, Boundary.LOWER)
+        upper = kept.store.search_offset(topic, queue_id, at_ms, Boundary.UPPER)
+        assert lower == (later[0] if later else high)
+        assert upper == (earlier[-1] if earlier else low)

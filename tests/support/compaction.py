@@ -1,0 +1,286 @@
+"""Compaction in plain Python, record by record: what every other way of doing it must equal."""
+
+import hashlib
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_format.config_json import read_topics
+from rockoon_format.generation import (
+    CURRENT_FILE,
+    GENERATIONS_DIRECTORY,
+    INCOMING_PREFIX,
+    MANIFEST_FILE,
+    CoveredQueue,
+    GenerationPart,
+    GenerationTopic,
+    LogTail,
+    Manifest,
+    PartEntries,
+    decode_current,
+    generation_name,
+    part_entries,
+    part_names,
+    tail_start,
+)
+from rockoon_format.properties import decode
+from rockoon_format.record import Record, RecordError, RecordFault, decode_record, record_size
+
+DAY_MS = 86_400_000
+RECORDS_PER_PART = 50
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record with what compaction has to know of it."""
+
+    record: Record
+    frame: bytes
+    kept_since_ms: int | None
+    """When the first generation that held it was made; None if none did."""
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic.decode()
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        return self.topic, self.record.queue_id
+
+    @property
+    def key(self) -> str | None:
+        return decode(self.record.properties).get("KEYS")
+
+
+def compact_store(
+    root: Path,
+    *,
+    topics: Mapping[str, int] | None = None,
+    now_ms: int = 1_700_000_100_000,
+    log_end: int | None = None,
+    records_per_part: int = RECORDS_PER_PART,
+    name: str | None = None,
+) -> Path:
+    """Make the next generation of a store directory and put it where the broker looks for it.
+
+    Args:
+        root: the store directory; a broker may be using it.
+        topics: the compacted topics, each with how long tombstones stay, milliseconds; those of
+            `config/topics.json` if None.
+        now_ms: when the generation is made.
+        log_end: behind the last record that is looked at; the log's end if None.
+        records_per_part: after so many a new part begins.
+        name: the directory's; if None its number, by which the broker finds it.
+
+    Returns:
+        The generation's directory.
+    """
+    if topics is None:
+        topics = compacted_topics(root)
+    home = root / GENERATIONS_DIRECTORY
+    old = in_force(root)
+    records = list(log_records(root))
+    if log_end is not None:
+        records = [each for each in records if each.record.physical_offset < log_end]
+    end = log_end if log_end is not None else _end(records[-1]) if records else 0
+    marks = dropped_marks(root)
+    former = {
+        topic.topic: topic
+        for topic in (old.topics if old else ())
+        if topic.topic in topics and topic.dropped_below == marks.get(topic.topic, 0)
+    }
+    seen = [
+        each
+        for each in [*generation_records(root), *records]
+        if each.topic in topics
+        and each.record.has_queue_entry
+        and each.record.physical_offset >= marks.get(each.topic, 0)
+        and not (
+            each.kept_since_ms is None
+            and each.topic in former
+            and old is not None
+            and each.record.physical_offset < old.log_end
+        )
+        and not (each.kept_since_ms is not None and each.topic not in former)
+    ]
+    left = survivors(seen, topics, now_ms)
+    number = old.generation + 1 if old else 1
+    staging = home / f"{INCOMING_PREFIX}{uuid.uuid4().hex}"
+    staging.mkdir(parents=True)
+    parts = [
+        _write_part(staging, index, left[at : at + records_per_part], now_ms)
+        for index, at in enumerate(range(0, len(left), records_per_part))
+    ]
+    manifest = Manifest(
+        generation=number,
+        replaces=old.generation if old else 0,
+        created_ms=now_ms,
+        log_start=log_starts(root)[0] if log_starts(root) else 0,
+        log_end=end,
+        log_tail=log_tail(root, end),
+        topics=tuple(
+            GenerationTopic(
+                topic, marks.get(topic, 0), _covered(topic, former.get(topic), seen, left)
+            )
+            for topic in sorted(topics, key=str.encode)
+        ),
+        parts=tuple(parts),
+    )
+    (staging / MANIFEST_FILE).write_bytes(manifest.to_json())
+    target = home / (name or generation_name(number))
+    staging.rename(target)
+    return target
+
+
+def survivors(seen: list[Stored], topics: Mapping[str, int], now_ms: int) -> list[Stored]:
+    """What stays of some records, in the order of the log."""
+    newest: dict[tuple[str, str], Stored] = {}
+    keyless = []
+    for each in seen:
+        if each.key is None:
+            keyless.append(each)
+        elif (each.topic, each.key) not in newest or newest[
+            each.topic, each.key
+        ].record.physical_offset < each.record.physical_offset:
+            newest[each.topic, each.key] = each
+    left = [
+        each
+        for each in newest.values()
+        if each.record.body
+        or each.kept_since_ms is None
+        or now_ms - each.kept_since_ms < topics[each.topic]
+    ]
+    return sorted(left + keyless, key=lambda each: each.record.physical_offset)
+
+
+def compacted_topics(root: Path) -> dict[str, int]:
+    """The compacted topics by `config/topics.json`, and how long each one's tombstones stay."""
+    path = root / "config" / "topics.json"
+    if not path.exists():
+        return {}
+    return {
+        name: int(topic.attributes.get("delete.retention.ms", DAY_MS))
+        for name, topic in read_topics(path.read_bytes()).topics.items()
+        if topic.attributes.get("cleanup.policy") == "COMPACTION"
+    }
+
+
+def dropped_marks(root: Path) -> dict[str, int]:
+    path = root / "config" / "droppedTopics.json"
+    marks: dict[str, int] = json.loads(path.read_bytes())["marks"] if path.exists() else {}
+    return marks
+
+
+def in_force(root: Path) -> Manifest | None:
+    """The manifest of the generation in force."""
+    current = root / GENERATIONS_DIRECTORY / CURRENT_FILE
+    if not current.exists():
+        return None
+    directory = root / GENERATIONS_DIRECTORY / generation_name(decode_current(current.read_bytes()))
+    return Manifest.from_json((directory / MANIFEST_FILE).read_bytes())
+
+
+def generation_records(root: Path) -> Iterator[Stored]:
+    """Every record of the generation in force."""
+    manifest = in_force(root)
+    if manifest is None:
+        return
+    directory = root / GENERATIONS_DIRECTORY / generation_name(manifest.generation)
+    for part in manifest.parts:
+        records, entries = (directory / name for name in part_names(part.number))
+        frames = records.read_bytes()
+        found = PartEntries.decode(entries.read_bytes())
+        for position, kept in zip(found.positions.tolist(), found.kept_since_ms, strict=True):
+            size = record_size(frames, position)
+            frame = frames[position : position + size]
+            yield Stored(decode_record(frame), frame, int(kept))
+
+
+def log_records(root: Path) -> Iterator[Stored]:
+    """Every record of the log, in its order."""
+    for start in log_starts(root):
+        data = (root / "commitlog" / f"{start:020d}").read_bytes()
+        at = 0
+        while at < len(data):
+            try:
+                record = decode_record(data, at)
+            except RecordError as error:
+                if error.reason is RecordFault.BLANK:
+                    break
+                return
+            size = record_size(data, at)
+            assert record.physical_offset == start + at
+            yield Stored(record, data[at : at + size], None)
+            at += size
+
+
+def log_starts(root: Path) -> list[int]:
+    directory = root / "commitlog"
+    return sorted(int(name) for name in os.listdir(directory)) if directory.is_dir() else []
+
+
+def log_tail(root: Path, log_end: int) -> LogTail:
+    """By what the log up to an offset is known."""
+    starts = log_starts(root)
+    if log_end == 0:
+        return LogTail(0, 0, 0)
+    size = (root / "commitlog" / f"{starts[0]:020d}").stat().st_size
+    start = tail_start(log_end, size)
+    file = start // size * size
+    data = (root / "commitlog" / f"{file:020d}").read_bytes()[start - file : log_end - file]
+    return LogTail(start, len(data), zlib.crc32(data))
+
+
+def _end(stored: Stored) -> int:
+    return stored.record.physical_offset + len(stored.frame)
+
+
+def _write_part(directory: Path, number: int, stored: list[Stored], now_ms: int) -> GenerationPart:
+    physical = [each.record.physical_offset for each in stored]
+    ordered = sorted(
+        stored,
+        key=lambda each: (each.record.topic, each.record.queue_id, each.record.queue_offset),
+    )
+    frames = b"".join(each.frame for each in ordered)
+    kept = [now_ms if each.kept_since_ms is None else each.kept_since_ms for each in ordered]
+    entries = part_entries(frames, kept).encode()
+    for name, content in zip(part_names(number), (frames, entries), strict=True):
+        (directory / name).write_bytes(content)
+    return GenerationPart(
+        number=number,
+        log_start=min(physical),
+        log_end=max(physical) + 1,
+        records=len(ordered),
+        records_bytes=len(frames),
+        records_sha256=hashlib.sha256(frames).hexdigest(),
+        entries_bytes=len(entries),
+        entries_sha256=hashlib.sha256(entries).hexdigest(),
+    )
+
+
+def _covered(
+    topic: str, former: GenerationTopic | None, seen: list[Stored], left: list[Stored]
+) -> tuple[CoveredQueue, ...]:
+    """What is covered of each queue: what was, and what the log had behind it."""
+    before = {queue.queue: queue for queue in (former.queues if former else ())}
+    of_queue: dict[int, list[int]] = {}
+    for each in seen:
+        if each.topic == topic:
+            of_queue.setdefault(each.record.queue_id, []).append(each.record.queue_offset)
+    found = []
+    for queue in sorted({*before, *of_queue}):
+        offsets = of_queue.get(queue, [])
+        old = before.get(queue)
+        found.append(
+            CoveredQueue(
+                queue=queue,
+                covered_from=old.covered_from if old else min(offsets),
+                covered_to=max([old.covered_to if old else 0, *(each + 1 for each in offsets)]),
+                records=sum(each.queue == (topic, queue) for each in left),
+            )
+        )
+    return tuple(found)

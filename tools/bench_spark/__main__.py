@@ -1,0 +1,159 @@
+"""`make bench-spark`: what Spark makes of a log, a gibibyte and two, one core and two.
+
+The machine is shared and noisy: compare ratios, not numbers, and only within one run. The store is
+made anew each time, and removed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from rockoon_spark.java import JavaMissing
+from tools.bench_spark.cpu import Spent
+from tools.bench_spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
+from tools.bench_spark.jobs import JOBS, read_columns, spark_on
+from tools.bench_spark.report import JOB, PROCESS, SPARK, Figure, Figures
+from tools.bench_spark.stores import StoreMade, make_store
+
+PARTS = ("process", "spark", *JOBS)
+FILE_BYTES = 1 << 30
+QUICK_FILE_BYTES = 64 << 20
+# The largest store, what the jobs make of it, and room to spare.
+FREE_BYTES_PER_LOG_BYTE = 3
+CORES = (1, 2)
+# Tables are for files, too, whose width nobody knows.
+TABLE_WIDTH = 120
+
+
+class Bench:
+    """One run: stores, a scratch directory, and what was measured."""
+
+    def __init__(
+        self, console: Console, folder: Path, stores: Sequence[StoreMade], rounds: int
+    ) -> None:
+        self.figures = Figures()
+        self._console = console
+        self._stores = stores
+        self._rounds = rounds
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir()
+
+    def in_processes(self, cores: int) -> None:
+        """Decoding without Spark, beside what reading the bytes costs at least."""
+        for store in self._stores:
+            stretches = stretches_of(store.path)
+            for name, work in WORK.items():
+                for _ in range(self._rounds):
+                    spent = seconds_of(work, stretches, cores)
+                    self._add(PROCESS, name, cores, store, spent)
+
+    def on_spark(self, cores: int, parts: Sequence[str]) -> None:
+        """Decoding into Spark, and the jobs."""
+        with spark_on(cores, self._scratch) as spark:
+            # Java compiles what runs often, and workers import what they need: once.
+            read_columns(spark, self._stores[0].path, COLUMN_SETS["offsets"])
+            for store in self._stores:
+                for name, columns in COLUMN_SETS.items() if "spark" in parts else ():
+                    for _ in range(self._rounds):
+                        spent = read_columns(spark, store.path, columns)
+                        self._add(SPARK, name, cores, store, spent)
+                for name in (name for name in JOBS if name in parts):
+                    for _ in range(self._rounds):
+                        self._run(name, spark, cores, store)
+
+    def _run(self, name: str, spark: SparkSession, cores: int, store: StoreMade) -> None:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as target:
+            run = JOBS[name](spark, store.path, Path(target))
+        self.figures.add(
+            Figure(
+                JOB,
+                name,
+                cores,
+                store.log_bytes,
+                store.records,
+                run.spent.seconds,
+                run.spent.cpu_seconds,
+                run.entries,
+                run.bytes_written,
+                run.shuffle_bytes,
+                run.steps,
+            )
+        )
+
+    def _add(self, kind: str, name: str, cores: int, store: StoreMade, spent: Spent) -> None:
+        self.figures.add(
+            Figure(
+                kind,
+                name,
+                cores,
+                store.log_bytes,
+                store.records,
+                spent.seconds,
+                spent.cpu_seconds,
+            )
+        )
+
+
+def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Figures:
+    """Make the stores, measure, and print."""
+    file_bytes = QUICK_FILE_BYTES if arguments.quick else FILE_BYTES
+    began = time.perf_counter()
+    stores = make_store(folder / "stores", file_bytes, 2)
+    console.print(
+        f"{os.cpu_count()} cores; stores of "
+        + " and ".join(f"{each.log_bytes >> 20} MiB, {each.records:,} records" for each in stores)
+        + f", made in {time.perf_counter() - began:.0f} s; the faster of {arguments.rounds} runs"
+    )
+    bench = Bench(console, folder, stores, arguments.rounds)
+    parts = tuple(arguments.only or PARTS)
+    for cores in arguments.cores or CORES:
+        if {"process", "spark"} & set(parts):
+            bench.in_processes(cores)
+        if set(parts) - {"process"}:
+            bench.on_spark(cores, parts)
+    bench.figures.print(console, arguments.cores or CORES)
+    console.print(f"{time.perf_counter() - began:.0f} s in all; load {os.getloadavg()[0]:.1f}")
+    return bench.figures
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
+    parser.add_argument("--cores", type=int, action="append", help="default: one, then two")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each, the faster counts")
+    parser.add_argument("--quick", action="store_true", help="64 MiB and 128 MiB")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    arguments = parser.parse_args(given)
+    console = Console(highlight=False, width=TABLE_WIDTH)
+    directory: Path = arguments.dir
+    directory.mkdir(parents=True, exist_ok=True)
+    needed = 2 * (QUICK_FILE_BYTES if arguments.quick else FILE_BYTES) * FREE_BYTES_PER_LOG_BYTE
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        console.print(
+            f"{directory.resolve()} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed"
+        )
+        return 1
+    try:
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            figures = measure(console, Path(folder), arguments)
+    except JavaMissing as error:
+        console.print(str(error), markup=False)
+        return 1
+    path = directory / "spark.json"
+    path.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
+    console.print(f"figures: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

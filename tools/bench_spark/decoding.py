@@ -1,0 +1,106 @@
+"""What one process, or two, can do without Spark: the limit that a core sets."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from rockoon_spark.rows import rows
+from rockoon_spark.selection import Selection
+from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.stretches import DamagedPlace
+from tools.bench_spark.cpu import Spent, spending
+
+_OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")
+_FIXED = (
+    *_OFFSETS,
+    "born_time",
+    "store_time",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "prepared_offset",
+)
+_KEYED = (*_FIXED, "keys", "tags")
+COLUMN_SETS = {
+    "offsets": _OFFSETS,
+    "fixed fields": _FIXED,
+    "+ keys, tags": _KEYED,
+    "+ body, properties": (*_KEYED, "body", "properties"),
+}
+"""What is decoded, by name; each set has the one before it in it."""
+
+_CHUNK_BYTES = 1 << 20
+
+Work = Callable[[DirectoryStretch], int]
+"""Does something with a stretch of a log, and returns how many records it has."""
+
+
+def stretches_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[DirectoryStretch]:
+    """A store's log, cut as Spark's tasks get it."""
+    found = StoreDirectory(str(store), "bench").stretches(Selection(), split_bytes)
+    return [stretch for stretch in found if isinstance(stretch, DirectoryStretch)]
+
+
+def read_through(stretch: DirectoryStretch) -> int:
+    """Read bytes one after the other into one buffer: what any reader pays at least."""
+    split = stretch.split
+    chunk = bytearray(_CHUNK_BYTES)
+    with open(split.file.uri, "rb", buffering=0) as file:
+        file.seek(split.start)
+        missing = split.stop - split.start
+        while missing > 0:
+            missing -= file.readinto(memoryview(chunk)[: min(missing, _CHUNK_BYTES)])
+    return 0
+
+
+def numpy_pass(stretch: DirectoryStretch) -> int:
+    """Look at every byte once with one NumPy operation: a sum over the mapped file."""
+    split = stretch.split
+    words = np.memmap(split.file.uri, np.uint64, "r")[split.start // 8 : split.stop // 8]
+    # One pass has to read every byte; what comes out is of no use.
+    words.sum()
+    return 0
+
+
+def decode(columns: Sequence[str], stretch: DirectoryStretch) -> int:
+    """Find the records of a stretch and make Arrow columns of them."""
+    return sum(batch.num_rows for batch in rows(stretch.read(), Selection(), columns, _whole))
+
+
+def _whole(damage: DamagedPlace) -> None:
+    raise AssertionError(damage)
+
+
+def find(stretch: DirectoryStretch) -> int:
+    """Find the records of a stretch, and where their fields are."""
+    return decode((), stretch)
+
+
+def seconds_of(work: Work, stretches: list[DirectoryStretch], cores: int) -> Spent:
+    """What some processes take for all stretches; they run already."""
+    if cores == 1:
+        work(stretches[0])
+        with spending() as spent:
+            for stretch in stretches:
+                work(stretch)
+        return spent
+    with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
+        # All are up, and have imported everything, once each has done something.
+        list(pool.map(work, stretches[:1] * cores))
+        with spending() as spent:
+            list(pool.map(work, stretches))
+        return spent
+
+
+WORK: dict[str, Work] = {
+    "sequential read": read_through,
+    "NumPy, one pass": numpy_pass,
+    "find records": find,
+    **{name: partial(decode, columns) for name, columns in COLUMN_SETS.items()},
+}
+"""What is measured in processes without Spark, by name."""

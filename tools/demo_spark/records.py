@@ -1,0 +1,68 @@
+"""What the demo sends: Debian 12's package index, three suites of it, a record for each package."""
+
+import json
+import lzma
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.demo_spark.versions import Version
+
+SAMPLE = Path(__file__).with_name("packages.ndjson.xz")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One package of one suite."""
+
+    package: str
+    version: str
+    section: str
+    suite: str
+    installed_kib: int
+    line: bytes
+    """As it is sent, JSON."""
+
+
+def read_records(file: Path = SAMPLE) -> list[Record]:
+    """All records, in the order of the index; of one package the versions ascend.
+
+    The index lists the suites one after the other, and what a suite listed later has is not always
+    newer: so of a package that comes more than once the records change places among themselves.
+    """
+    with lzma.open(file) as lines:
+        records = [_record(line.rstrip(b"\n")) for line in lines]
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, record in enumerate(records):
+        places[record.package].append(place)
+    ordered = list(records)
+    for own in places.values():
+        if len(own) > 1:
+            by_version = sorted((records[at] for at in own), key=lambda each: Version(each.version))
+            for place, record in zip(own, by_version, strict=True):
+                ordered[place] = record
+    return ordered
+
+
+def _record(line: bytes) -> Record:
+    fields: dict[str, Any] = json.loads(line)
+    return Record(
+        fields["package"],
+        fields["version"],
+        fields["section"],
+        fields["suite"],
+        fields["installed_kib"],
+        line,
+    )
+
+
+def newest(records: Iterable[Record]) -> dict[str, Record]:
+    """By package the record with the highest version; of equal ones the last."""
+    found: dict[str, Record] = {}
+    for record in records:
+        known = found.get(record.package)
+        if known is None or Version(record.version) >= Version(known.version):
+            found[record.package] = record
+    return found
