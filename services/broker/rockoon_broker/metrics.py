@@ -1,0 +1,181 @@
+"""What a broker measures. RocketMQ's names where it has one for the same thing.
+
+See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`; lag and
+what else is about groups comes from the offset service, which alone knows it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.service import BrokerService
+from rockoon_broker.traffic import SIZE_BOUNDS
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
+
+MESSAGES_IN = counter(
+    "rocketmq_messages_in_total", "Messages taken from clients", "topic", "message_type"
+)
+THROUGHPUT_IN = counter(
+    "rocketmq_throughput_in_total", "Bytes of messages taken from clients", "topic", "message_type"
+)
+MESSAGE_SIZE = histogram(
+    "rocketmq_message_size",
+    "Size of messages taken from clients, as stored, bytes",
+    "topic",
+    "message_type",
+    bounds=SIZE_BOUNDS,
+    unit="bytes",
+)
+MESSAGES_OUT = counter(
+    "rocketmq_messages_out_total", "Messages given to readers", "topic", "consumer_group"
+)
+THROUGHPUT_OUT = counter(
+    "rocketmq_throughput_out_total", "Bytes of messages given to readers", "topic", "consumer_group"
+)
+DEAD = counter(
+    "rocketmq_send_to_dlq_messages_total", "Messages put into dead-letter topics since the start"
+)
+PRODUCERS = gauge("rocketmq_producer_connections", "Producers' streams that are open")
+PERMISSION = gauge(
+    "rocketmq_broker_permission", "What the broker allows: 6 reading and writing, 4 reading only"
+)
+TOPICS = gauge("rocketmq_topic_number", "Topics served")
+HALF = gauge("rocketmq_half_messages", "Half messages that wait for the end of their transaction")
+COMMITTED = counter("rocketmq_commit_messages_total", "Transactions committed")
+ROLLED_BACK = counter("rocketmq_rollback_messages_total", "Transactions rolled back")
+TIMING = gauge("rocketmq_timing_messages", "Delayed messages that wait for their time")
+DELIVERED = counter(
+    "rocketmq_timer_dequeue_total", "Delayed messages that have reached their topic"
+)
+STORAGE = gauge("rocketmq_storage_size", "Bytes in use on the store's partition", unit="bytes")
+FLUSH_BEHIND = gauge(
+    "rocketmq_storage_flush_behind_bytes", "Bytes of the log not synced yet", unit="bytes"
+)
+DISPATCH_BEHIND = gauge(
+    "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log no reader sees yet", unit="bytes"
+)
+RESERVE_TIME = gauge(
+    "rocketmq_storage_message_reserve_time",
+    "Age of the oldest message of the log, milliseconds",
+    unit="milliseconds",
+)
+
+READY = gauge("rockoon_ready", "1 when the broker takes calls, 0 while it recovers or stops")
+DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
+BATCHES = counter("rockoon_appended_batches_total", "Batches whose sender waited for a sync")
+SYNC_WAIT = counter(
+    "rockoon_sync_wait_seconds_total",
+    "Seconds that batches waited from their place in the log to the sync; divided by "
+    "rockoon_appended_batches_total it is what a sync costs a sender",
+)
+SYNC_WAIT_MAX = gauge(
+    "rockoon_sync_wait_seconds_max", "Longest such wait of the last ten to twenty seconds"
+)
+RECOVERY_SECONDS = gauge("rockoon_recovery_seconds", "How long the last opening of the store took")
+RECOVERY_RECORDS = gauge("rockoon_recovery_records", "Records read by it behind the recovery point")
+RECOVERY_CLEAN = gauge("rockoon_recovery_clean", "1 when the store had been closed cleanly")
+LOG_END = counter("rockoon_log_end_bytes_total", "Where the log ends; its growth is bytes appended")
+LOG_MIN = gauge("rockoon_log_min_offset_bytes", "Where the log begins")
+INDEX_LAG = gauge("rockoon_index_lag_bytes", "Bytes of the log that the index by key lacks")
+WAITING_PULLS = gauge("rockoon_waiting_pulls", "Pulls that wait for messages")
+RETURNED = counter("rockoon_messages_returned_total", "Messages put into retry topics")
+TIMER_LAG = gauge("rockoon_timer_lag_seconds", "How late the last delayed messages came")
+COMPACTION_HELD = gauge(
+    "rockoon_compaction_held_bytes",
+    "Bytes of the log that retention must keep because no generation has them yet",
+)
+COMPACTION_RECORDS = gauge("rockoon_compaction_records", "Records of the generation in force")
+COMPACTION_REFUSED = gauge(
+    "rockoon_compaction_refused", "1 when the newest generation was refused by its verification"
+)
+ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+
+TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+
+
+class BrokerMetrics:
+    """Measures a broker; before it is open, only that it is not ready."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._followed: tuple[Broker, BrokerService] | None = None
+
+    def follow(self, broker: Broker, service: BrokerService) -> None:
+        """Measure these from now on, until the store is closed."""
+        self._followed = (broker, service)
+
+    async def measure(self) -> Iterable[Measurement]:
+        """Values of `TABLE`. Touches the disk once or twice, as `DescribeBroker` does."""
+        if self._followed is None:
+            return [READY.at(0)]
+        broker, service = self._followed
+        return [
+            READY.at(service.is_serving),
+            PRODUCERS.at(service.streams_open),
+            DEAD.at(service.messages_dead),
+            RETURNED.at(service.messages_returned),
+            *of_traffic(broker, self._clock.monotonic_seconds()),
+            *of_store(broker, self._clock.now_ms()),
+            *of_messages_aside(broker),
+            *of_compaction(broker),
+        ]
+
+
+def of_traffic(broker: Broker, now_seconds: float) -> Iterator[Measurement]:
+    for series, count in broker.appends.taken:
+        yield MESSAGES_IN.at(count.messages, *series)
+        yield THROUGHPUT_IN.at(count.bytes, *series)
+        yield MESSAGE_SIZE.spread(count.by_size.tolist(), count.bytes, *series)
+    for series, count in broker.pulls.given:
+        yield MESSAGES_OUT.at(count.messages, *series)
+        yield THROUGHPUT_OUT.at(count.bytes, *series)
+    waits = broker.appends.sync_waits
+    yield BATCHES.at(waits.batches)
+    yield SYNC_WAIT.at(waits.seconds)
+    yield SYNC_WAIT_MAX.at(waits.longest_seconds(now_seconds))
+    yield WAITING_PULLS.at(broker.waiting_pulls)
+
+
+def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
+    store, recovery = broker.store, broker.store.recovery
+    yield TOPICS.at(len(broker.table.served))
+    yield ROUTE_REVISION.at(broker.table.revision)
+    yield PERMISSION.at(6 if store.writable else 4)
+    yield FLUSH_BEHIND.at(store.appended_end - store.durable_end)
+    yield DISPATCH_BEHIND.at(store.appended_end - store.visible_end)
+    yield LOG_END.at(store.appended_end)
+    yield LOG_MIN.at(store.log_min_offset)
+    yield RECOVERY_SECONDS.at(broker.recovery_seconds)
+    yield RECOVERY_RECORDS.at(recovery.records_scanned)
+    yield RECOVERY_CLEAN.at(recovery.was_clean)
+    if broker.key_index is not None:
+        yield INDEX_LAG.at(max(0, store.visible_end - broker.key_index.end_offset))
+    try:
+        usage, used_ratio = broker.disk_usage, broker.disk_used_ratio
+        oldest_ms = broker.oldest_message_ms()
+    except OSError:
+        # Unknown is better than wrong: these series have a gap.
+        return
+    yield STORAGE.at(usage.used_bytes)
+    yield DISK_USED.at(used_ratio)
+    if oldest_ms is not None:
+        yield RESERVE_TIME.at(max(0, now_ms - oldest_ms))
+
+
+def of_messages_aside(broker: Broker) -> Iterator[Measurement]:
+    delays, transactions = broker.aside.delays, broker.aside.transactions
+    yield TIMING.at(len(delays))
+    yield DELIVERED.at(delays.counts.delivered)
+    yield TIMER_LAG.at(delays.counts.lag_ms / 1000)
+    yield HALF.at(len(transactions))
+    yield COMMITTED.at(transactions.counts.committed)
+    yield ROLLED_BACK.at(transactions.counts.rolled_back)
+
+
+def of_compaction(broker: Broker) -> Iterator[Measurement]:
+    store, hold = broker.store.compaction, broker.compaction.hold()
+    if store.manifest is not None:
+        yield COMPACTION_RECORDS.at(store.manifest.records)
+    yield COMPACTION_REFUSED.at(store.refusal is not None)
+    held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
+    yield COMPACTION_HELD.at(max(0, held_bytes))

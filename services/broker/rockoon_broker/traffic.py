@@ -1,0 +1,138 @@
+"""What went in and out, by topic: a few additions per batch, none per message. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Topics times groups. Readers may call their group anything, so there has to be an end.
+SERIES_MAX = 10_000
+OTHERS = "(others)"
+
+WINDOW_SECONDS = 10.0
+
+# Of message sizes, bytes: BrokerMetricsManager of RocketMQ 5.
+SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+SIZE_BUCKETS = len(SIZE_BOUNDS) + 1
+# Batches, of all series together, whose sizes wait to be counted: that takes as long as two or
+# three alone, whatever their series.
+SIZES_WAITING_MAX = 64
+
+# RocketMQ's values of the label message_type.
+NORMAL = "normal"
+DELAY = "delay"
+TRANSACTION = "transaction"
+
+
+class Series(NamedTuple):
+    """Whose messages are counted together."""
+
+    topic: str
+    what: str
+    """Kind of message on the way in, consumer group on the way out."""
+
+
+@dataclass(slots=True)
+class Count:
+    messages: int = 0
+    bytes: int = 0
+    by_size: NDArray[np.int64] = field(default_factory=lambda: np.zeros(SIZE_BUCKETS, np.int64))
+    """How many messages there are of each size: buckets of `SIZE_BOUNDS`, and the rest."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """One direction, since the process started.
+
+    On the way in: what clients sent and the log has taken, by topic and kind of message. On the way
+    out: what readers were given, by topic and consumer group.
+    """
+
+    _counts: dict[Series, Count] = field(default_factory=dict)
+    # Views of what clients sent, 4 bytes a message, and where they are to be counted.
+    _waiting: list[tuple[Count, NDArray[np.uint32]]] = field(default_factory=list)
+
+    def add(
+        self,
+        topic: str,
+        what: str,
+        messages: int,
+        size_bytes: int,
+        sizes: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Count a batch.
+
+        Args:
+            topic, what: its series.
+            messages: how many it has.
+            size_bytes: of all of them together.
+            sizes: of each record in bytes, uint32[messages], when they are to be counted by size.
+        """
+        count = self._counts.get(Series(topic, what))
+        if count is None:
+            full = len(self._counts) >= SERIES_MAX
+            series = Series(OTHERS, OTHERS) if full else Series(topic, what)
+            count = self._counts.setdefault(series, Count())
+        count.messages += messages
+        count.bytes += size_bytes
+        if sizes is not None:
+            self._waiting.append((count, sizes))
+            if len(self._waiting) >= SIZES_WAITING_MAX:
+                self._count_waiting()
+
+    def drop_topics(self, *topics: str) -> None:
+        """Forget deleted topics: the next of such a name counts anew."""
+        gone = frozenset(topics)
+        for series in [series for series in self._counts if series.topic in gone]:
+            del self._counts[series]
+
+    def __iter__(self) -> Iterator[tuple[Series, Count]]:
+        self._count_waiting()
+        return iter(self._counts.items())
+
+    def _count_waiting(self) -> None:
+        if not self._waiting:
+            return
+        counts, sizes = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        buckets = np.searchsorted(SIZE_BOUNDS, np.concatenate(sizes), side="left")
+        rows = np.repeat(np.arange(len(sizes)), [len(each) for each in sizes])
+        found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(sizes) * SIZE_BUCKETS)
+        for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS), strict=True):
+            count.by_size += own
+
+
+@dataclass(slots=True)
+class SyncWaits:
+    """How long batches waited for their sync, since the process started.
+
+    Attributes:
+        batches: how many waited.
+        seconds: how long, together.
+    """
+
+    batches: int = 0
+    seconds: float = 0.0
+    _window_began: float = 0.0
+    _longest: float = 0.0
+    _longest_before: float = 0.0
+
+    def note(self, waited_seconds: float, now_seconds: float) -> None:
+        """Count a batch that became durable `now_seconds`, monotonic."""
+        self.batches += 1
+        self.seconds += waited_seconds
+        self._turn(now_seconds)
+        self._longest = max(self._longest, waited_seconds)
+
+    def longest_seconds(self, now_seconds: float) -> float:
+        """The longest wait of the last 10 to 20 seconds: seen by whoever looks that often."""
+        self._turn(now_seconds)
+        return max(self._longest, self._longest_before)
+
+    def _turn(self, now_seconds: float) -> None:
+        age_seconds = now_seconds - self._window_began
+        if age_seconds >= WINDOW_SECONDS:
+            self._longest_before = self._longest if age_seconds < 2 * WINDOW_SECONDS else 0.0
+            self._longest, self._window_began = 0.0, now_seconds

@@ -1,0 +1,174 @@
+"""What the offset service measures: lag above all, under RocketMQ's names, which its brokers have.
+
+Lag is asked for as `Lag` asks: the brokers once per group, at the moment of an export and not
+otherwise. Groups beyond a bound and brokers that do not answer leave gaps, which are counted.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rockoon_offset.commits import Commits
+from rockoon_offset.groups import Groups
+from rockoon_offset.lag import Lags
+from rockoon_offset.lag_rows import QueueLag
+from rockoon_offset.resolver import Resolver
+from rockoon_offset.route_table import RouteTable
+from rockoon_offset.store import Store
+from rockoon_proto.errors import RockoonError
+from rockoon_proto.v1.offset_pb2 import ConsumeMode
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge
+
+LAG_GROUPS_MAX = 1_000
+LAG_SECONDS_MAX = 5.0
+RETRY_PREFIX = "%RETRY%"
+
+OF_GROUP = ("consumer_group", "topic", "is_retry")
+
+LAG_MESSAGES = gauge(
+    "rocketmq_consumer_lag_messages", "Messages stored and not committed by the group", *OF_GROUP
+)
+LAG_LATENCY = gauge(
+    "rocketmq_consumer_lag_latency",
+    "Age of the oldest message that the group has not committed, milliseconds",
+    *OF_GROUP,
+    unit="milliseconds",
+)
+IN_FLIGHT = gauge(
+    "rocketmq_consumer_inflight_messages", "Messages pulled and not committed", *OF_GROUP
+)
+READY_MESSAGES = gauge(
+    "rocketmq_consumer_ready_messages", "Messages stored and not pulled yet", *OF_GROUP
+)
+QUEUEING = gauge(
+    "rocketmq_consumer_queueing_latency",
+    "Age of the oldest message that the group has not pulled, milliseconds; no value while a queue "
+    "has a member that has not told how far it has pulled",
+    *OF_GROUP,
+    unit="milliseconds",
+)
+CONNECTIONS = gauge(
+    "rocketmq_consumer_connections", "Live members of a group", "consumer_group", "consume_mode"
+)
+GROUPS = gauge("rocketmq_consumer_group_number", "Consumer groups in the routes")
+
+TIME_TO_LOSS = gauge(
+    "rockoon_consumer_time_to_loss_seconds",
+    "When retention may delete the first message that the group has not committed, seconds; no "
+    "value while nothing can be lost",
+    *OF_GROUP,
+)
+LOST = gauge(
+    "rockoon_consumer_lost_messages", "Messages deleted before the group read them", *OF_GROUP
+)
+LAG_UNKNOWN = gauge(
+    "rockoon_consumer_lag_unknown_queues",
+    "Queues whose lag could not be had; the group's other values are without them",
+    *OF_GROUP,
+)
+LAG_SKIPPED = gauge(
+    "rockoon_lag_skipped_groups", "Groups without any values of lag: there are too many at once"
+)
+STARTS = counter(
+    "rockoon_starts_total", "Queues on which readers were told where to start, by why", "reason"
+)
+COMMITS = counter("rockoon_commits_total", "Commits of one queue that were taken")
+COMMITS_REFUSED = counter(
+    "rockoon_commits_refused_total", "Commits of one queue that were refused, by error", "error"
+)
+FENCED = counter(
+    "rockoon_commits_fenced_total", "Commits refused because another reader has the queue now"
+)
+JOURNAL_BYTES = gauge("rockoon_journal_bytes", "Size of the journal since its last snapshot")
+JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
+JOURNAL_SYNC_SECONDS = counter(
+    "rockoon_journal_sync_seconds_total", "Seconds that they took, writing included"
+)
+PROGRESS = counter("rockoon_journal_batches_total", "Changes of progress written")
+ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+
+TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMetrics:
+    """Measures an offset service."""
+
+    store: Store
+    table: RouteTable
+    groups: Groups
+    lags: Lags
+    resolver: Resolver
+    commits: Commits
+    now_seconds: Callable[[], float] = time.monotonic
+
+    async def measure(self) -> Iterable[Measurement]:
+        """Values of `TABLE`. Asks the brokers."""
+        return [*self._of_service(), *self._of_members(), *await self._of_groups()]
+
+    def _of_service(self) -> Iterator[Measurement]:
+        for reason, count in self.resolver.starts.items():
+            yield STARTS.at(count, reason.name.lower())
+        yield COMMITS.at(self.commits.taken)
+        yield FENCED.at(self.commits.refused["FENCED"])
+        for error, count in self.commits.refused.items():
+            yield COMMITS_REFUSED.at(count, error.lower())
+        journal = self.store.journal_counts()
+        yield JOURNAL_BYTES.at(journal.bytes)
+        yield JOURNAL_SYNCS.at(journal.syncs)
+        yield JOURNAL_SYNC_SECONDS.at(journal.sync_seconds)
+        yield PROGRESS.at(self.store.changes)
+        yield ROUTE_REVISION.at(self.table.revision)
+        yield GROUPS.at(len(self.table.groups))
+
+    def _of_members(self) -> Iterator[Measurement]:
+        membership = self.groups.membership
+        for group in membership.groups():
+            modes = [lease.member.mode for lease in membership.leases(group)]
+            for mode in sorted(set(modes)):
+                yield CONNECTIONS.at(modes.count(mode), group, ConsumeMode.Name(mode).lower())
+
+    async def _of_groups(self) -> list[Measurement]:
+        found: list[Measurement] = []
+        skipped = 0
+        end_seconds = self.now_seconds() + LAG_SECONDS_MAX
+        for number, group in enumerate(sorted(self.table.groups)):
+            if number >= LAG_GROUPS_MAX or self.now_seconds() > end_seconds:
+                skipped += 1
+                continue
+            try:
+                found += of_lag(group, await self.lags.lags(group, ""))
+            except RockoonError:
+                # Deleted meanwhile, or more queues than one answer has.
+                skipped += 1
+        return [*found, LAG_SKIPPED.at(skipped)]
+
+
+def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:
+    """A group's lag by topic. Pure.
+
+    Args:
+        group: its name.
+        lags: of its queues; what members that are away have not read is left out.
+    """
+    topics: dict[str, list[QueueLag]] = {}
+    for lag in lags:
+        if not lag.absent:
+            topics.setdefault(lag.queue.topic, []).append(lag)
+    for topic, rows in topics.items():
+        labels = (group, topic, str(topic.startswith(RETRY_PREFIX)).lower())
+        known = [row for row in rows if row.lag is not None]
+        yield LAG_UNKNOWN.at(len([row for row in rows if row.unknown_because]), *labels)
+        if not known:
+            continue
+        yield LAG_MESSAGES.at(sum(row.lag or 0 for row in known), *labels)
+        yield LAG_LATENCY.at(max(row.lag_ms or 0 for row in known), *labels)
+        yield IN_FLIGHT.at(sum(row.in_flight or 0 for row in known), *labels)
+        yield READY_MESSAGES.at(sum(row.ready or 0 for row in known), *labels)
+        queueing_ms = [row.queueing_ms for row in known if row.queueing_ms is not None]
+        if len(queueing_ms) == len(known):
+            yield QUEUEING.at(max(queueing_ms), *labels)
+        yield LOST.at(sum(row.lost for row in known), *labels)
+        losses_ms = [row.loss_ms for row in known if row.loss_ms is not None and row.lag]
+        if losses_ms:
+            yield TIME_TO_LOSS.at(min(losses_ms) / 1000, *labels)

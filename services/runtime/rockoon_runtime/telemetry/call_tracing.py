@@ -1,0 +1,85 @@
+"""Spans of calls whose callers trace them: their metadata has a `traceparent` (W3C Trace Context).
+
+Loaded only by a service that exports traces: it needs OpenTelemetry.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import default_getter
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    use_span,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from rockoon_proto.errors import RockoonError
+
+_propagator = TraceContextTextMapPropagator()
+
+
+def context_of(traceparent: str) -> Context:
+    """The context that a caller has named; an empty one when it is none."""
+    return _propagator.extract({"traceparent": traceparent}, getter=default_getter)
+
+
+def traced_call(
+    tracer: Tracer,
+    path: str,
+    traceparent: str,
+    behaviour: Callable[[Any, Any], Awaitable[Any]],
+) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A method within a span of its call. What it raises is noted and raised.
+
+    Args:
+        tracer: continues traces that are sampled, and begins none.
+        path: of the method, "/package.Service/Method".
+        traceparent: the caller's.
+        behaviour: the method.
+    """
+    service, _, method = path.lstrip("/").partition("/")
+
+    async def behave(request: Any, context: Any) -> Any:
+        span = tracer.start_span(
+            f"{service}/{method}",
+            context_of(traceparent),
+            SpanKind.SERVER,
+            {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
+        )
+        try:
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                reply = await behaviour(request, context)
+        except BaseException as failure:
+            end(span, failure)
+            raise
+        span.end()
+        return reply
+
+    return behave
+
+
+def linked_contexts(traceparents: Sequence[str]) -> Sequence[SpanContext]:
+    """Contexts of messages, those that are sampled."""
+    found = (get_current_span(context_of(each)).get_span_context() for each in traceparents)
+    return [context for context in found if context.is_valid and context.trace_flags.sampled]
+
+
+def links_to(contexts: Sequence[SpanContext]) -> Sequence[Link]:
+    return [Link(context) for context in contexts]
+
+
+def end(span: Span, failure: BaseException | None) -> None:
+    """End a span; with a failure its status says so."""
+    if failure is not None:
+        kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, str(failure)))
+    span.end()

@@ -1,0 +1,78 @@
+"""Log lines: text for people, or one JSON object a line for machines.
+
+A JSON line names the service and the node, and the span in which it was written when there is one:
+`trace_id` and `span_id` as OpenTelemetry writes them, so that a line leads to its trace.
+"""
+
+import datetime
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+
+# What every record has; the rest was given by `extra`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """Formats records as JSON objects.
+
+    Args:
+        constants: put into every line, for example service and node.
+        span: names the present span, as `span_fields` does; empty outside any.
+    """
+
+    def __init__(self, constants: Mapping[str, str], span: Callable[[], Mapping[str, str]]) -> None:
+        super().__init__()
+        self._constants = dict(constants)
+        self._span = span
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="microseconds"),
+            "level": record.levelname,
+            **self._constants,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._span(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        line |= {
+            name: value
+            for name, value in vars(record).items()
+            if name not in _OWN and name not in line
+        }
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def span_fields() -> Mapping[str, str]:
+    """Ids of the span in which this is called; empty outside any, or when nothing is traced."""
+    # Whoever makes spans has loaded it; a log line must not be what loads it.
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def set_up_logging(service: str, log_format: str, node: str) -> None:
+    """Send this process's log lines to standard error.
+
+    Args:
+        service: for example "broker".
+        log_format: "text" or "json".
+        node: the node's name.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    if log_format == "json":
+        handler.setFormatter(JsonLines({"service": service, "node": node}, span_fields))
+    else:
+        line = f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s"
+        handler.setFormatter(logging.Formatter(line))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,142 @@
+"""What a service measures: names, kinds, and values at one moment. Pure.
+
+A service says what it can measure as a table of `Metric`s, and when somebody exports, it is asked
+once for all values (`Measure`). Nothing is done for a metric while nobody exports: values come
+from counters that the service keeps anyway, a few additions per batch.
+"""
+
+import enum
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+class Kind(enum.Enum):
+    """How values of a metric behave."""
+
+    COUNTER = "counter"
+    """Only grows while the process lives."""
+    GAUGE = "gauge"
+    """Goes up and down."""
+    HISTOGRAM = "histogram"
+    """How many of what was counted were how large, since the process began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric's name as exporters show it, its meaning and its labels.
+
+    Attributes:
+        name: as Prometheus has it; a counter's ends with `_total`.
+        kind: counter, gauge or histogram.
+        doc: one sentence with the unit.
+        labels: names of its own labels, in the order in which `at` takes their values.
+        unit: what OTLP says beside the name; of RocketMQ's metrics alone, whose names say none.
+        bounds: of a histogram, in its unit and ascending: the largest that each bucket but the last
+            counts.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    bounds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+            raise ValueError(f"{self.name}: exactly counters end with _total")
+        if (self.kind is Kind.HISTOGRAM) != bool(self.bounds):
+            raise ValueError(f"{self.name}: exactly histograms have bounds")
+        if any(low >= high for low, high in pairwise(self.bounds)):
+            raise ValueError(f"{self.name}: bounds {self.bounds} do not ascend")
+
+    def at(self, value: float, *labels: object) -> "Measurement":
+        """A value of this metric.
+
+        Args:
+            value: in the metric's unit; True and False are 1 and 0.
+            labels: one value for each label.
+        """
+        if self.bounds:
+            raise ValueError(f"{self.name} is a histogram, which has more than one number")
+        # OTLP has numbers only.
+        number = int(value) if isinstance(value, bool) else value
+        return Measurement(self, number, self._values(labels))
+
+    def spread(self, counts: Sequence[int], total: float, *labels: object) -> "Measurement":
+        """What this histogram has counted.
+
+        Args:
+            counts: by bucket, one more than there are bounds.
+            total: of what was counted, in the metric's unit.
+            labels: one value for each label.
+        """
+        if len(counts) != len(self.bounds) + 1:
+            raise ValueError(f"{self.name} has {len(self.bounds) + 1} buckets, not {len(counts)}")
+        return Measurement(self, total, self._values(labels), tuple(counts))
+
+    def _values(self, labels: Sequence[object]) -> tuple[str, ...]:
+        if len(labels) != len(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels}, not {len(labels)}")
+        return tuple(map(str, labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One value of a metric; a histogram's is the sum of what it has counted."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...]
+    counts: tuple[int, ...] = ()
+    """A histogram's buckets; none of them counts what another one does."""
+
+
+class Times:
+    """How long something took, each time: a histogram that is filled one by one.
+
+    Args:
+        bounds: as a Metric has them, in milliseconds.
+    """
+
+    __slots__ = ("_bounds", "counts", "total_ms")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total_ms = 0.0
+
+    def note(self, seconds: float) -> None:
+        milliseconds = seconds * 1000
+        self.counts[bisect_left(self._bounds, milliseconds)] += 1
+        self.total_ms += milliseconds
+
+
+Measure = Callable[[], Awaitable[Iterable[Measurement]]]
+"""Called on the service's loop, once per export. May take a moment, as when others are asked."""
+
+
+def counter(name: str, doc: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, doc, labels)
+
+
+def gauge(name: str, doc: str, *labels: str, unit: str = "") -> Metric:
+    return Metric(name, Kind.GAUGE, doc, labels, unit)
+
+
+def histogram(
+    name: str, doc: str, *labels: str, bounds: tuple[float, ...], unit: str = ""
+) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, doc, labels, unit, bounds)
+
+
+def by_metric(
+    table: Iterable[Metric], measured: Iterable[Measurement]
+) -> Mapping[Metric, list[Measurement]]:
+    """Values in the order of a table; a metric without any has an empty list."""
+    found: dict[Metric, list[Measurement]] = {metric: [] for metric in table}
+    for measurement in measured:
+        found[measurement.metric].append(measurement)
+    return found

@@ -1,0 +1,123 @@
+"""Metrics for Prometheus: a small HTTP server of its own that answers GET /metrics."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.telemetry.metrics import Kind, Measurement, Metric
+from rockoon_runtime.telemetry.snapshots import Snapshots
+from rockoon_runtime.wire import ListenError
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
+
+
+class PrometheusPage:
+    """Serves the metrics page while entered. Leave it on another thread than the service's loop:
+    scrapes that are under way wait for that.
+
+    Args:
+        listen: "host:port"; port 0 takes a free one.
+        snapshots: where values come from.
+
+    Raises:
+        SettingsError: prometheus_client is not installed, or the address is none.
+        ListenError: on entering, when the address cannot be had.
+    """
+
+    def __init__(self, listen: str, snapshots: Snapshots) -> None:
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdecimal():
+            raise SettingsError(f"metrics_listen: {listen!r} is not host:port")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._registry = registry_of(snapshots)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the real port."""
+        return f"{self._host}:{self._port}"
+
+    def __enter__(self) -> "PrometheusPage":
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, self._thread = start_http_server(
+                self._port, addr=self._host, registry=self._registry
+            )
+        except OSError as failure:
+            raise ListenError(
+                f"cannot listen on {self.address} for metrics: {failure}"
+            ) from failure
+        self._port = self._server.server_port
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
+    """A registry with the service's metrics and those of its process."""
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+        from prometheus_client.metrics_core import Metric as Family
+        from prometheus_client.registry import Collector
+    except ImportError as failure:
+        raise SettingsError(
+            "metrics_listen needs prometheus_client: pip install 'rockoon-runtime[telemetry]'"
+        ) from failure
+
+    class Page(Collector):
+        def collect(self) -> Iterator[Family]:
+            names, values = tuple(snapshots.labels), tuple(snapshots.labels.values())
+            kinds = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+            for metric, measurements in snapshots.take().items():
+                for name in names_on_page(metric):
+                    labels = (*names, *metric.labels)
+                    if metric.kind is Kind.HISTOGRAM:
+                        spread = HistogramMetricFamily(name, metric.doc, labels=labels)
+                        for each in measurements:
+                            buckets = buckets_on_page(each)
+                            spread.add_metric((*values, *each.labels), buckets, each.value)
+                        yield spread
+                        continue
+                    family = kinds[metric.kind](name, metric.doc, labels=labels)
+                    for each in measurements:
+                        family.add_metric((*values, *each.labels), each.value)
+                    yield family
+
+        def describe(self) -> list[Family]:
+            # Otherwise registering takes a snapshot, on the loop's own thread.
+            return []
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Page())
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def buckets_on_page(measurement: Measurement) -> list[tuple[str, float]]:
+    """A histogram's buckets as the page has them: each counts those below it too."""
+    bounds = [*(str(float(bound)) for bound in measurement.metric.bounds), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(measurement.counts)), strict=True))
+
+
+def names_on_page(metric: Metric) -> Sequence[str]:
+    """A metric's names. RocketMQ's documents have some without a unit that its own page shows with
+    one; dashboards exist for either, so both are there."""
+    if metric.unit and not metric.name.endswith(metric.unit):
+        return (metric.name, f"{metric.name}_{metric.unit}")
+    return (metric.name,)

@@ -1,0 +1,88 @@
+"""The telemetry of one service: what its settings ask for, for as long as it is entered."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rockoon_runtime.telemetry.metrics import Measure, Metric
+from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.telemetry.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+log = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Exports a service's metrics while entered, and has its tracer. Does nothing when it is off.
+
+    Args:
+        node_type: "broker", "nameserver" or "offset".
+        cluster: the cluster's name.
+        node_id: the node's name.
+        settings: what is exported, and where to.
+        table: every metric of the service.
+        measure: asks for their values; run on the loop that enters this.
+
+    Raises:
+        SettingsError: on entering, when a package is missing or an address is none.
+        ListenError: likewise, when the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        node_type: str,
+        cluster: str,
+        node_id: str,
+        settings: TelemetrySettings,
+        table: Iterable[Metric],
+        measure: Measure,
+    ) -> None:
+        self._settings = settings
+        self._labels = {"cluster": cluster, "node_type": node_type, "node_id": node_id}
+        self._table = tuple(table)
+        self._measure = measure
+        self._page = contextlib.ExitStack()
+        # Of the SDK: they send what is left when they are shut down.
+        self._providers: list[Any] = []
+        self.tracer: Tracer | None = None
+        self.metrics_address = ""
+
+    async def __aenter__(self) -> "Telemetry":
+        settings = self._settings
+        snapshots = Snapshots(self._table, self._measure, self._labels)
+        if settings.metrics_listen:
+            from rockoon_runtime.telemetry.prometheus import PrometheusPage
+
+            page = self._page.enter_context(PrometheusPage(settings.metrics_listen, snapshots))
+            self.metrics_address = page.address
+            log.info("metrics are at http://%s/metrics", page.address)
+        if settings.otlp_endpoint:
+            self._export(snapshots)
+        return self
+
+    def _export(self, snapshots: Snapshots) -> None:
+        from rockoon_runtime.telemetry import otlp
+
+        otlp.require_sdk()
+        endpoint = self._settings.otlp_endpoint
+        meters = otlp.meter_provider(endpoint, self._settings.otlp_interval_seconds, snapshots)
+        tracers = otlp.tracer_provider(endpoint, self._labels)
+        self._providers += [tracers, meters]
+        self.tracer = tracers.get_tracer("rockoon")
+        log.info("metrics and traces go to %s", endpoint)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # In threads: the last export asks this loop for the last values.
+        await asyncio.to_thread(self._page.close)
+        for provider in self._providers:
+            await asyncio.to_thread(provider.shutdown)

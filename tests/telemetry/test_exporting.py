@@ -1,0 +1,256 @@
+"""Snapshots, the metrics page and log lines, without a cluster."""
+
+import asyncio
+import json
+import logging
+import urllib.error
+import urllib.request
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client.parser import text_string_to_metric_families
+from telemetry.call_counts import counted_calls
+
+from rockoon_broker.traffic import (
+    OTHERS,
+    SERIES_MAX,
+    SIZES_WAITING_MAX,
+    Flow,
+    Series,
+    SyncWaits,
+)
+from rockoon_runtime.calls import Call, CallTimes, method_name
+from rockoon_runtime.telemetry.logs import JsonLines, span_fields
+from rockoon_runtime.telemetry.metrics import (
+    Kind,
+    Measurement,
+    Metric,
+    Times,
+    counter,
+    gauge,
+    histogram,
+)
+from rockoon_runtime.telemetry.prometheus import PrometheusPage, names_on_page
+from rockoon_runtime.telemetry.snapshots import Snapshots
+
+EATEN = counter("apples_eaten_total", "Apples eaten", "who")
+LEFT = gauge("apples_left", "Apples left", unit="pieces")
+WEIGHT = histogram("apples_weight", "Their weight", "who", bounds=(100, 200), unit="grams")
+TABLE = (EATEN, LEFT, WEIGHT)
+
+
+def read(page: PrometheusPage) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{page.address}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        f"{sample.name} {sorted(sample.labels.values())}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_page_is_measured_on_the_loop_once_for_each_look() -> None:
+    looks: list[asyncio.AbstractEventLoop] = []
+
+    async def measure() -> Iterable[Measurement]:
+        looks.append(asyncio.get_running_loop())
+        return [EATEN.at(3, "Ann"), EATEN.at(1, "Bob"), LEFT.at(False)]
+
+    snapshots = Snapshots(TABLE, measure, {"tree": "old"})
+    with PrometheusPage("127.0.0.1:0", snapshots) as page:
+        assert looks == [], "nobody has looked"
+        values = await asyncio.to_thread(read, page)
+        again = await asyncio.to_thread(read, page)
+        assert values["apples_eaten_total ['Ann', 'old']"] == 3
+        assert values["apples_eaten_total ['Bob', 'old']"] == 1
+        assert values["apples_left ['old']"] == values["apples_left_pieces ['old']"] == 0
+        assert again["apples_eaten_total ['Ann', 'old']"] == 3
+        assert looks == [asyncio.get_running_loop()] * 2
+    with pytest.raises(urllib.error.URLError):
+        await asyncio.to_thread(read, page)
+
+
+async def test_a_measurement_that_fails_leaves_a_gap_and_no_wrong_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def measure() -> Iterable[Measurement]:
+        raise RuntimeError("the tree is gone")
+
+    snapshots = Snapshots(TABLE, measure, {})
+    assert await asyncio.to_thread(snapshots.take) == {}
+    assert "the tree is gone" in caplog.text
+
+
+async def test_an_exporter_that_asks_metric_by_metric_gets_one_snapshot() -> None:
+    looks = 0
+
+    async def measure() -> Iterable[Measurement]:
+        nonlocal looks
+        looks += 1
+        return [LEFT.at(5)]
+
+    snapshots = Snapshots(TABLE, measure, {})
+    first = await asyncio.to_thread(snapshots.recent)
+    second = await asyncio.to_thread(snapshots.recent)
+    assert looks == 1
+    assert first is second
+    assert [each.value for each in first[LEFT]] == [5]
+    assert first[EATEN] == []
+
+
+def test_metrics_are_named_as_rocketmqs_documents_and_as_its_page_have_them() -> None:
+    lag = gauge("rocketmq_consumer_lag_latency", "Lag", unit="milliseconds")
+    behind = gauge("rocketmq_storage_flush_behind_bytes", "Behind", unit="bytes")
+    assert names_on_page(lag) == (lag.name, "rocketmq_consumer_lag_latency_milliseconds")
+    assert names_on_page(behind) == (behind.name,)
+    with pytest.raises(ValueError, match="exactly counters end with _total"):
+        Metric("apples", Kind.COUNTER, "Apples")
+    with pytest.raises(ValueError, match="labels"):
+        EATEN.at(1)
+
+
+async def test_a_histogram_on_the_page_has_buckets_that_count_those_below_them_too() -> None:
+    async def measure() -> Iterable[Measurement]:
+        return [WEIGHT.spread([5, 2, 1], 900, "Ann")]
+
+    with PrometheusPage("127.0.0.1:0", Snapshots(TABLE, measure, {})) as page:
+        values = await asyncio.to_thread(read, page)
+    for name in ("apples_weight", "apples_weight_grams"):
+        buckets = [values[f"{name}_bucket {sorted((le, 'Ann'))}"] for le in ("100.0", "200.0")]
+        assert buckets == [5, 7]
+        assert values[f"{name}_bucket ['+Inf', 'Ann']"] == values[f"{name}_count ['Ann']"] == 8
+        assert values[f"{name}_sum ['Ann']"] == 900
+
+
+def test_a_histogram_must_be_one() -> None:
+    with pytest.raises(ValueError, match="do not ascend"):
+        histogram("apples", "Apples", bounds=(2, 1))
+    with pytest.raises(ValueError, match="exactly histograms have bounds"):
+        Metric("apples", Kind.HISTOGRAM, "Apples")
+    with pytest.raises(ValueError, match="more than one number"):
+        WEIGHT.at(3, "Ann")
+    with pytest.raises(ValueError, match="has 3 buckets, not 2"):
+        WEIGHT.spread([1, 2], 3, "Ann")
+
+
+def test_what_is_as_large_as_a_bound_belongs_below_it() -> None:
+    times = Times((1, 10))
+    for seconds in (0.0005, 0.001, 0.0011, 0.010, 5.0):
+        times.note(seconds)
+    assert times.counts == [2, 2, 1]
+    assert times.total_ms == pytest.approx(5012.6)
+    flow = Flow()
+    flow.add("T", "normal", 4, 7 << 20, np.array([10, 1024, 1025, 5 << 20], np.uint32))
+    assert sizes_of(flow) == {"T": [2, 1, 0, 0, 0, 0, 1]}
+
+
+def sizes_of(flow: Flow) -> dict[str, list[int]]:
+    return {series.topic: count.by_size.tolist() for series, count in flow}
+
+
+def test_sizes_of_many_batches_are_counted_together_each_for_its_topic_and_none_twice() -> None:
+    flow = Flow()
+    for number in range(1, 2 * SIZES_WAITING_MAX + 4):
+        flow.add("T", "normal", 3, 6000, np.full(3, 2000, np.uint32))
+        flow.add("U", "normal", 1, 10, np.array([10], np.uint32))
+        if number in (SIZES_WAITING_MAX // 2, SIZES_WAITING_MAX // 2 + 1):
+            assert sizes_of(flow) == {"T": [0, 3 * number, *[0] * 5], "U": [number, *[0] * 6]}
+    assert sizes_of(flow) == {"T": [0, 3 * number, *[0] * 5], "U": [number, *[0] * 6]}
+
+
+def test_counting_a_batch_is_the_same_work_for_one_message_and_for_ten_thousand() -> None:
+    def calls(messages: int) -> Counter[str]:
+        flow, sizes = Flow(), np.full(messages, 300, np.uint32)
+        with counted_calls() as counts:
+            for _ in range(SIZES_WAITING_MAX):
+                flow.add("T", "normal", messages, 300 * messages, sizes)
+        assert sizes_of(flow)["T"][0] == SIZES_WAITING_MAX * messages
+        return counts
+
+    assert calls(1) == calls(10_000)
+    assert calls(1)["searchsorted"] + calls(1)["ndarray.searchsorted"] <= 2, "not once per batch"
+
+
+def test_sizes_that_wait_are_few_however_many_topics_there_are() -> None:
+    flow = Flow()
+    batches = [np.full(3, 300, np.uint32) for _ in range(10 * SIZES_WAITING_MAX - 1)]
+    kept = [weakref.ref(sizes) for sizes in batches]
+    while batches:
+        flow.add(f"T{len(batches)}", "normal", 3, 900, batches.pop())
+    assert sum(each() is not None for each in kept) <= SIZES_WAITING_MAX
+
+
+def test_calls_are_told_by_method_answer_and_whether_they_may_wait() -> None:
+    calls = CallTimes()
+    calls.note(Call("pull", "success", may_wait=True), 0.002)
+    calls.note(Call("pull", "success", may_wait=True), 20)
+    calls.note(Call("pull", "queue_not_found", may_wait=False), 0.002)
+    waited, refused = calls.measurements()
+    assert waited.labels == ("grpc", "pull", "success", "true")
+    assert sum(waited.counts) == 2
+    assert waited.counts[-1] == 1
+    assert refused.labels == ("grpc", "pull", "queue_not_found", "false")
+    assert method_name("/rockoon.v1.OffsetService/ReadAll") == "read_all"
+
+
+def test_readers_that_invent_groups_do_not_make_the_broker_remember_them_all() -> None:
+    flow = Flow()
+    for number in range(SERIES_MAX + 5):
+        flow.add("T", f"group-{number}", 2, 100)
+    flow.add("T", "group-0", 1, 50)
+    counts = dict(flow)
+    assert len(counts) == SERIES_MAX + 1
+    assert counts[Series(OTHERS, OTHERS)].messages == 10
+    assert counts[Series("T", "group-0")].messages == 3
+    flow.drop_topics("T")
+    assert [series.topic for series, _ in flow] == [OTHERS]
+
+
+def test_the_longest_wait_for_a_sync_is_told_for_ten_to_twenty_seconds() -> None:
+    waits = SyncWaits()
+    waits.note(0.5, now_seconds=100.0)
+    waits.note(0.1, now_seconds=105.0)
+    assert waits.batches == 2
+    assert waits.seconds == pytest.approx(0.6)
+    assert waits.longest_seconds(105.0) == 0.5
+    assert waits.longest_seconds(111.0) == 0.5
+    assert waits.longest_seconds(122.0) == 0.0
+
+
+def test_a_json_line_names_the_span_it_was_written_in() -> None:
+    lines = JsonLines({"service": "broker", "node": "broker-a"}, span_fields)
+    tracer = TracerProvider().get_tracer("test")
+
+    def line(**more: object) -> dict[str, object]:
+        record = logging.LogRecord("a.b", logging.WARNING, "f.py", 1, "%d lost", (3,), None)
+        vars(record).update(more)
+        parsed: dict[str, object] = json.loads(lines.format(record))
+        return parsed
+
+    outside = line(topic="orders")
+    assert outside["message"] == "3 lost"
+    assert outside["level"] == "WARNING"
+    assert outside["topic"] == "orders"
+    assert outside["service"] == "broker"
+    assert "trace_id" not in outside
+    with tracer.start_as_current_span("work") as span:
+        inside = line()
+    context = span.get_span_context()
+    assert inside["trace_id"] == f"{context.trace_id:032x}"
+    assert inside["span_id"] == f"{context.span_id:016x}"
+
+
+def test_an_exception_stays_within_its_json_line() -> None:
+    lines = JsonLines({}, dict)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as failure:
+        exc_info = (ValueError, failure, failure.__traceback__)
+        record = logging.LogRecord("a", logging.ERROR, "f.py", 1, "it failed", (), exc_info)
+    text = lines.format(record)
+    assert "\n" not in text
+    assert "ValueError: two\nlines" in json.loads(text)["exception"]

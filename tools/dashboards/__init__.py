@@ -1,0 +1,1 @@
+"""Grafana's dashboards: what is on them (`contents`), their JSON (`panels`), and pictures."""

@@ -1,0 +1,253 @@
+"""Pictures of the dashboards, drawn by a page of our own and not by Grafana.
+
+Reads the same JSON, asks a Prometheus for the same expressions, draws each panel, and has a browser
+without a window (Debian's package chromium) make a PNG of the page. What it does not know of
+Grafana: colours by threshold in lines, tables, links.
+
+    python -m tools.dashboards.pictures docs/pictures
+"""
+
+import asyncio
+import html
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from tools.dashboards.__main__ import FOLDER
+from tools.dashboards.sample import SCRAPE_SECONDS, sampled_cluster, wait_ready
+
+WORK_SECONDS = 150.0
+RATE_SECONDS = 12
+COLUMN, ROW, GAP = 54, 26, 6
+LINES_MAX = 8
+COLORS = ("#3274d9", "#e0752d", "#37872d", "#c4162a", "#8f3bb8", "#b7950b", "#0a8f9c", "#7d5a4f")
+STYLE = """
+body { margin: 10px; background: #f4f5f5; font: 12px "DejaVu Sans", sans-serif; color: #24292e; }
+h1 { font-size: 17px; margin: 2px 0 8px; }
+.place { position: absolute; box-sizing: border-box; }
+.panel { background: white; border: 1px solid #dde; border-radius: 3px; padding: 5px 7px; }
+.title { font-weight: bold; font-size: 12px; }
+.legend { font-size: 10px; line-height: 13px; }
+.value { font-size: 24px; text-align: center; }
+.row { font-weight: bold; font-size: 13px; padding-top: 6px; }
+"""
+
+
+class Line(NamedTuple):
+    """A series of a panel."""
+
+    name: str
+    points: list[tuple[float, float]]
+    """Epoch seconds and value."""
+
+
+class Source(NamedTuple):
+    """A Prometheus, and the time that is looked at."""
+
+    address: str
+    start: float
+    end: float
+
+    def lines(self, panel: dict[str, Any]) -> list[Line]:
+        """What a panel's expressions say."""
+        found = []
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$__rate_interval", f"{RATE_SECONDS}s")
+            for name in ("cluster", "node_id", "consumer_group"):
+                expression = expression.replace(f"${name}", ".*")
+            for series in self._ask(expression):
+                legend = target["legendFormat"]
+                for label, value in series["metric"].items():
+                    legend = legend.replace(f"{{{{{label}}}}}", value)
+                points = [(float(at), float(value)) for at, value in series["values"]]
+                found.append(Line(legend, [p for p in points if math.isfinite(p[1])]))
+        return [line for line in found if line.points]
+
+    def _ask(self, expression: str) -> list[dict[str, Any]]:
+        asked = {
+            "query": expression,
+            "start": self.start,
+            "end": self.end,
+            "step": SCRAPE_SECONDS,
+        }
+        url = f"http://{self.address}/api/v1/query_range?{urllib.parse.urlencode(asked)}"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return found
+
+
+def shown(value: float, unit: str) -> str:
+    """A value in its unit, short."""
+    if unit == "percentunit":
+        return f"{value * 100:.3g} %"
+    if unit in ("s", "ms"):
+        seconds = value / 1000 if unit == "ms" else value
+        for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+            if abs(seconds) >= size:
+                return f"{seconds / size:.3g} {name}"
+        return f"{seconds * 1000:.3g} ms"
+    end = {"cps": "/s", "Bps": "B/s", "bytes": "B"}.get(unit, "")
+    base = 1024 if unit in ("bytes", "Bps") else 1000
+    scale = 0
+    while abs(value) >= base and scale < 4:
+        value, scale = value / base, scale + 1
+    prefix = ("", "k", "M", "G", "T")[scale]
+    return f"{value:.3g} {prefix}{end}".rstrip()
+
+
+def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
+    """A dashboard as HTML, and how high it is in pixels."""
+    parts = []
+    bottom = 0
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        box = (
+            place["x"] * COLUMN + 10,
+            place["y"] * ROW + 42,
+            place["w"] * COLUMN - GAP,
+            place["h"] * ROW - GAP,
+        )
+        bottom = max(bottom, box[1] + box[3])
+        style = "left:{}px;top:{}px;width:{}px;height:{}px".format(*box)
+        if panel["type"] == "row":
+            text = html.escape(panel["title"])
+            parts.append(f'<div class="place row" style="{style}">{text}</div>')
+            continue
+        lines = source.lines(panel)
+        unit = panel["fieldConfig"]["defaults"]["unit"]
+        draw = chart if panel["type"] == "timeseries" else values
+        inner = draw(lines, unit, box[2] - 16, box[3] - 24, panel)
+        title = f'<div class="title">{html.escape(panel["title"])}</div>'
+        parts.append(f'<div class="place panel" style="{style}">{title}{inner}</div>')
+    head = f"<title>{dashboard['title']}</title><style>{STYLE}</style><h1>{dashboard['title']}</h1>"
+    return f'<!doctype html><meta charset="utf-8">{head}{"".join(parts)}', bottom + 10
+
+
+def values(lines: list[Line], unit: str, width: int, height: int, _: dict[str, Any]) -> str:
+    """The last value of each line."""
+    if not lines:
+        return empty(width, height)
+    cells = [
+        f"<td><div class=value>{shown(line.points[-1][1], unit)}</div>"
+        f"<div class=legend align=center>{html.escape(line.name)}</div></td>"
+        for line in lines[:LINES_MAX]
+    ]
+    return f'<table width="100%"><tr>{"".join(cells)}</tr></table>'
+
+
+def empty(width: int, height: int) -> str:
+    return f'<div style="width:{width}px;padding-top:{height // 3}px" align=center>no data</div>'
+
+
+def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
+    """Lines over time; stacked ones lie on one another."""
+    if not lines:
+        return empty(width, height)
+    lines = sorted(lines, key=lambda line: -line.points[-1][1])[:LINES_MAX]
+    if panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal":
+        lines = stacked(lines)
+    left, below = 62, 13 * ((len(lines) + 2) // 3) + 18
+    plot_width, plot_height = width - left - 4, height - below
+    start = min(line.points[0][0] for line in lines)
+    end = max(line.points[-1][0] for line in lines)
+    top = max(value for line in lines for _, value in line.points) * 1.08 or 1.0
+    drawn = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        y = plot_height * (1 - share) + 4
+        drawn.append(
+            f'<line x1="{left}" x2="{width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e6ea"/>'
+            f'<text x="{left - 4}" y="{y + 3:.1f}" text-anchor="end" font-size="9">'
+            f"{shown(top * share, unit)}</text>"
+        )
+    for color, line in zip(COLORS, lines, strict=False):
+        path = " ".join(
+            f"{left + plot_width * (at - start) / max(end - start, 1):.1f},"
+            f"{4 + plot_height * (1 - max(value, 0) / top):.1f}"
+            for at, value in line.points
+        )
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.4"/>')
+    clock = [time.strftime("%H:%M:%S", time.gmtime(at)) for at in (start, end)]
+    y = plot_height + 15
+    drawn.append(f'<text x="{left}" y="{y}" font-size="9">{clock[0]}</text>')
+    drawn.append(f'<text x="{width}" y="{y}" text-anchor="end" font-size="9">{clock[1]}</text>')
+    legend = " &nbsp; ".join(
+        f'<span style="color:{color}">&#9644;</span> {html.escape(line.name)}'
+        for color, line in zip(COLORS, lines, strict=False)
+    )
+    picture = f'<svg width="{width}" height="{plot_height + 18}">{"".join(drawn)}</svg>'
+    return f'{picture}<div class="legend">{legend}</div>'
+
+
+def stacked(lines: list[Line]) -> list[Line]:
+    """Each line on top of those behind it in the list."""
+    below: dict[float, float] = {}
+    found = []
+    for line in reversed(lines):
+        points = []
+        for at, value in line.points:
+            below[at] = below.get(at, 0.0) + value
+            points.append((at, below[at]))
+        found.append(Line(line.name, points))
+    return found[::-1]
+
+
+def photograph(content: str, height: int, into: Path) -> None:
+    """Have a browser draw a page into a PNG.
+
+    Raises:
+        CalledProcessError: it could not.
+    """
+    width = 24 * COLUMN + 20
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(content)
+        subprocess.run(
+            (
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={folder}/profile",
+                f"--window-size={width},{height}",
+                f"--screenshot={into}",
+                file.as_uri(),
+            ),
+            check=True,
+            capture_output=True,
+            timeout=180,
+        )
+    # Lines and text need few colours, and the repository no larger files.
+    with Image.open(into) as picture:
+        small = picture.convert("RGB").quantize(64)
+    small.save(into, optimize=True)
+
+
+async def make(into: Path) -> None:
+    """Let a cluster work, and make a picture of each dashboard."""
+    began = time.time_ns() / 1e9
+    with tempfile.TemporaryDirectory(prefix="rockoon-pictures-") as folder:
+        async with sampled_cluster(Path(folder), WORK_SECONDS) as address:
+            await wait_ready(address)
+            source = Source(address, began, time.time_ns() / 1e9)
+            for path in sorted(FOLDER.glob("*.json")):
+                content, height = await asyncio.to_thread(
+                    page, json.loads(path.read_text()), source
+                )
+                picture = into / f"{path.stem}.png"
+                await asyncio.to_thread(photograph, content, height, picture)
+                sys.stdout.write(f"{picture}: {picture.stat().st_size:,} bytes\n")
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    asyncio.run(make(Path(sys.argv[1])))
