@@ -151,6 +151,16 @@ class DelayTooLong(RockoonError):
     )
 
 
+class KeyMissing(RockoonError):
+    code = Error.KEY_MISSING
+    status = "INVALID_ARGUMENT"
+    retriable = False
+    sentence = (
+        "message {index} has no key: topic {topic!r} is compacted (cleanup.policy = COMPACTION) and"
+        " keeps the newest message of each"
+    )
+
+
 class TopicNotFound(RockoonError):
     code = Error.TOPIC_NOT_FOUND
     status = "NOT_FOUND"
@@ -208,6 +218,20 @@ class LogTrimmed(RockoonError):
         "physical offset {position} of the log of broker {broker!r} was deleted by retention: the"
         " log begins at {log_min_offset} now"
     )
+
+
+class GenerationNotFound(RockoonError):
+    code = Error.GENERATION_NOT_FOUND
+    status = "NOT_FOUND"
+    retriable = False
+    sentence = "broker {broker!r} has no file {file!r} of generation {generation}: {reason}"
+
+
+class AccessKeyNotFound(RockoonError):
+    code = Error.ACCESS_KEY_NOT_FOUND
+    status = "NOT_FOUND"
+    retriable = False
+    sentence = "there is no access key {key!r}"
 
 
 class TopicExists(RockoonError):
@@ -339,6 +363,20 @@ class IndexOff(RockoonError):
     sentence = "broker {broker!r} keeps no index by key: start it with `index = on`"
 
 
+class GenerationRefused(RockoonError):
+    code = Error.GENERATION_REFUSED
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = "generation {generation} is not taken into force: {reason}"
+
+
+class AccessKeyExists(RockoonError):
+    code = Error.ACCESS_KEY_EXISTS
+    status = "ALREADY_EXISTS"
+    retriable = False
+    sentence = "access key {key!r} exists already"
+
+
 class EtcdUnavailable(RockoonError):
     code = Error.ETCD_UNAVAILABLE
     status = "UNAVAILABLE"
@@ -451,6 +489,16 @@ class TransactionEnded(RockoonError):
     sentence = "the transaction has ended already: {outcome}"
 
 
+class NoExternalAddress(RockoonError):
+    code = Error.NO_EXTERNAL_ADDRESS
+    status = "FAILED_PRECONDITION"
+    retriable = False
+    sentence = (
+        "{name} has no external address, and this client came in by the nameservers' external "
+        "listener: set advertise_external on {name}"
+    )
+
+
 class Internal(RockoonError):
     code = Error.INTERNAL
     status = "INTERNAL"
@@ -477,6 +525,37 @@ class StoreLocked(RockoonError):
     status = "FAILED_PRECONDITION"
     retriable = False
     sentence = "{path} is in use by another process"
+
+
+class TlsFailed(RockoonError):
+    code = Error.TLS_FAILED
+    status = "UNAUTHENTICATED"
+    retriable = False
+    sentence = "no TLS connection to {address}: {reason}"
+
+
+class WrongIdentity(RockoonError):
+    code = Error.WRONG_IDENTITY
+    status = "PERMISSION_DENIED"
+    retriable = False
+    sentence = (
+        "the certificate shown is that of {identity}: to register as {name!r} it must bear the "
+        "common name or DNS name {wanted!r}"
+    )
+
+
+class NotAuthenticated(RockoonError):
+    code = Error.NOT_AUTHENTICATED
+    status = "UNAUTHENTICATED"
+    retriable = False
+    sentence = "the caller is not authenticated: {reason}"
+
+
+class NotPermitted(RockoonError):
+    code = Error.NOT_PERMITTED
+    status = "PERMISSION_DENIED"
+    retriable = False
+    sentence = "access key {key!r} has no {action} permission on {resource}"
 
 
 TABLE: Mapping[int, type[RockoonError]] = {row.code: row for row in RockoonError.__subclasses__()}

@@ -10,11 +10,60 @@ from rockoon_proto.errors import (
     ERROR_METADATA_KEY,
     Busy,
     Internal,
+    NotAuthenticated,
+    NotReady,
     RockoonError,
     TimedOut,
     from_wire,
 )
+from rockoon_proto.signature import Credentials
 from rockoon_proto.v1.errors_pb2 import Error
+
+# What gRPC (BoringSSL) says when a connection does not come about, and what to look at.
+NOT_SIGNED = "the server's certificate is not signed by an authority of the CA file given"
+_NOT_TAKEN = "the server does not take this side's certificate, or is shown none and wants one"
+_TROUBLES = (
+    ("certificate has expired", "the server's certificate has expired"),
+    ("certificate is not yet valid", "the server's certificate is not valid yet: check the clocks"),
+    (
+        "Hostname Verification Check failed",
+        "the server's certificate does not bear the host in this address: a server name to expect "
+        "instead can be given",
+    ),
+    ("CERTIFICATE_VERIFY_FAILED", NOT_SIGNED),
+    # By one of the same name, as when a private authority was made anew.
+    ("certificate signature failure", NOT_SIGNED),
+    ("ALERT_CERTIFICATE_EXPIRED", "this side's certificate has expired"),
+    ("ALERT_UNKNOWN_CA", _NOT_TAKEN),
+    ("ALERT_BAD_CERTIFICATE", _NOT_TAKEN),
+    ("ALERT_CERTIFICATE_REQUIRED", _NOT_TAKEN),
+    ("WRONG_VERSION_NUMBER", "the server does not speak TLS, and this side was told to"),
+)
+_HANDSHAKE = "Tls handshake failed"
+# All that a caller learns when a server ends a connection before it is open. A server that is just
+# being killed does it too.
+_ENDED_AT_ONCE = ("failed to connect to all addresses", "Socket closed")
+ENDED_AT_ONCE = (
+    "the server ends connections at once: either it wants TLS and this side uses none, or it wants "
+    "a client certificate that is valid and signed by its own CA (the server's log says which)"
+)
+
+
+def connection_trouble(grpc_details: str) -> str:
+    """Why a connection does not come about, as far as TLS has to do with it.
+
+    Args:
+        grpc_details: the details of a call that failed with UNAVAILABLE.
+
+    Returns:
+        What to look at; empty when TLS has nothing to do with it.
+    """
+    for sign, meaning in _TROUBLES:
+        if sign in grpc_details:
+            return meaning
+    if _HANDSHAKE in grpc_details:
+        return f"the TLS handshake fails: {grpc_details.rpartition(_HANDSHAKE)[2].strip()}"
+    return ENDED_AT_ONCE if all(sign in grpc_details for sign in _ENDED_AT_ONCE) else ""
 
 
 def from_rpc_error(
@@ -35,8 +84,24 @@ def from_rpc_error(
         if status is StatusCode.DEADLINE_EXCEEDED:
             return TimedOut(f"no answer in time ({unavailable(**details)})", **details)
         if status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
-            return unavailable(**details)
+            row = unavailable(**details)
+            trouble = connection_trouble(failure.details() or "")
+            return unavailable(f"{row}: {trouble}", **details) if trouble else row
         if "Concurrent RPC limit" in (failure.details() or ""):
             return Busy(reason="the server answers as many calls as it may")
         return Internal(f"{status.name}: {failure.details()}", **details)
     return unavailable(**details)
+
+
+def clock_corrected(access: Credentials | None, error: RockoonError) -> bool:
+    """Whether a call that was refused because of its time may be made again, by another clock.
+
+    Args:
+        access: what signed it; signs by the server's clock from now on.
+        error: why the call was refused.
+    """
+    server_ms = error.details.get("server_ms", "")
+    is_of_time = isinstance(error, NotAuthenticated | NotReady) and server_ms.isdecimal()
+    if access is None or not is_of_time:
+        return False
+    return access.correct(int(server_ms))

@@ -9,13 +9,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Put
-from rockoon_nameserver.follower import RouteFollower
-from rockoon_nameserver.keyspace import GroupKey, Keyspace, TopicKey
+from rockoon_nameserver.etcd_data import Delete, Put
+from rockoon_nameserver.follower import SERVED_SECONDS_MAX, RouteFollower
+from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, TopicKey
 from rockoon_nameserver.route_table import Interest
 from rockoon_proto.errors import NotReady, RouteNotReached
+from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from support.etcd import EtcdServer
+from support.eventually import eventually
 from support.nameserver import CALL_SECONDS
 from support.own_logs import own_warnings
 
@@ -47,6 +49,28 @@ async def test_a_revision_that_never_comes_is_said_so_in_time(
         with pytest.raises(RouteNotReached) as failure:
             await follower.wait_reached(1 << 40)
         assert failure.value.retriable
+
+
+async def test_who_waits_for_a_revision_does_not_hold_up_a_stop(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster, reach_seconds_max=600) as (follower, _, _):
+        loop = asyncio.get_running_loop()
+        loop.call_soon(follower.close)
+        with pytest.raises(NotReady, match="stopping"):
+            await follower.wait_reached(1 << 40)
+
+
+async def test_an_answer_to_a_change_waits_for_the_watch_and_not_for_ever(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with following(shared_etcd, cluster) as (follower, etcd, keyspace):
+        revision = await put(etcd, keyspace.key(GroupKey("g")))
+        await follower.wait_served(revision)
+        assert follower.table.revision >= revision
+        begun = time.monotonic()
+        await follower.wait_served(1 << 40)
+        assert time.monotonic() - begun >= SERVED_SECONDS_MAX
 
 
 async def test_a_reader_from_a_history_that_was_lost_gets_a_snapshot_after_a_while(
@@ -125,3 +149,77 @@ async def test_nothing_is_told_before_the_first_snapshot() -> None:
             await anext(follower.updates(0, ALL))
         with pytest.raises(NotReady):
             await follower.wait_reached(1)
+
+
+async def test_readers_of_routes_hear_at_once_that_a_key_change_is_none_of_routes(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    """Who has read routes for that revision elsewhere makes a broker wait until it has them too."""
+    async with following(shared_etcd, cluster, heartbeat_seconds=3600.0) as (
+        follower,
+        etcd,
+        keyspace,
+    ):
+        updates = follower.updates(0, ALL)
+        assert (await anext(updates)).snapshot
+        revision = await put(etcd, keyspace.key(AccessKeyName("shop")), b'{"disabled":true}')
+        async for update in updates:
+            assert not update.snapshot
+            assert not update.topics
+            if update.revision >= revision:
+                break
+
+
+async def test_services_are_told_all_access_keys_whenever_one_has_changed(
+    shared_etcd: EtcdServer, cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(shared_etcd, cluster) as (follower, etcd, keyspace):
+        told = follower.access_keys()
+        assert [*(await anext(told)).keys] == []
+        await put(etcd, keyspace.key(AccessKeyName("b")), b'{"description":"one"}')
+        assert [key.description for key in (await anext(told)).keys] == ["one"]
+        revision = await put(etcd, keyspace.key(AccessKeyName("a")))
+        update = await anext(told)
+        assert [key.key_id for key in update.keys] == ["a", "b"]
+        assert update.revision >= revision
+        assert update.keys[0].modified_revision == revision
+        # What cannot be read is no key, and is not shown: it may hold what checks signatures.
+        await put(etcd, keyspace.key(AccessKeyName("b")), b'{"verifier": "c2VjcmV0" and more')
+        assert [key.key_id for key in (await anext(told)).keys] == ["a"]
+        await etcd.transaction([], [Delete(keyspace.access_keys())])
+        assert [*(await anext(told)).keys] == []
+    assert "does not describe an access key" in caplog.text
+    assert "c2VjcmV0" not in caplog.text
+
+
+async def wait_next(updates: AsyncIterator[KeysUpdate]) -> KeysUpdate:
+    return await anext(updates)
+
+
+async def test_who_follows_access_keys_is_sent_on_when_etcd_stays_away(
+    own_etcd: EtcdServer, cluster: str
+) -> None:
+    """Another nameserver may know of a key that was revoked meanwhile."""
+    async with (
+        following(own_etcd, cluster, probe_seconds=0.1) as (follower, _, _),
+        asyncio.TaskGroup() as tasks,
+    ):
+        await eventually(lambda: follower.reachable)
+        told = follower.access_keys(0.3)
+        assert (await anext(told)).etcd_reachable
+        # The nameserver itself goes on by what it knows.
+        own = follower.access_keys()
+        await anext(own)
+        own_next = tasks.create_task(wait_next(own))
+        own_etcd.kill()
+        with pytest.raises(NotReady, match="etcd is away"):
+            await anext(told)
+        # Who comes anew is told what there is, and kept as long: nobody asks without a pause.
+        began = time.monotonic()
+        again = follower.access_keys(0.3)
+        assert not (await anext(again)).etcd_reachable
+        with pytest.raises(NotReady, match="etcd is away"):
+            await anext(again)
+        assert time.monotonic() - began >= 0.29
+        assert not own_next.done()
+        own_next.cancel()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto.errors import InvalidArgument, NodeNameTaken
+from rockoon_proto.errors import InvalidArgument, NodeNameTaken, WrongCluster
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,
@@ -45,6 +45,24 @@ async def test_a_node_is_visible_at_the_revision_of_the_reply_and_renewals_make_
         assert changed.revision > first.revision
         route = await one.call("GetRoute", GetRouteRequest(min_revision=changed.revision))
         assert list(route.nodes) == [moved]
+
+
+async def test_a_node_is_compared_with_its_cluster_before_it_is_in_the_routes(
+    own_etcd: EtcdServer,
+) -> None:
+    async with running_nameserver(etcd=(own_etcd.endpoint,)) as nameserver:
+        ours = (await nameserver.call("GetRoute", GetRouteRequest())).cluster_id
+        assert ours != 0
+        other = RegisterNodeRequest(node=broker_node(), cluster_id=ours ^ 1)
+        with pytest.raises(WrongCluster, match=f"belongs to cluster {ours ^ 1:016x}"):
+            await nameserver.call("RegisterNode", other)
+        route = await nameserver.call("GetRoute", GetRouteRequest())
+        assert list(route.nodes) == []
+        differing = broker_node(shared_settings={"tls": '"mutual"'})
+        request = RegisterNodeRequest(node=differing, cluster_id=ours)
+        reply = await nameserver.call("RegisterNode", request)
+        (difference,) = reply.differences
+        assert difference.startswith('tls = "mutual", and "off" at nameserver')
 
 
 async def test_a_node_that_falls_silent_leaves_when_its_lease_ends(
@@ -171,6 +189,7 @@ async def test_a_cluster_has_one_offset_service_whatever_the_others_are_called(
         {"address": "no-port"},
         {"address": ""},
         {"store_id": ""},
+        {"external_address": "outside"},
     ],
 )
 async def test_a_node_that_lacks_something_is_refused(

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -49,8 +49,13 @@ async def two_nameservers(etcd: EtcdServer, cluster: str, *brokers: str) -> Asyn
         yield pair[0], pair[1]
 
 
-async def create(nameserver: Nameserver, name: str = "t", **request: Any) -> Any:
-    config = TopicConfig(name=name)
+async def create(
+    nameserver: Nameserver,
+    name: str = "t",
+    attributes: Mapping[str, str] | None = None,
+    **request: Any,
+) -> Any:
+    config = TopicConfig(name=name, attributes=attributes)
     return await nameserver.call("CreateTopic", CreateTopicRequest(config=config, **request))
 
 
@@ -267,6 +272,39 @@ async def test_a_topic_that_cannot_be_is_refused(
         await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node("a")))
         with pytest.raises(failure):
             await create(nameserver, **{"name": "t", **request_fields})
+
+
+async def test_a_policy_that_no_broker_knows_is_refused(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node("a")))
+        compacted = {"cleanup.policy": "COMPACTION", "delete.retention.ms": "60000"}
+        await create(nameserver, "t", attributes=compacted)
+        for name, value in (("cleanup.policy", "compact"), ("delete.retention.ms", "-1")):
+            with pytest.raises(InvalidArgument, match=f"{name} is '{value}'"):
+                await create(nameserver, "other", attributes={name: value})
+            with pytest.raises(InvalidArgument, match=f"{name} is '{value}'"):
+                await nameserver.call(
+                    "UpdateTopic", UpdateTopicRequest(name="t", attributes={name: value})
+                )
+        changed = await nameserver.call(
+            "UpdateTopic", UpdateTopicRequest(name="t", attributes={"cleanup.policy": "DELETE"})
+        )
+        assert changed.topic.config.attributes["cleanup.policy"] == "DELETE"
+
+
+async def test_a_topic_of_failed_messages_is_not_compacted(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node("a")))
+        await create(nameserver, "%RETRY%g")
+        with pytest.raises(InvalidArgument, match="it is not compacted"):
+            await nameserver.call(
+                "UpdateTopic",
+                UpdateTopicRequest(name="%RETRY%g", attributes={"cleanup.policy": "COMPACTION"}),
+            )
 
 
 async def test_the_longest_names_and_the_widest_topic_fit(

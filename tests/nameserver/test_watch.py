@@ -15,6 +15,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     DeleteGroupRequest,
     GetRouteRequest,
     GroupConfig,
+    ListGroupsRequest,
     RegisterNodeRequest,
     RouteUpdate,
     UnregisterNodeRequest,
@@ -34,13 +35,21 @@ async def delete_group(nameserver: Nameserver, name: str) -> Any:
     return await nameserver.call("DeleteGroup", DeleteGroupRequest(name=name))
 
 
+async def test_who_has_changed_something_reads_it_at_the_same_nameserver(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        for number in range(50):
+            await create_group(nameserver, f"group-{number}")
+            listed = await nameserver.call("ListGroups", ListGroupsRequest())
+            assert len(listed.groups) == number + 1
+
+
 async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         first = await create_group(nameserver, "a")
-        # Etcd has it; the nameserver hears of it a moment later.
-        await nameserver.call("GetRoute", GetRouteRequest(min_revision=first.revision))
         async with Watching(nameserver) as watching:
             update = await watching.next()
             assert update.snapshot
@@ -48,7 +57,8 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
             assert update.cluster == cluster
             assert update.etcd_cluster_id != 0
             assert update.revision >= first.revision
-            etcd_cluster_id = update.etcd_cluster_id
+            etcd_cluster_id, cluster_id = update.etcd_cluster_id, update.cluster_id
+            assert cluster_id not in (0, etcd_cluster_id)
             second = await create_group(nameserver, "b")
             update = await watching.next()
             assert update == RouteUpdate(
@@ -57,6 +67,7 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
                 etcd_reachable=True,
                 cluster=cluster,
                 etcd_cluster_id=etcd_cluster_id,
+                cluster_id=cluster_id,
             )
 
 

@@ -54,6 +54,19 @@ async def test_a_service_is_in_the_routes_until_it_says_goodbye(
     assert not stop.requested
 
 
+async def test_a_service_that_has_left_stays_out_while_it_finishes_its_work(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    stop = Stop()
+    registration = Registration(told_of(nameserver.address), NODE)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(registration.run(stop))
+        await registration.in_routes.wait()
+        await registration.leave()
+        # `run` ends by itself, where it would have renewed the entry.
+    assert nameserver.nodes == {}
+
+
 async def test_a_nameserver_that_forgot_a_service_is_told_again(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:

@@ -73,6 +73,28 @@ async def test_an_update_counts_when_it_is_in_force(
         assert await follower.routes.wait_revision(revision, 20)
 
 
+async def test_what_is_told_while_an_update_is_put_into_force_comes_as_one(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with (
+        following(told_of(nameserver.address)) as follower,
+        following(told_of(nameserver.address)) as quick,
+    ):
+        await follower.routes.loaded.wait()
+        follower.taking.clear()
+        first = await nameserver.create_topic("T", {"broker-a": 1})
+        await eventually(lambda: first in follower.revisions)
+        for number in range(200):
+            last = await nameserver.create_topic(f"U{number}", {"broker-a": 1})
+        # By then the other one has been told most of it as well.
+        assert await quick.routes.wait_revision(last, 60)
+        follower.taking.set()
+        assert await follower.routes.wait_revision(last, 60)
+        names = [topic.config.name for update in follower.told for topic in update.topics]
+        assert names == ["T", *(f"U{number}" for number in range(200))]
+        assert len(follower.told) < 100
+
+
 async def test_a_broken_watch_goes_on_where_it_broke(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:

@@ -18,12 +18,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.ports import can_listen, choose_port
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+
+if TYPE_CHECKING:
+    from rockoon.access import AccessKey
+    from rockoon.local.encryption import Encryption
+    from rockoon.tls import Tls
 
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
@@ -60,6 +65,11 @@ class LocalCluster:
         environment: service or node → variables for its process.
         durable: whether etcd syncs its writes; by default only in a directory that is kept.
         ready_seconds_max: how long a node may take to get ready.
+        tls: "off", "on" or "mutual", as the services' setting; the cluster has an authority of
+            its own then, in `directory`/tls. Clients need `cluster.tls`.
+        access: whether calls have to be signed with access keys. The cluster secret is made for
+            the occasion, and kept in `directory`/access. Clients need `cluster.access`, or a key
+            that was made with it.
 
     Raises:
         LocalClusterError: on start, with the end of the log of the node that failed; also when
@@ -77,6 +87,8 @@ class LocalCluster:
         environment: Mapping[str, Mapping[str, str]] | None = None,
         durable: bool | None = None,
         ready_seconds_max: float = READY_SECONDS_MAX,
+        tls: str = "off",
+        access: bool = False,
     ) -> None:
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
         self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
@@ -85,6 +97,11 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self._durable = durable if durable is not None else directory is not None
         self._ready_seconds_max = ready_seconds_max
+        self._tls_mode = tls
+        self._access_is_on = access
+        # Made when the cluster starts.
+        self._encryption: Encryption | None = None
+        self._access: AccessKey | None = None
         # Written by the thread that owns the cluster, in the order in which nodes depend on one
         # another; the nodes' own threads only add to `_ended`.
         self._nodes: dict[str, Node] = {}
@@ -105,6 +122,17 @@ class LocalCluster:
     def nameservers(self) -> list[str]:
         """Addresses for `rockoon.connect`."""
         return [node.address for node in self._of(Kind.NAMESERVER)]
+
+    @property
+    def tls(self) -> "Tls | None":
+        """For `rockoon.connect(..., tls=cluster.tls)`; None when connections are plain."""
+        return self._encryption.client if self._encryption is not None else None
+
+    @property
+    def access(self) -> "AccessKey | None":
+        """The services' own key, which may do everything, for `rockoon.connect(..., access=...)`
+        and to make others with; None when calls are not signed."""
+        return self._access
 
     @property
     def brokers(self) -> list[str]:
@@ -140,6 +168,8 @@ class LocalCluster:
         program = find_etcd()
         self._directory.open()
         try:
+            self._encryption = self._make_encryption()
+            self._access = self._make_access()
             for record in self._plan():
                 self._nodes[record.name] = self._make(record, program)
             self._save()
@@ -226,7 +256,7 @@ class LocalCluster:
         listed = [node.name for node in nodes if node.kind in (Kind.BROKER, Kind.OFFSET)]
         if self.node("etcd").running:
             for nameserver in self._of(Kind.NAMESERVER):
-                wait_listed(nameserver, listed, deadline)
+                wait_listed(nameserver, listed, deadline, self.tls, self.access)
 
     def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
         """Wait until some node ends that nobody stopped or killed through this object.
@@ -318,15 +348,40 @@ class LocalCluster:
             names.append(next(fresh))
         return names[:count]
 
+    def _make_encryption(self) -> "Encryption | None":
+        if self._tls_mode == "off":
+            return None
+        from rockoon.local.encryption import Encryption
+
+        return Encryption(self.directory / "tls", self._tls_mode)
+
+    def _make_access(self) -> "AccessKey | None":
+        if not self._access_is_on:
+            return None
+        from rockoon.local.cluster_secret import cluster_key
+
+        return cluster_key(self.directory)
+
+    def _environment_of(self, name: str, kind: Kind) -> dict[str, str]:
+        secret = {}
+        if self._access is not None and kind is not Kind.ETCD:
+            secret = {f"ROCKOON_{kind.upper()}_CLUSTER_SECRET": self._access.secret}
+        return secret | {**self._environment.get(kind, {}), **self._environment.get(name, {})}
+
     def _make(self, record: NodeRecord, etcd: Path) -> Node:
         name, kind = record.name, record.kind
         probe = None
         if kind is Kind.ETCD:
             directory = self.directory / "etcd"
-            command = etcd_command(etcd, directory, record.port, durable=self._durable)
+            encryption = self._encryption
+            flags = encryption.etcd_flags() if encryption is not None else ()
+            context = encryption.context() if encryption is not None else None
+            command = etcd_command(
+                etcd, directory, record.port, durable=self._durable, tls_flags=flags
+            )
 
             def probe() -> bool:
-                return etcd_healthy(record.port)
+                return etcd_healthy(record.port, context)
         else:
             command = self._service_command(record)
         return Node(
@@ -335,7 +390,7 @@ class LocalCluster:
             record.port,
             command,
             self.directory / "logs" / f"{name}.log",
-            environment={**self._environment.get(kind, {}), **self._environment.get(name, {})},
+            environment=self._environment_of(name, kind),
             on_unexpected_end=self._ended.put,
             probe=probe,
         )
@@ -347,6 +402,10 @@ class LocalCluster:
         else:
             values["nameservers"] = ",".join(self.nameservers)
             values["store_path"] = self.directory / record.name
+        if self._encryption is not None:
+            values |= self._encryption.service_settings(record.name, record.kind)
+        if self._access is not None:
+            values["access"] = "on"
         values |= self._settings.get(record.kind, {})
         values |= self._settings.get(record.name, {})
         flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]

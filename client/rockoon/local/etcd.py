@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import shutil
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def is_program(path: Path) -> bool:
         return False
 
 
-def etcd_command(program: Path, directory: Path, port: int, *, durable: bool) -> Sequence[str]:
+def etcd_command(
+    program: Path, directory: Path, port: int, *, durable: bool, tls_flags: Sequence[str] = ()
+) -> Sequence[str]:
     """The command of a one-member etcd that is ready in about a tenth of a second.
 
     Args:
@@ -62,8 +65,9 @@ def etcd_command(program: Path, directory: Path, port: int, *, durable: bool) ->
         directory: its data.
         port: for clients, on 127.0.0.1. Peers there are none, so theirs is any.
         durable: sync every write; without it a crash of the machine may lose the data.
+        tls_flags: for its clients; empty means that they come plainly.
     """
-    client, peer = f"http://127.0.0.1:{port}", "http://127.0.0.1:0"
+    client, peer = f"{'https' if tls_flags else 'http'}://127.0.0.1:{port}", "http://127.0.0.1:0"
     settings = {
         "name": "local",
         "data-dir": str(directory),
@@ -79,15 +83,19 @@ def etcd_command(program: Path, directory: Path, port: int, *, durable: bool) ->
         "auto-compaction-retention": "1h",
         "log-level": "warn",
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
+    flags = [*(f"--{name}={value}" for name, value in settings.items()), *tls_flags]
     if not durable:
         flags.append("--unsafe-no-fsync")
     return ("/bin/sh", "-c", ENDS_WITH_US, "etcd", str(program), *flags)
 
 
-def etcd_healthy(port: int) -> bool:
-    """Whether the etcd on this port has a leader and takes writes."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+def etcd_healthy(port: int, context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> bool:
+    """Whether the etcd on this port has a leader and takes writes; a context means TLS."""
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=1.0)
+        if context is None
+        else http.client.HTTPSConnection(host, port, timeout=1.0, context=context)
+    )
     try:
         connection.request("GET", "/health")
         answer = json.loads(connection.getresponse().read())

@@ -11,6 +11,8 @@ from collections.abc import Collection
 import grpc
 
 from rockoon.local.process import LocalClusterError, Node
+from rockoon_proto.channels import Dialer, Tls
+from rockoon_proto.signature import AccessKey, Credentials
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 
@@ -19,19 +21,28 @@ LOOK_SECONDS = 0.005
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
 
 
-def wait_listed(nameserver: Node, names: Collection[str], deadline: float) -> None:
+def wait_listed(
+    nameserver: Node,
+    names: Collection[str],
+    deadline: float,
+    tls: Tls | None = None,
+    access: AccessKey | None = None,
+) -> None:
     """Wait until a nameserver lists these nodes, or is not up any more.
 
     Args:
         nameserver: one that has been ready.
         names: of brokers and offset services.
         deadline: on `time.monotonic`'s clock.
+        tls: how it is called; None means plainly.
+        access: signs the calls; None means that they are not signed.
 
     Raises:
         LocalClusterError: it does not list them in time.
     """
     missing = set(names)
-    with grpc.insecure_channel(nameserver.address, OPTIONS) as channel:
+    signing = None if access is None else Credentials(access)
+    with Dialer(OPTIONS, tls, signing).blocking_channel(nameserver.address) as channel:
         describe = NameServerStub(channel).DescribeCluster
         while missing and nameserver.ready:
             try:

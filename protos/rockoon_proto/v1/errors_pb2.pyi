@@ -24,6 +24,7 @@ class Error(_message.Message):
         INVALID_EXPRESSION: _ClassVar[Error.Code]
         INVALID_DELAY: _ClassVar[Error.Code]
         DELAY_TOO_LONG: _ClassVar[Error.Code]
+        KEY_MISSING: _ClassVar[Error.Code]
         TOPIC_NOT_FOUND: _ClassVar[Error.Code]
         QUEUE_NOT_FOUND: _ClassVar[Error.Code]
         GROUP_NOT_FOUND: _ClassVar[Error.Code]
@@ -32,6 +33,8 @@ class Error(_message.Message):
         BROKER_NOT_FOUND: _ClassVar[Error.Code]
         MEMBER_NOT_FOUND: _ClassVar[Error.Code]
         LOG_TRIMMED: _ClassVar[Error.Code]
+        GENERATION_NOT_FOUND: _ClassVar[Error.Code]
+        ACCESS_KEY_NOT_FOUND: _ClassVar[Error.Code]
         TRANSACTION_NOT_FOUND: _ClassVar[Error.Code]
         TOPIC_EXISTS: _ClassVar[Error.Code]
         GROUP_EXISTS: _ClassVar[Error.Code]
@@ -49,7 +52,10 @@ class Error(_message.Message):
         SEQUENCE_GAP: _ClassVar[Error.Code]
         SEQUENCE_UNKNOWN: _ClassVar[Error.Code]
         INDEX_OFF: _ClassVar[Error.Code]
+        GENERATION_REFUSED: _ClassVar[Error.Code]
+        ACCESS_KEY_EXISTS: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
+        NO_EXTERNAL_ADDRESS: _ClassVar[Error.Code]
         DELAYED_SETTLED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -68,6 +74,10 @@ class Error(_message.Message):
         STORE_FAILED: _ClassVar[Error.Code]
         STORE_CORRUPT: _ClassVar[Error.Code]
         STORE_LOCKED: _ClassVar[Error.Code]
+        TLS_FAILED: _ClassVar[Error.Code]
+        WRONG_IDENTITY: _ClassVar[Error.Code]
+        NOT_AUTHENTICATED: _ClassVar[Error.Code]
+        NOT_PERMITTED: _ClassVar[Error.Code]
     UNSPECIFIED: Error.Code
     INVALID_ARGUMENT: Error.Code
     INVALID_TOPIC_NAME: Error.Code
@@ -81,6 +91,7 @@ class Error(_message.Message):
     INVALID_EXPRESSION: Error.Code
     INVALID_DELAY: Error.Code
     DELAY_TOO_LONG: Error.Code
+    KEY_MISSING: Error.Code
     TOPIC_NOT_FOUND: Error.Code
     QUEUE_NOT_FOUND: Error.Code
     GROUP_NOT_FOUND: Error.Code
@@ -89,6 +100,8 @@ class Error(_message.Message):
     BROKER_NOT_FOUND: Error.Code
     MEMBER_NOT_FOUND: Error.Code
     LOG_TRIMMED: Error.Code
+    GENERATION_NOT_FOUND: Error.Code
+    ACCESS_KEY_NOT_FOUND: Error.Code
     TRANSACTION_NOT_FOUND: Error.Code
     TOPIC_EXISTS: Error.Code
     GROUP_EXISTS: Error.Code
@@ -106,7 +119,10 @@ class Error(_message.Message):
     SEQUENCE_GAP: Error.Code
     SEQUENCE_UNKNOWN: Error.Code
     INDEX_OFF: Error.Code
+    GENERATION_REFUSED: Error.Code
+    ACCESS_KEY_EXISTS: Error.Code
     TRANSACTION_ENDED: Error.Code
+    NO_EXTERNAL_ADDRESS: Error.Code
     DELAYED_SETTLED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code
@@ -125,6 +141,10 @@ class Error(_message.Message):
     STORE_FAILED: Error.Code
     STORE_CORRUPT: Error.Code
     STORE_LOCKED: Error.Code
+    TLS_FAILED: Error.Code
+    WRONG_IDENTITY: Error.Code
+    NOT_AUTHENTICATED: Error.Code
+    NOT_PERMITTED: Error.Code
     class DetailsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]

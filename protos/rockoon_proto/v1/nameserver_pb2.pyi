@@ -70,40 +70,57 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "shared_settings")
+    class SharedSettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_SETTINGS_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     address: str
     store_id: str
     started_at_ms: int
     version: str
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    external_address: str
+    shared_settings: _containers.ScalarMap[str, str]
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., shared_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("node", "lease_id")
+    __slots__ = ("node", "lease_id", "cluster_id", "protocol")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     node: Node
     lease_id: int
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ...) -> None: ...
+    cluster_id: int
+    protocol: int
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeReply(_message.Message):
-    __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision")
+    __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision", "differences")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RENEW_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     ttl_seconds: float
     renew_seconds: float
     revision: int
-    def __init__(self, lease_id: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., renew_seconds: _Optional[float] = ..., revision: _Optional[int] = ...) -> None: ...
+    differences: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lease_id: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., renew_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UnregisterNodeRequest(_message.Message):
     __slots__ = ("kind", "name", "store_id")
@@ -248,7 +265,7 @@ class WatchRoutesRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
 
 class RouteUpdate(_message.Message):
-    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id")
+    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id", "cluster_id")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +279,7 @@ class RouteUpdate(_message.Message):
     ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     ETCD_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     revision: int
     snapshot: bool
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -275,7 +293,8 @@ class RouteUpdate(_message.Message):
     etcd_reachable: bool
     cluster: str
     etcd_cluster_id: int
-    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ...) -> None: ...
+    cluster_id: int
+    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ..., cluster_id: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("broker", "queues")

@@ -34,6 +34,9 @@ class NameServerStub:
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     def __init__(self, channel):
@@ -128,6 +131,9 @@ class NameServerServicer:
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     def RegisterNode(self, request, context):
@@ -336,6 +342,9 @@ class NameServer:
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     @staticmethod

@@ -35,6 +35,9 @@ class NameServerStub:
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     @_typing.overload
@@ -94,6 +97,9 @@ class NameServerAsyncStub(NameServerStub):
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -149,6 +155,9 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
     for; a caller that has seen a later one asks with `min_revision` and never reads the past.
 
     A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+
+    A nameserver may have a second listener for callers from another network. It answers them alike,
+    but with the addresses that nodes have for those, and registers no node.
     """
 
     @_abc_1.abstractmethod

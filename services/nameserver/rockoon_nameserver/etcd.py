@@ -10,6 +10,7 @@ or the other's, is raised as `EtcdUnavailable`; a write that ended so may have b
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -32,7 +33,11 @@ from rockoon_nameserver.etcd_data import (
     Span,
     WatchBatch,
 )
+from rockoon_proto.channels import Dialer, Tls
 from rockoon_proto.errors import EtcdUnavailable
+from rockoon_proto.failed_call import connection_trouble
+from rockoon_runtime.calls import method_name
+from rockoon_runtime.telemetry.metrics import Times
 
 Result = TypeVar("Result")
 
@@ -45,10 +50,19 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A host that vanished sends no reset. Without this, TCP repeats what it has sent at ever longer
+    # intervals, and a network that is back after half a minute is noticed another one later. etcd
+    # refuses pings more often than every five seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 # Asks a member without a leader to say so, where it would otherwise wait or fall silent.
 REQUIRE_LEADER = ("hasleader", "true")
+
+# Of requests, milliseconds: up to the longest that etcd's own documents call healthy, and beyond.
+REQUEST_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 2_500, 5_000)
 
 NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
@@ -64,9 +78,10 @@ class LeaseGone(Exception):
 class Endpoint:
     """A channel to one member, with its stubs and the token it gave."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, dialer: Dialer) -> None:
         self.address = address
-        self.channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.certificates = dialer.version
+        self.channel = dialer.channel(address)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
@@ -83,6 +98,10 @@ class Etcd:
         endpoints: the members, "host:port".
         user, password: credentials, or empty.
         timeout_seconds: how long a call may take.
+        tls: how the members are called; None means plainly.
+
+    Raises:
+        ValueError: there is no endpoint, or a file of `tls` cannot be used.
     """
 
     def __init__(
@@ -92,6 +111,7 @@ class Etcd:
         user: str = "",
         password: str = "",
         timeout_seconds: float = 2.0,
+        tls: Tls | None = None,
     ) -> None:
         if not endpoints:
             raise ValueError("at least one etcd endpoint is needed")
@@ -99,12 +119,15 @@ class Etcd:
         self._user = user
         self._password = password
         self._timeout_seconds = timeout_seconds
+        self._dialer = Dialer(CHANNEL_OPTIONS, tls)
         # Written by __aenter__ (channels belong to the running loop) and `_give_up`.
         self._endpoints: list[Endpoint] = []
         self._current = 0
+        # Written by `_attempt` only: by what was asked, and whether etcd answered.
+        self.request_times: dict[tuple[str, bool], Times] = {}
 
     async def __aenter__(self) -> "Etcd":
-        self._endpoints = [Endpoint(address) for address in self._addresses]
+        self._endpoints = [Endpoint(address, self._dialer) for address in self._addresses]
         return self
 
     async def __aexit__(
@@ -199,7 +222,7 @@ class Etcd:
                 call.cancel()
             return float(reply.TTL)
 
-        return await self._attempt(keep_alive)
+        return await self._attempt("lease_keep_alive", keep_alive)
 
     async def revoke_lease(self, lease_id: int) -> None:
         """End a lease and delete the keys under it; one that is gone already is no error."""
@@ -240,7 +263,7 @@ class Etcd:
                 raise
             return endpoint, call, reply
 
-        endpoint, call, created = await self._attempt(start)
+        endpoint, call, created = await self._attempt("watch", start)
 
         async def batches() -> AsyncIterator[WatchBatch]:
             try:
@@ -267,9 +290,22 @@ class Etcd:
             call = getattr(getattr(endpoint, stub), method)
             return await call(request, timeout=self._timeout_seconds, metadata=metadata(endpoint))
 
-        return await self._attempt(unary)
+        return await self._attempt(method_name(method), unary)
 
-    async def _attempt(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
+    async def _attempt(
+        self, request: str, operation: Callable[[Endpoint], Awaitable[Result]]
+    ) -> Result:
+        """As `_tried`, timed."""
+        began_seconds, answered = time.monotonic(), False
+        try:
+            result = await self._tried(operation)
+            answered = True
+            return result
+        finally:
+            times = self.request_times.setdefault((request, answered), Times(REQUEST_BOUNDS_MS))
+            times.note(time.monotonic() - began_seconds)
+
+    async def _tried(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
         """Run an operation on the member in use.
 
         It is tried a second time only with a fresh token in the place of one that etcd refused,
@@ -305,6 +341,10 @@ class Etcd:
     def _give_up(self, endpoint: Endpoint) -> None:
         """Take the next member, unless another call has turned away from this one already."""
         if self._endpoints[self._current] is endpoint:
+            if endpoint.certificates != self._dialer.version:
+                # Ours was renewed: connections that are open go on, new ones need the new one.
+                # Calls still on the former channel keep its connection until they end.
+                self._endpoints[self._current] = Endpoint(endpoint.address, self._dialer)
             self._current = (self._current + 1) % len(self._endpoints)
 
 
@@ -316,7 +356,8 @@ def translated(failure: aio.AioRpcError, endpoint: Endpoint) -> Exception:
     if status is grpc.StatusCode.NOT_FOUND and "lease" in details:
         return LeaseGone(details)
     if status in NO_ANSWER:
-        return EtcdUnavailable(f"etcd at {endpoint.address} does not answer: {details}")
+        reason = connection_trouble(details) or details
+        return EtcdUnavailable(f"etcd at {endpoint.address} does not answer: {reason}")
     # No space left, no such user, too many requests: for people to mend, then callers may retry.
     return EtcdUnavailable(f"etcd at {endpoint.address} refuses: {details}")
 

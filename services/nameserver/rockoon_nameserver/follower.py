@@ -12,15 +12,20 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 
 from rockoon_nameserver.etcd import Compacted, Etcd
 from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
 from rockoon_nameserver.keyspace import Keyspace, UnreadableKey, identity_value, read_identity
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached
+from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
+
+# How long an answer to a change waits for the watch, which is usually there within milliseconds.
+SERVED_SECONDS_MAX = 1.0
 
 
 class AnotherEtcd(Exception):
@@ -87,6 +92,11 @@ class RouteFollower:
         return self._cluster_id ^ self._identity
 
     @property
+    def cluster_id(self) -> int:
+        """Identity of the cluster: the number in etcd; 0 before the first snapshot."""
+        return self._identity
+
+    @property
     def away_seconds(self) -> float:
         return 0.0 if self._away_since is None else self._clock() - self._away_since
 
@@ -121,7 +131,7 @@ class RouteFollower:
         """Wait until the table includes a revision.
 
         Raises:
-            NotReady: there was no snapshot yet, and none came.
+            NotReady: there was no snapshot yet, and none came; or this nameserver is stopping.
             RouteNotReached: not in time.
         """
         if self.table.loaded and self.table.revision >= revision:
@@ -129,12 +139,24 @@ class RouteFollower:
         try:
             async with asyncio.timeout(self._reach_seconds_max if self.table.loaded else 0):
                 while self.table.revision < revision:
+                    if self._closing:
+                        raise NotReady(service="the nameserver", reason="it is stopping")
                     changed = self._changed
                     self._probe_wanted.set()
                     await changed.wait()
         except TimeoutError:
             self.refuse_unloaded()
             raise RouteNotReached(wanted=revision, revision=self.table.revision) from None
+
+    async def wait_served(self, revision: int) -> None:
+        """Wait until the table includes a change that etcd has made, `SERVED_SECONDS_MAX` at most.
+
+        Not an error after that: the change is made whether or not this nameserver can tell of it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SERVED_SECONDS_MAX):
+                while self.table.revision < revision and not self._closing:
+                    await self._changed.wait()
 
     def refuse_unloaded(self) -> None:
         """Raises NotReady while there has been no snapshot."""
@@ -155,6 +177,9 @@ class RouteFollower:
         place = after_revision
         history = self.table.history
         due, told_reachable = self._clock(), self.reachable
+        # A change of access keys is no news of routes, but routes are true for its revision then:
+        # who has been told it elsewhere may be waiting for those who follow here.
+        told_keys = self.table.access_changes
         ahead_since: float | None = None
         while not self._closing:
             changed = self._changed
@@ -174,8 +199,10 @@ class RouteFollower:
                 self._probe_wanted.set()
             place = update.revision
             update.etcd_reachable = self.reachable
-            if says_something(update) or told_reachable != self.reachable or now >= due:
+            is_new = told_reachable != self.reachable or told_keys != self.table.access_changes
+            if says_something(update) or is_new or now >= due:
                 due, told_reachable = now + self._heartbeat_seconds, self.reachable
+                told_keys = self.table.access_changes
                 yield update
                 continue
             try:
@@ -184,8 +211,35 @@ class RouteFollower:
             except TimeoutError:
                 pass
 
+    async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
+        """All access keys now, and again whenever one has changed, until `close`.
+
+        Args:
+            away_seconds_max: how long to go on while etcd is away; None for ever.
+
+        Raises:
+            NotReady: there has been no snapshot yet, or etcd has been away for too long.
+        """
+        self.refuse_unloaded()
+        told = -1
+        while not self._closing:
+            changed = self._changed
+            if told != self.table.access_changes:
+                told = self.table.access_changes
+                yield KeysUpdate(
+                    keys=self.table.access_keys,
+                    revision=self.table.revision,
+                    etcd_reachable=self.reachable,
+                )
+                continue
+            try:
+                async with asyncio.timeout(None if self.reachable else away_seconds_max):
+                    await changed.wait()
+            except TimeoutError:
+                raise NotReady(service="this nameserver", reason="etcd is away") from None
+
     def close(self) -> None:
-        """End all `updates`."""
+        """End all `updates`, and whatever else waits for a change."""
         self._closing = True
         self._announce_change()
 

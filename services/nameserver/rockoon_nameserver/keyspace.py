@@ -6,6 +6,7 @@
     /rockoon/{cluster}/queues/{topic}/{broker}/{first id}       how many queues the block has
     /rockoon/{cluster}/groups/{group}                           GroupConfig
     /rockoon/{cluster}/subscriptions/{topic}/{group}            nothing: its revision is the news
+    /rockoon/{cluster}/access/{key}                             AccessKeyInfo, without secrets
 
 Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
 skipped. What a key says is not repeated in its value. Births and incarnations are etcd's own
@@ -21,6 +22,7 @@ import google.protobuf.message
 from google.protobuf import json_format
 
 from rockoon_nameserver.etcd_data import Span, only, under
+from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,
@@ -72,7 +74,12 @@ class SubscriptionKey:
     group: str
 
 
-RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey
+@dataclass(frozen=True, slots=True, order=True)
+class AccessKeyName:
+    key_id: str
+
+
+RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey | AccessKeyName
 
 
 class Keyspace:
@@ -109,6 +116,8 @@ class Keyspace:
                 path = f"groups/{group}"
             case SubscriptionKey(topic, group):
                 path = f"subscriptions/{topic}/{group}"
+            case AccessKeyName(key_id):
+                path = f"access/{key_id}"
         return self._root + path
 
     def one(self, key: RouteKey) -> Span:
@@ -119,6 +128,9 @@ class Keyspace:
 
     def blocks(self, topic: str) -> Span:
         return under(f"{self._root}queues/{topic}/")
+
+    def access_keys(self) -> Span:
+        return under(f"{self._root}access/")
 
     def subscriptions(self) -> Span:
         return under(f"{self._root}subscriptions/")
@@ -144,6 +156,8 @@ class Keyspace:
                     return GroupKey(group)
                 case ["subscriptions", topic, group] if topic and group:
                     return SubscriptionKey(topic, group)
+                case ["access", key_id] if key_id:
+                    return AccessKeyName(key_id)
         except (KeyError, ValueError):
             pass
         raise UnreadableKey(f"{key!r} is not a route")
@@ -215,6 +229,23 @@ def read_group(key: GroupKey, value: bytes) -> GroupConfig:
     config = parse_json(value, GroupConfig())
     config.name = key.group
     return config
+
+
+def access_key_value(info: AccessKeyInfo) -> bytes:
+    fields = json_format.MessageToDict(info, preserving_proto_field_name=True)
+    fields.pop("key_id", None)
+    fields.pop("modified_revision", None)
+    return json_value(fields)
+
+
+def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) -> AccessKeyInfo:
+    try:
+        info = parse_json(value, AccessKeyInfo())
+    except UnreadableKey:
+        # Without the value: what checks signatures stands in it, and this is logged.
+        raise UnreadableKey("it does not describe an access key") from None
+    info.key_id, info.modified_revision = key.key_id, modified_revision
+    return info
 
 
 def json_value(fields: dict[str, object]) -> bytes:

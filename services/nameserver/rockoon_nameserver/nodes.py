@@ -184,6 +184,8 @@ def checked(node: Node) -> Node:
         )
     if not ADDRESS.fullmatch(node.address):
         raise InvalidArgument(reason=f"address {node.address!r} is not host:port")
+    if node.external_address and not ADDRESS.fullmatch(node.external_address):
+        raise InvalidArgument(reason=f"external address {node.external_address!r} is not host:port")
     if not node.store_id:
         raise InvalidArgument(reason=f"node {node.name!r} has no store_id")
     return node

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from rockoon_format.names import group_fault, is_system_topic, topic_fault
+from rockoon_format.names import (
+    group_fault,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+    topic_fault,
+)
+from rockoon_format.topic_attributes import CLEANUP_POLICY, COMPACTION, attribute_fault
 from rockoon_proto.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -38,7 +45,7 @@ def checked_topic(config: TopicConfig) -> TopicConfig:
     if is_system_topic(config.name):
         raise InvalidTopicName(topic=config.name, reason="the name is reserved for the broker")
     check_permissions(config.permissions)
-    check_attributes(config.attributes)
+    check_topic_attributes(config.name, config.attributes)
     checked = TopicConfig()
     checked.CopyFrom(config)
     checked.permissions = config.permissions or READ_AND_WRITE
@@ -56,6 +63,8 @@ def changed_topic(config: TopicConfig, request: UpdateTopicRequest) -> TopicConf
             changed.attributes[name] = value
         else:
             changed.attributes.pop(name, None)
+    set_now = {name: value for name, value in request.attributes.items() if value}
+    check_topic_attributes(config.name, set_now)
     check_attributes(changed.attributes)
     return changed
 
@@ -127,6 +136,18 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
             raise InvalidArgument(
                 reason=f"attribute {name[:40]!r}: a name, and at most {ATTRIBUTE_BYTES_MAX} bytes"
             )
+
+
+def check_topic_attributes(topic: str, attributes: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for a value that a broker would not know what to do with."""
+    check_attributes(attributes)
+    for name, value in attributes.items():
+        if fault := attribute_fault(name, value):
+            raise InvalidArgument(reason=fault)
+    if attributes.get(CLEANUP_POLICY) == COMPACTION and (
+        is_retry_topic(topic) or is_dlq_topic(topic)
+    ):
+        raise InvalidArgument(reason=f"{topic!r} holds what groups failed on: it is not compacted")
 
 
 def check_start_policy(policy: StartPolicy) -> None:

@@ -10,12 +10,14 @@ Pure: changes come in, answers go out. Invariants:
 3. The log has at most `log_revisions_max` entries; a reader that is older gets a snapshot.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
 
 from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
+    AccessKeyName,
     BlockKey,
     GroupKey,
     Keyspace,
@@ -24,11 +26,13 @@ from rockoon_nameserver.keyspace import (
     SubscriptionKey,
     TopicKey,
     UnreadableKey,
+    read_access_key,
     read_block,
     read_group,
     read_node,
     read_topic,
 )
+from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.nameserver_pb2 import (
     Group,
     Node,
@@ -77,6 +81,16 @@ class TopicRecord:
     blocks: dict[tuple[str, int], QueueBlock] = field(default_factory=dict)
 
 
+class RouteCounts(NamedTuple):
+    """How many of each there are."""
+
+    # By NodeKind.
+    nodes: Mapping[int, int]
+    topics: int
+    groups: int
+    subscriptions: int
+
+
 class RouteTable:
     """See the module.
 
@@ -101,6 +115,9 @@ class RouteTable:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
+        # No routes: told to services alone, all of them whenever one changes.
+        self._access_keys: dict[str, AccessKeyInfo] = {}
+        self.access_changes = 0
 
     @property
     def loaded(self) -> bool:
@@ -109,6 +126,23 @@ class RouteTable:
     @property
     def key_count(self) -> int:
         return len(self._keys)
+
+    @property
+    def access_keys(self) -> list[AccessKeyInfo]:
+        """All of them, in the order of names."""
+        return [self._access_keys[name] for name in sorted(self._access_keys)]
+
+    def counts(self) -> "RouteCounts":
+        return RouteCounts(
+            nodes=Counter(node.kind for node in self._nodes.values()),
+            topics=len(self._topics),
+            groups=len(self._groups),
+            subscriptions=len(self._subscriptions),
+        )
+
+    def nodes(self) -> list[Node]:
+        """Live ones, in the order of kinds and names."""
+        return [self._nodes[key] for key in sorted(self._nodes)]
 
     def load(
         self, revision: int, items: Sequence[KeyValue], *, new_history: bool = False
@@ -161,7 +195,7 @@ class RouteTable:
     def snapshot(self, interest: Interest) -> RouteUpdate:
         """Everything a reader wants to know, in the order of names."""
         update = RouteUpdate(revision=self.revision, snapshot=True)
-        update.nodes.extend(self._nodes[key] for key in sorted(self._nodes))
+        update.nodes.extend(self.nodes())
         if interest.topics is None:
             update.topics.extend(self._topics[name] for name in sorted(self._topics))
         else:
@@ -234,6 +268,9 @@ class RouteTable:
                     # The follower looks after it.
                     continue
                 key = self._keyspace.parse(event.key)
+                if isinstance(key, AccessKeyName):
+                    self._take_access_key(key, event)
+                    continue
                 changed.add(TopicKey(key.topic) if isinstance(key, BlockKey) else key)
                 self._forget(key)
                 if event.value is not None:
@@ -249,6 +286,14 @@ class RouteTable:
             if len(self._log) > self._log_revisions_max:
                 self.oldest_known, _ = self._log.popleft()
         return complaints
+
+    def _take_access_key(self, key: AccessKeyName, event: Event) -> None:
+        """A key that cannot be read is none: nobody passes with it."""
+        self.access_changes += 1
+        self._access_keys.pop(key.key_id, None)
+        if event.value is not None:
+            info = read_access_key(key, event.value, event.mod_revision)
+            self._access_keys[key.key_id] = info
 
     def _forget(self, key: RouteKey) -> None:
         match key:

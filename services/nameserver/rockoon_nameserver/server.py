@@ -3,26 +3,43 @@
 import asyncio
 import logging
 import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from grpc import aio
 
+from rockoon_nameserver.access_keys import AccessKeys
+from rockoon_nameserver.access_rules import RULES
+from rockoon_nameserver.access_servicer import AccessKeyService
 from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
 from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.metrics import TABLE, NameserverMetrics
+from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import Topics
+from rockoon_proto.channels import Tls
+from rockoon_proto.signature import steady_clock
+from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.metrics import with_access
+from rockoon_runtime.access.settings import access_gate, cluster_credentials
+from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.tls import ServerTls, server_tls, with_certificate
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
 
-SERVICE_NAMES = ("rockoon.v1.NameServer",)
+SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.AccessKeys")
 
 
 async def serve(settings: NameserverSettings, stop: Stop) -> None:
@@ -32,20 +49,14 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
     read the routes.
 
     Raises:
-        SettingsError: the cluster's name cannot be one, or no etcd endpoint is given.
+        SettingsError: the cluster's name cannot be one, no etcd endpoint is given, or a
+            certificate or cluster secret cannot be used.
         ListenError: the address cannot be had.
         Fatal: etcd did not answer within `start_timeout_seconds`.
     """
-    try:
-        keyspace = Keyspace(settings.cluster)
-        etcd = Etcd(
-            settings.etcd,
-            user=settings.etcd_user,
-            password=settings.etcd_password,
-            timeout_seconds=settings.etcd_timeout_seconds,
-        )
-    except ValueError as failure:
-        raise SettingsError(str(failure)) from failure
+    tls = server_tls(settings)
+    gate = access_gate(settings, cluster_credentials(settings), RULES)
+    keyspace, etcd, node_identities = connections(settings)
     follower = RouteFollower(
         etcd,
         keyspace,
@@ -53,31 +64,108 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         log_revisions_max=settings.route_log_revisions_max,
     )
     topics = Topics(etcd, keyspace)
-    servicer = NameServer(
-        settings.cluster,
-        settings.name,
-        follower,
-        Nodes(etcd, keyspace, settings.node_lease_seconds),
-        topics,
-        Groups(etcd, keyspace),
-        GroupTopics(etcd, keyspace, topics),
-    )
+    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds)
+    groups, group_topics = Groups(etcd, keyspace), GroupTopics(etcd, keyspace, topics)
+    fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
+    calls = CallTimes()
 
-    def register(server: aio.Server) -> None:
-        add_NameServerServicer_to_server(servicer, server)
+    keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
+    key_service = AccessKeyService(keys, follower, is_on=gate is not None)
 
-    server = GrpcServer("nameserver", settings.cluster, settings.listen, register, SERVICE_NAMES)
-    async with etcd, asyncio.TaskGroup() as tasks:
+    def listener(listen: str, tls: ServerTls | None, *, external: bool) -> GrpcServer:
+        servicer = NameServer(
+            settings.cluster,
+            settings.name,
+            follower,
+            nodes,
+            topics,
+            groups,
+            group_topics,
+            fingerprints,
+            node_identities,
+            external=external,
+        )
+
+        def register(server: aio.Server) -> None:
+            add_NameServerServicer_to_server(servicer, server)
+            add_AccessKeysServicer_to_server(key_service, server)
+
+        return GrpcServer(
+            "nameserver",
+            settings.cluster,
+            listen,
+            register,
+            SERVICE_NAMES,
+            drain=settings,
+            tls=tls,
+            calls=calls,
+            gate=gate,
+        )
+
+    servers = [listener(settings.listen, tls, external=False)]
+    if settings.external_listen:
+        # gRPC takes renewed certificates for one listener; health is told plainly at one.
+        own_tls = server_tls(replace(settings, tls_health_listen=""))
+        servers.append(listener(settings.external_listen, own_tls, external=True))
+    measure = NameserverMetrics(follower, etcd).measure
+    metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
+    telemetry = Telemetry("nameserver", settings.cluster, settings.name, settings, *metrics)
+    async with etcd, telemetry, asyncio.TaskGroup() as tasks:
         following = tasks.create_task(follower.run(), name="follow etcd")
-        async with server:
-            await server.set_serving(False)
+        async with AsyncExitStack() as listening:
+            for server in servers:
+                server.trace(telemetry.tracer)
+                await listening.enter_async_context(server)
             if await wait_loaded(settings, follower, stop):
-                await server.set_serving(True)
-                announce("nameserver", settings.name, settings.advertise or server.address)
+                if gate is not None:
+                    tasks.create_task(keep_keys(gate, follower), name="access keys")
+                for server in servers:
+                    await server.set_serving(True)
+                announce("nameserver", settings.name, settings.advertise or servers[0].address)
                 await stop.wait()
-            # Watchers would otherwise keep the server from draining.
+            for server in servers:
+                server.begin_drain()
+            # Who watches goes to another nameserver; who calls is told to by the closed connection.
             follower.close()
         following.cancel()
+
+
+def connections(settings: NameserverSettings) -> tuple[Keyspace, Etcd, NodeIdentities | None]:
+    """What the settings say of etcd, and of nodes' certificates. Raises SettingsError."""
+    try:
+        keyspace = Keyspace(settings.cluster)
+        etcd = Etcd(
+            settings.etcd,
+            user=settings.etcd_user,
+            password=settings.etcd_password,
+            timeout_seconds=settings.etcd_timeout_seconds,
+            tls=etcd_tls(settings),
+        )
+        mutual = settings.tls == "mutual"
+        return keyspace, etcd, NodeIdentities(settings.tls_node_name) if mutual else None
+    except ValueError as failure:
+        raise SettingsError(str(failure)) from failure
+
+
+async def keep_keys(gate: Gate, follower: RouteFollower) -> None:
+    """Have the gate know the keys, until the follower is closed."""
+    async for update in follower.access_keys():
+        gate.update(update.keys)
+
+
+def etcd_tls(settings: NameserverSettings) -> Tls | None:
+    """How etcd is called; None when plainly. Raises SettingsError."""
+    tls = Tls(
+        settings.etcd_tls_ca,
+        settings.etcd_tls_certificate,
+        settings.etcd_tls_key,
+        settings.etcd_tls_server_name,
+    )
+    if settings.etcd_tls == "on":
+        return tls
+    if tls != Tls():
+        raise SettingsError("etcd_tls_... is set, but etcd_tls = off: nothing would be encrypted")
+    return None
 
 
 async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, stop: Stop) -> bool:

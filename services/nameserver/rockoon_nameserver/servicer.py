@@ -1,20 +1,36 @@
 """The NameServer service: reads from the follower's table, writes to etcd. Translates, no more."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import Any, Protocol, TypeVar
 
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
+from rockoon_format.resources import topic_resource
+from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
+from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import Topics
+from rockoon_nameserver.visible_routes import keep_visible
+from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
+from rockoon_runtime.access.gate import current_caller, sees
+from rockoon_runtime.tls import peer_identity
 
 ALL = Interest(groups=True)
+
+
+class Revised(Protocol):
+    """A reply that says at which revision of etcd its change was made."""
+
+    revision: int
+
+
+Reply = TypeVar("Reply", bound=Revised)
 
 
 class NameServer(NameServerServicer):
@@ -24,6 +40,9 @@ class NameServer(NameServerServicer):
         cluster: its name, which every update carries.
         name: this nameserver's.
         follower, nodes, topics, groups, group_topics: what does the work.
+        fingerprints: what nodes must have in common.
+        node_identities: which certificates nodes must show; None where callers show none.
+        external: whether its callers come from another network.
     """
 
     def __init__(
@@ -35,6 +54,10 @@ class NameServer(NameServerServicer):
         topics: Topics,
         groups: Groups,
         group_topics: GroupTopics,
+        fingerprints: Fingerprints,
+        node_identities: NodeIdentities | None = None,
+        *,
+        external: bool = False,
     ) -> None:
         self._cluster = cluster
         self._name = name
@@ -43,16 +66,25 @@ class NameServer(NameServerServicer):
         self._topics = topics
         self._groups = groups
         self._group_topics = group_topics
+        self._fingerprints = fingerprints
+        self._node_identities = node_identities
+        self._external = external
 
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
-        return await self._nodes.register(request)
+        self._check_identity(request.node.name, context)
+        self._fingerprints.check(request, self._follower.cluster_id)
+        reply = await self._served(self._nodes.register(request))
+        nodes = self._follower.table.nodes()
+        reply.differences.extend(self._fingerprints.differences(request.node, nodes))
+        return reply
 
     async def UnregisterNode(
         self, request: pb.UnregisterNodeRequest, context: Any
     ) -> pb.UnregisterNodeReply:
-        return await self._nodes.unregister(request)
+        self._check_identity(request.name, context)
+        return await self._served(self._nodes.unregister(request))
 
     async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.RouteUpdate:
         await self._follower.wait_reached(max(1, request.min_revision))
@@ -62,32 +94,45 @@ class NameServer(NameServerServicer):
         update.etcd_reachable = self._follower.reachable
         update.cluster = self._cluster
         update.etcd_cluster_id = self._follower.etcd_cluster_id
+        update.cluster_id = self._follower.cluster_id
+        self._address(update.nodes)
+        if current_caller() is not None:
+            keep_visible(update, sees)
         return update
 
     async def WatchRoutes(
         self, request: pb.WatchRoutesRequest, context: Any
     ) -> AsyncIterator[pb.RouteUpdate]:
         wanted = interest(list(request.topics), groups=request.include_groups)
-        async for update in self._follower.updates(request.after_revision, wanted):
+        place, caller = request.after_revision, current_caller()
+        if caller is not None and caller.permissions_revision > place:
+            # He may see now what had come before, and may have to forget what he saw.
+            place = 0
+        async for update in self._follower.updates(place, wanted):
+            if caller is not None:
+                keep_visible(update, sees)
             update.cluster = self._cluster
             update.etcd_cluster_id = self._follower.etcd_cluster_id
+            update.cluster_id = self._follower.cluster_id
+            self._address(update.nodes)
             yield update
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
-        return await self._topics.create(request)
+        return await self._served(self._topics.create(request))
 
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.TopicReply:
-        return await self._topics.update(request)
+        return await self._served(self._topics.update(request))
 
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteReply:
-        return await self._topics.delete(request.name)
+        return await self._served(self._topics.delete(request.name))
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsReply:
         everything = self._everything()
         topics = [
             topic
             for topic in everything.topics
-            if request.include_system or not made_by_rockoon(topic.config.name)
+            if (request.include_system or not made_by_rockoon(topic.config.name))
+            and sees(topic_resource(topic.config.name))
         ]
         return pb.ListTopicsReply(
             topics=topics,
@@ -96,16 +141,18 @@ class NameServer(NameServerServicer):
         )
 
     async def CreateGroup(self, request: pb.CreateGroupRequest, context: Any) -> pb.GroupReply:
-        return await self._groups.create(request)
+        return await self._served(self._groups.create(request))
 
     async def UpdateGroup(self, request: pb.UpdateGroupRequest, context: Any) -> pb.GroupReply:
-        return await self._groups.update(request)
+        return await self._served(self._groups.update(request))
 
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
-        return await self._groups.delete(request.name)
+        return await self._served(self._groups.delete(request.name))
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsReply:
         everything = self._everything()
+        if current_caller() is not None:
+            keep_visible(everything, sees)
         return pb.ListGroupsReply(
             groups=everything.groups,
             subscriptions=everything.subscriptions,
@@ -114,27 +161,59 @@ class NameServer(NameServerServicer):
         )
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> pb.SubscribeReply:
-        return await self._groups.subscribe(request)
+        return await self._served(self._groups.subscribe(request))
 
     async def ProvideGroupTopic(
         self, request: pb.ProvideGroupTopicRequest, context: Any
     ) -> pb.TopicReply:
-        return await self._group_topics.provide(request)
+        return await self._served(self._group_topics.provide(request))
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any
     ) -> pb.DescribeClusterReply:
-        everything = self._everything()
-        return pb.DescribeClusterReply(
+        self._follower.refuse_unloaded()
+        # Counted and not copied: whoever waits for a cluster asks again and again.
+        table = self._follower.table
+        counts = table.counts()
+        reply = pb.DescribeClusterReply(
             cluster=self._cluster,
-            nodes=everything.nodes,
-            topics=len(everything.topics),
-            groups=len(everything.groups),
-            revision=everything.revision,
+            nodes=table.nodes(),
+            topics=counts.topics,
+            groups=counts.groups,
+            revision=table.revision,
             etcd_reachable=self._follower.reachable,
             etcd_away_seconds=self._follower.away_seconds,
             nameserver=self._name,
         )
+        self._address(reply.nodes)
+        return reply
+
+    async def _served(self, change: Awaitable[Reply]) -> Reply:
+        """The reply to a change, once this nameserver serves it too.
+
+        etcd tells of a change after it has answered the writer: without the wait, a caller who
+        reads here what it has just made may not find it.
+        """
+        reply = await change
+        await self._follower.wait_served(reply.revision)
+        return reply
+
+    def _address(self, nodes: Iterable[pb.Node]) -> None:
+        """Give nodes, in an answer, the addresses that are good where its caller is."""
+        if self._external:
+            for node in nodes:
+                node.address = node.external_address
+                node.ClearField("external_address")
+
+    def _check_identity(self, node_name: str, context: Any) -> None:
+        if self._external:
+            raise InvalidArgument(
+                reason=f"{node_name!r} cannot be registered here: this is the nameserver's "
+                "external listener, which is for clients"
+            )
+        if self._node_identities is not None:
+            identity = peer_identity(context)
+            self._node_identities.check(node_name, identity.names if identity is not None else ())
 
     def _everything(self) -> pb.RouteUpdate:
         self._follower.refuse_unloaded()

@@ -1,23 +1,53 @@
 """Settings of the nameserver."""
 
 import dataclasses
+from pathlib import Path
 
+from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import setting
+from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NameserverSettings:
+class NameserverSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
     """See each line; nameservers of one cluster differ in `name`, `listen` and `advertise`."""
 
     cluster: str = setting("rockoon", "the cluster's name; etcd may hold several clusters")
     name: str = setting("nameserver", "this nameserver's name, for people")
     listen: str = setting("127.0.0.1:9876", "host:port to listen on; port 0 takes a free one")
     advertise: str = setting("", "host:port told to others (empty: the address listened on)")
+    external_listen: str = setting(
+        "",
+        "host:port to listen on for clients from another network; they are told the addresses that "
+        "brokers and the offset service have for them, advertise_external (empty: none)",
+    )
     etcd: tuple[str, ...] = setting(("127.0.0.1:2379",), "etcd endpoints, host:port,host:port,...")
     etcd_user: str = setting("", "user to authenticate to etcd as (empty: no authentication)")
     etcd_password: str = setting("", "password of that user", secret=True)
     etcd_timeout_seconds: float = setting(
         2.0, "how long a call to etcd may take, seconds", minimum=0.1, maximum=60
+    )
+    etcd_tls: str = setting(
+        "off", "on: etcd is called over TLS, and has to show its certificate", choices=("off", "on")
+    )
+    etcd_tls_ca: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: the authorities that sign etcd's certificates"
+    )
+    etcd_tls_certificate: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: our certificate, for an etcd that asks for one; read again when renewed"
+    )
+    etcd_tls_key: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: that certificate's key, not encrypted"
+    )
+    etcd_tls_server_name: str = setting(
+        "", "name that etcd's certificates must bear (empty: the host in the endpoint)"
+    )
+    tls_node_name: str = setting(
+        "{name}",
+        "with tls = mutual: what the certificate of a broker or offset service must bear, as "
+        "common name or DNS name, to register; {name} is the node's name, * any text",
     )
     node_lease_seconds: int = setting(
         10,

@@ -4,15 +4,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from grpc import aio
 
+from rockoon_proto.channels import Channels, Tls
 from rockoon_proto.errors import NameserverUnavailable, RockoonError
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_proto.pem_files import PemError
+from rockoon_proto.signature import Credentials
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
+    from grpc import aio
+
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 Reply = TypeVar("Reply")
@@ -81,25 +85,37 @@ class Nameservers:
     Args:
         addresses: "host:port" of every nameserver.
         cluster: sent along, so that a nameserver of another cluster refuses.
+        tls: how they are called; None means plainly.
+        access: signs the calls; None means that they are not signed.
 
     Raises:
-        SettingsError: there is no address.
+        SettingsError: there is no address, or a file of `tls` cannot be used.
     """
 
-    def __init__(self, addresses: Sequence[str], cluster: str) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        cluster: str,
+        tls: Tls | None = None,
+        access: Credentials | None = None,
+    ) -> None:
         if not addresses:
             raise SettingsError("nameservers is empty: whom should this service tell where it is?")
         self.addresses = tuple(addresses)
+        self.access = access
         self.metadata = ((CLUSTER_METADATA_KEY, cluster),)
-        self._channels = {
-            address: aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            for address in self.addresses
-        }
+        try:
+            self._channels = Channels(CHANNEL_OPTIONS, tls, access)
+        except PemError as failure:
+            raise SettingsError(str(failure)) from failure
         # Index of the nameserver that the next call asks first.
         self._first = 0
 
+    def channel(self, address: str) -> "aio.Channel":
+        return self._channels.get(address)
+
     def stub(self, address: str) -> "NameServerAsyncStub":
-        return NameServerStub(self._channels[address])
+        return NameServerStub(self._channels.get(address))
 
     async def call(self, method: Callable[["NameServerAsyncStub"], Awaitable[Reply]]) -> Reply:
         """Call one nameserver after the other until one answers.
@@ -120,6 +136,9 @@ class Nameservers:
                 return await method(self.stub(address))
             except grpc.RpcError as failure:
                 trouble = from_rpc_error(failure, NameserverUnavailable, address=address)
+                if clock_corrected(self.access, trouble):
+                    # Once: a clock that is right already is not corrected again.
+                    return await self.call(method)
                 # Also behind an answer that is final: another nameserver may know better next time.
                 self._first = (index + 1) % len(self.addresses)
                 if not trouble.retriable:
@@ -127,5 +146,4 @@ class Nameservers:
         raise trouble
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
+        await self._channels.close()

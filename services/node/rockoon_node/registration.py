@@ -2,9 +2,19 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 
 from rockoon_node.nameservers import Nameservers, pause_seconds
-from rockoon_proto.errors import InvalidArgument, NodeNameTaken, RockoonError, WrongCluster
+from rockoon_proto.errors import (
+    InvalidArgument,
+    NodeNameTaken,
+    NotAuthenticated,
+    RockoonError,
+    WrongCluster,
+    WrongIdentity,
+)
+from rockoon_proto.protocol import PROTOCOL
 from rockoon_proto.v1.nameserver_pb2 import (
     Node,
     RegisterNodeReply,
@@ -26,32 +36,43 @@ class Registration:
     Args:
         nameservers: any of them is told.
         node: the entry.
+        cluster_id: tells the cluster that the service's store belongs to; 0 for none.
 
     Attributes:
         in_routes: set when a nameserver has taken the entry for the first time.
         settled: set then too, or when the entry was refused or every nameserver asked in vain.
     """
 
-    def __init__(self, nameservers: Nameservers, node: Node) -> None:
+    def __init__(
+        self, nameservers: Nameservers, node: Node, cluster_id: Callable[[], int] = lambda: 0
+    ) -> None:
         self._nameservers = nameservers
         self._node = node
+        self._cluster_id = cluster_id
+        self._differences: tuple[str, ...] = ()
         self._lease_id = 0
         # An unanswered call may have put us there as well.
         self._may_be_in_routes = False
         self.in_routes = asyncio.Event()
         self.settled = asyncio.Event()
+        # Written by `leave`. The lock is held for each call, so that none puts back what has left.
+        self._leaving = False
+        self._calling = asyncio.Lock()
 
     async def run(self, stop: Stop) -> None:
-        """Announce and renew until cancelled.
+        """Announce and renew until cancelled, or until the service leaves.
 
         Args:
             stop: the service's; failed when the entry is refused for good. Others may be served
                 then as long as an orderly end takes.
         """
         failed_rounds = 0
-        while True:
+        while not self._leaving:
             try:
-                reply = await self._register()
+                async with self._calling:
+                    if self._leaving:
+                        return
+                    reply = await self._register()
             except RockoonError as reason:
                 if self._is_final(reason):
                     self._may_be_in_routes = False
@@ -67,6 +88,7 @@ class Registration:
             if self._lease_id != reply.lease_id or failed_rounds:
                 log.info("in the routes as %s at %s", self._node.name, self._node.address)
             failed_rounds = 0
+            self._tell(tuple(reply.differences))
             self._lease_id = reply.lease_id
             self.in_routes.set()
             self.settled.set()
@@ -78,12 +100,17 @@ class Registration:
         An entry that was once accepted is not the one that is wrong: then it is a nameserver, which
         somebody will set right, and a service that works is not ended for it.
         """
-        if isinstance(reason, WrongCluster | InvalidArgument):
+        if isinstance(reason, WrongCluster | InvalidArgument | WrongIdentity | NotAuthenticated):
             return not self.in_routes.is_set()
         return isinstance(reason, NodeNameTaken)
 
     async def _register(self) -> RegisterNodeReply:
-        request = RegisterNodeRequest(node=self._node, lease_id=self._lease_id)
+        request = RegisterNodeRequest(
+            node=self._node,
+            lease_id=self._lease_id,
+            cluster_id=self._cluster_id(),
+            protocol=PROTOCOL,
+        )
         self._may_be_in_routes = True
         return await self._nameservers.call(
             lambda stub: stub.RegisterNode(
@@ -91,10 +118,22 @@ class Registration:
             )
         )
 
+    def _tell(self, differences: tuple[str, ...]) -> None:
+        """Say where this node differs from others, when that has changed."""
+        if differences != self._differences:
+            self._differences = differences
+            for difference in differences:
+                log.warning("not as in the rest of the cluster: %s", difference)
+
     async def leave(self) -> None:
-        """Take the service out of the routes: one short try at each nameserver."""
+        """Take the service out of the routes, for good: one short try at each nameserver."""
+        self._leaving = True
         if not self._may_be_in_routes:
             return
+        # A call that is under way would put the entry back when it overtakes the goodbye.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNREGISTER_SECONDS_MAX), self._calling:
+                pass
         request = UnregisterNodeRequest(
             kind=self._node.kind, name=self._node.name, store_id=self._node.store_id
         )

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from rockoon_node.nameservers import Nameservers, Turns
-from rockoon_proto.errors import NameserverUnavailable, WrongCluster
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_node.pending_updates import PendingUpdates
+from rockoon_proto.errors import NameserverUnavailable, NotAuthenticated, WrongCluster
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
@@ -22,9 +23,11 @@ class RouteFollower:
 
     Args:
         nameservers: whom to ask.
-        take: puts an update into force; the next one is read when it has returned. A nameserver
-            that lags sends no reader into the past, so a revision lower than the last means that
-            etcd itself went back: it was restored, or is a new one.
+        take: puts an update into force; the next one follows when it has returned, and what was
+            told meanwhile comes as one (see `pending_updates`). A nameserver that lags sends no
+            reader into the past, so a revision lower than the last means that etcd itself went
+            back: it was restored, or is a new one.
+        refuse: says why the routes cannot be this service's at all; empty when they can.
 
     Attributes:
         revision: all of the routes up to here are in force; 0 at first.
@@ -34,10 +37,15 @@ class RouteFollower:
     """
 
     def __init__(
-        self, nameservers: Nameservers, take: Callable[[RouteUpdate], Awaitable[None]]
+        self,
+        nameservers: Nameservers,
+        take: Callable[[RouteUpdate], Awaitable[None]],
+        refuse: Callable[[RouteUpdate], str] = lambda _: "",
     ) -> None:
         self._nameservers = nameservers
         self._take = take
+        self._refuse = refuse
+        self._refusal = ""
         self._turns = Turns(nameservers.addresses)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
@@ -51,7 +59,8 @@ class RouteFollower:
         """Follow until cancelled.
 
         Args:
-            stop: the service's; failed when the nameservers are another cluster's.
+            stop: the service's; failed when the nameservers are another cluster's, or do not know
+                its cluster secret.
         """
         while True:
             address = self._turns.address
@@ -59,11 +68,18 @@ class RouteFollower:
                 await self._watch(address)
             except grpc.RpcError as failure:
                 reason = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if isinstance(reason, WrongCluster) and not self.loaded.is_set():
+                if clock_corrected(self._nameservers.access, reason):
+                    continue
+                is_final = isinstance(reason, WrongCluster | NotAuthenticated)
+                if is_final and not self.loaded.is_set():
                     stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
                     self.settled.set()
                     return
                 log.info("routes: %s", reason)
+            if self._refusal:
+                stop.fail(Fatal(ExitStatus.CONFIGURATION, self._refusal))
+                self.settled.set()
+                return
             self.following = False
             pause = self._turns.failed()
             if self._turns.round_failed:
@@ -90,17 +106,42 @@ class RouteFollower:
         # A service without interest in groups needs their revisions: callers may wait for those.
         request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
         stub = self._nameservers.stub(address)
-        async for update in stub.WatchRoutes(request, metadata=self._nameservers.metadata):
-            if self._continues_another(update):
-                # Its changes since a revision of our etcd are none since what is in force.
-                log.warning("nameserver %s follows another etcd: its routes are read anew", address)
-                self.revision = 0
-                return
-            await self._take(update)
-            self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
-            self._turns.answered()
-            self.following = update.etcd_reachable
-            self._reach(update.revision)
+        call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
+        pending = PendingUpdates()
+        failed: list[grpc.RpcError] = []
+
+        async def read() -> None:
+            try:
+                async for update in call:
+                    await pending.put(update)
+            except grpc.RpcError as failure:
+                failed.append(failure)
+            finally:
+                call.cancel()
+            await pending.end()
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read(), name=f"routes told by {address}")
+            while (update := await pending.take()) is not None:
+                if self._continues_another(update):
+                    # Its changes since a revision of our etcd are none since what is in force.
+                    log.warning(
+                        "nameserver %s follows another etcd: its routes are read anew", address
+                    )
+                    self.revision = 0
+                    reading.cancel()
+                    return
+                self._refusal = self._refuse(update)
+                if self._refusal:
+                    reading.cancel()
+                    return
+                await self._take(update)
+                self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
+                self._turns.answered()
+                self.following = update.etcd_reachable
+                self._reach(update.revision)
+        if failed:
+            raise failed[0]
         log.info("nameserver %s ended the watch", address)
 
     def _continues_another(self, update: RouteUpdate) -> bool:

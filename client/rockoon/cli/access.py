@@ -1,0 +1,301 @@
+"""`rockoon access`: who may call the cluster, and what for.
+
+`create` and `rotate` show a secret once; nobody can show it again, for nobody keeps it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
+
+if TYPE_CHECKING:
+    from rockoon.access import AccessKey
+    from rockoon.access_keys import KeyDescription, Permission
+    from rockoon.connection import Cluster
+
+app = typer.Typer(
+    no_args_is_help=True, help="Access keys: create, show, grant, revoke, rotate, delete."
+)
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Name of the access key.")]
+PERMISSION = "RESOURCE=read,write,admin"
+PERMISSION_HELP = (
+    "RESOURCE is topic:NAME, group:NAME (either may end in *) or cluster; then some of read, "
+    "write, admin. Repeatable."
+)
+Permissions = Annotated[list[str], typer.Argument(metavar=f"{PERMISSION}...", help=PERMISSION_HELP)]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write the secret there, for its owner alone, instead of showing it."
+    ),
+]
+
+# Options before the command.
+AccessKeyName = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        show_default=False,
+        help="Sign calls with this access key (or ROCKOON_ACCESS_KEY); its secret is in "
+        "ROCKOON_ACCESS_SECRET, or in a file.",
+    ),
+]
+AccessSecretFile = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="The access key's secret (or ROCKOON_ACCESS_SECRET_FILE).",
+    ),
+]
+
+
+def set_access(key: str, secret_file: str) -> None:
+    """Put what was given into the environment, where `connect` looks."""
+    if key:
+        os.environ["ROCKOON_ACCESS_KEY"] = key
+    if secret_file:
+        os.environ.pop("ROCKOON_ACCESS_SECRET", None)
+        os.environ["ROCKOON_ACCESS_SECRET_FILE"] = secret_file
+
+
+@app.command()
+def create(
+    key: Key,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar=PERMISSION, help=PERMISSION_HELP)
+    ] = None,
+    description: Annotated[str, typer.Option(metavar="TEXT", help="For people.")] = "",
+    secret_file: SecretFile = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Make an access key and show its secret, once."""
+    permissions = parse(allow or [])
+
+    async def work(cluster: "Cluster") -> "AccessKey":
+        return await cluster.admin.access_keys.create(key, permissions, description)
+
+    with place_for(secret_file):
+        made = with_cluster(nameservers, work)
+    hand_over(made, secret_file, as_json=as_json)
+
+
+@app.command("list")
+def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """List access keys and what they may do."""
+
+    async def work(cluster: "Cluster") -> "list[KeyDescription]":
+        return list(await cluster.admin.access_keys.list())
+
+    found = with_cluster(nameservers, work)
+    if as_json:
+        print_json([key_json(each) for each in found])
+        return
+    print_table(
+        ("KEY", "STATE", "PERMISSIONS", "DESCRIPTION"),
+        (
+            (each.id, state(each), " ".join(map(str, each.permissions)) or "none", each.description)
+            for each in found
+        ),
+        empty="there are no access keys",
+    )
+
+
+@app.command()
+def show(key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Show one access key and what it may do."""
+
+    async def work(cluster: "Cluster") -> "KeyDescription":
+        return await cluster.admin.access_keys.describe(key)
+
+    show_key(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def grant(
+    key: Key,
+    permissions: Permissions,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Let a key do more."""
+    given = parse(permissions)
+
+    async def work(cluster: "Cluster") -> "KeyDescription":
+        return await cluster.admin.access_keys.grant(key, given)
+
+    show_key(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def revoke(
+    key: Key,
+    permissions: Permissions,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Let a key do less; what is open and would not be let begin now ends."""
+    taken = parse(permissions)
+
+    async def work(cluster: "Cluster") -> "KeyDescription":
+        return await cluster.admin.access_keys.revoke(key, taken)
+
+    show_key(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def disable(
+    key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Have a key refused; what is open in its name ends."""
+
+    async def work(cluster: "Cluster") -> "KeyDescription":
+        return await cluster.admin.access_keys.disable(key)
+
+    show_key(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def enable(
+    key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Put a disabled key into force again."""
+
+    async def work(cluster: "Cluster") -> "KeyDescription":
+        return await cluster.admin.access_keys.enable(key)
+
+    show_key(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
+def rotate(
+    key: Key,
+    former: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION", help="How long the former secret goes on; 0s ends it at once."
+        ),
+    ] = "1d",
+    secret_file: SecretFile = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Give a key another secret and show it, once."""
+    from rockoon.cli.arguments import parse_duration
+
+    former_seconds = parse_duration(former) / 1000
+
+    async def work(cluster: "Cluster") -> "AccessKey":
+        return await cluster.admin.access_keys.rotate(key, former_seconds)
+
+    with place_for(secret_file):
+        made = with_cluster(nameservers, work)
+    hand_over(made, secret_file, as_json=as_json)
+
+
+@app.command()
+def delete(key: Key, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+    """Delete a key; what is open in its name ends."""
+    confirm(f"Delete access key {key}?", yes=yes)
+
+    async def work(cluster: "Cluster") -> None:
+        await cluster.admin.access_keys.delete(key)
+
+    with_cluster(nameservers, work)
+    print(f"access key {key} is deleted")
+
+
+def parse(texts: list[str]) -> "list[Permission]":
+    from rockoon.access_keys import Permission
+
+    return [Permission.parse(text) for text in texts]
+
+
+@contextmanager
+def place_for(secret_file: Path | None) -> Iterator[None]:
+    """Be about to make a secret, with the file for it, empty: one that cannot be put away is lost.
+
+    Raises:
+        typer.BadParameter: there is such a file already, or it cannot be made.
+    """
+    if secret_file is None:
+        yield
+        return
+    try:
+        os.close(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as failure:
+        reason = f"{secret_file}: {failure.strerror}"
+        raise typer.BadParameter(reason, param_hint="--secret-file") from None
+    try:
+        yield
+    except BaseException:
+        secret_file.unlink(missing_ok=True)
+        raise
+
+
+def hand_over(key: "AccessKey", secret_file: Path | None, *, as_json: bool) -> None:
+    if secret_file is not None:
+        secret_file.write_text(key.secret + "\n")
+    if as_json:
+        where = {"secret": key.secret} if secret_file is None else {"file": str(secret_file)}
+        print_json({"key": key.id} | where)
+        return
+    print(f"access key {key.id}")
+    if secret_file is not None:
+        print(f"its secret is in {secret_file}")
+        return
+    print(f"  ROCKOON_ACCESS_KEY={key.id}")
+    print(f"  ROCKOON_ACCESS_SECRET={key.secret}")
+    print("the secret is not shown again")
+
+
+def show_key(key: "KeyDescription", *, as_json: bool) -> None:
+    if as_json:
+        print_json(key_json(key))
+        return
+    print(
+        f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
+    )
+    print(f"  made {local_time(key.created_ms)}")
+    if key.rotated_ms:
+        print(f"  its secret is of {local_time(key.rotated_ms)}")
+    if key.former_until_ms:
+        print(f"  the former secret goes on until {local_time(key.former_until_ms)}")
+    print_table(
+        ("RESOURCE", "MAY"),
+        ((each.resource, str(each).partition("=")[2]) for each in key.permissions),
+        empty="  it may do nothing yet: `rockoon access grant`",
+    )
+
+
+def state(key: "KeyDescription") -> str:
+    return "disabled" if key.disabled else "in force"
+
+
+def key_json(key: "KeyDescription") -> dict[str, Any]:
+    return {
+        "key": key.id,
+        "disabled": key.disabled,
+        "description": key.description,
+        "permissions": {
+            each.resource: str(each).partition("=")[2].split(",") for each in key.permissions
+        },
+        "created_ms": key.created_ms,
+        "rotated_ms": key.rotated_ms,
+        "former_until_ms": key.former_until_ms,
+    }

@@ -1,0 +1,173 @@
+"""A certificate authority in a directory, for clusters on one machine and for tests.
+
+Nothing here is for production: the authority's key lies beside the certificates it signs.
+"""
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rockoon.local.process import LocalClusterError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+AUTHORITY_DAYS = 3650
+CERTIFICATE_DAYS = 365
+# Clocks of machines that are set up just now.
+BEFORE_NOW = timedelta(hours=1)
+THIS_MACHINE = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates.
+
+    Args:
+        directory: where its own certificate and key are, or are put; made when missing.
+        name: its common name, if it is made; by default one that no other has.
+
+    Raises:
+        LocalClusterError: the `cryptography` package is not installed.
+    """
+
+    def __init__(self, directory: Path, name: str | None = None) -> None:
+        try:
+            import cryptography  # noqa: F401 - whether it is there
+        except ImportError:
+            raise LocalClusterError(
+                "making certificates needs a package: `pip install 'rockoon[local]'`"
+            ) from None
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self.ca = directory / "ca.pem"
+        if not self.ca.exists():
+            self._found(name or f"Rockoon on one machine {secrets.token_hex(4)}")
+
+    def issue(
+        self,
+        name: str,
+        *,
+        hosts: Sequence[str] = THIS_MACHINE,
+        valid: timedelta = timedelta(days=CERTIFICATE_DAYS),
+        file_name: str | None = None,
+        usage: "x509.ObjectIdentifier | None" = None,
+    ) -> Issued:
+        """Sign a certificate, and replace the one of that name.
+
+        Args:
+            name: its common name.
+            hosts: DNS names and addresses that it bears.
+            valid: from now on; negative makes one that has expired.
+            file_name: of the two files, without suffix; by default `name`.
+            usage: the only one it is for, as `ExtendedKeyUsageOID.CLIENT_AUTH`; None means any.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = x509.load_pem_x509_certificate(self.ca.read_bytes())
+        signer = serialization.load_pem_private_key(self._key_path.read_bytes(), None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        until = datetime.now(UTC) + valid
+        names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
+        extensions: list[tuple[x509.ExtensionType, bool]] = [(names, False)]
+        if usage is not None:
+            extensions.append((x509.ExtendedKeyUsage([usage]), False))
+        certificate = signed(common_name(name), issuer.subject, key, signer, until, extensions)
+        stem = self._directory / (file_name or name)
+        issued = Issued(stem.with_name(f"{stem.name}.pem"), stem.with_name(f"{stem.name}.key"))
+        write(issued.key, private_pem(key), 0o600)
+        write(issued.certificate, certificate, 0o644)
+        return issued
+
+    @property
+    def _key_path(self) -> Path:
+        return self._directory / "ca.key"
+
+    def _found(self, common: str) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = common_name(common)
+        until = datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS)
+        itself = x509.BasicConstraints(ca=True, path_length=0)
+        write(self._key_path, private_pem(key), 0o600)
+        write(self.ca, signed(name, name, key, key, until, [(itself, True)]), 0o644)
+
+
+def signed(
+    subject: "x509.Name",
+    issuer: "x509.Name",
+    key: "EllipticCurvePrivateKey",
+    signer: "EllipticCurvePrivateKey",
+    until: datetime,
+    extensions: "Sequence[tuple[x509.ExtensionType, bool]]",
+) -> bytes:
+    """A certificate, PEM; extensions come with whether they are critical."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(datetime.now(UTC), until) - BEFORE_NOW)
+        .not_valid_after(until)
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    certificate = builder.sign(signer, hashes.SHA256())
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def private_pem(key: "EllipticCurvePrivateKey") -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def common_name(name: str) -> "x509.Name":
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def general_name(host: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file, as one step for whoever reads it."""
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+    unfinished.replace(path)

@@ -1,0 +1,65 @@
+"""TLS in a local cluster: an authority of its own, and what each node is told of it."""
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from rockoon.local.authority import THIS_MACHINE, Authority, Issued
+from rockoon.local.process import Kind, LocalClusterError
+from rockoon.tls import Tls
+
+MODES = ("off", "on", "mutual")
+CLIENT = "client"
+
+
+class Encryption:
+    """The certificates of a local cluster, made anew at every start.
+
+    Args:
+        directory: theirs; the authority in it stays the same.
+        mode: "on" or "mutual", as the services' setting `tls`.
+
+    Raises:
+        LocalClusterError: another mode, or the `cryptography` package is not installed.
+    """
+
+    def __init__(self, directory: Path, mode: str) -> None:
+        if mode not in MODES[1:]:
+            raise LocalClusterError(f"tls = {mode!r}: it must be one of {', '.join(MODES)}")
+        self._mutual = mode == "mutual"
+        self._mode = mode
+        self.authority = Authority(directory)
+        self.client = self._tls(self.authority.issue(CLIENT))
+
+    def _tls(self, own: Issued) -> Tls:
+        ca = self.authority.ca
+        return Tls(ca, own.certificate, own.key) if self._mutual else Tls(ca)
+
+    def service_settings(self, name: str, kind: Kind) -> dict[str, object]:
+        """What a service is told on its command line."""
+        own = self.authority.issue(name, hosts=(name, *THIS_MACHINE))
+        settings: dict[str, object] = {
+            "tls": self._mode,
+            "tls_certificate": own.certificate,
+            "tls_key": own.key,
+            "tls_ca": self.authority.ca,
+        }
+        if kind is Kind.NAMESERVER:
+            settings |= {"etcd_tls": "on", "etcd_tls_ca": self.authority.ca}
+            if self._mutual:
+                settings |= {"etcd_tls_certificate": own.certificate, "etcd_tls_key": own.key}
+        return settings
+
+    def etcd_flags(self) -> Sequence[str]:
+        own = self.authority.issue("etcd")
+        flags = [f"--cert-file={own.certificate}", f"--key-file={own.key}"]
+        if self._mutual:
+            flags += ["--client-cert-auth", f"--trusted-ca-file={self.authority.ca}"]
+        return flags
+
+    def context(self) -> ssl.SSLContext:
+        """For a caller that does not use gRPC."""
+        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        if self.client.certificate is not None and self.client.key is not None:
+            context.load_cert_chain(self.client.certificate, self.client.key)
+        return context

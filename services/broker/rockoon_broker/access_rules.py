@@ -1,0 +1,69 @@
+"""What each call to a broker needs; docs/security.md has it for people."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rockoon_format.resources import Action, Need, group_resource, topic_need
+from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, on_cluster
+
+
+def of_topic(action: Action) -> Rule:
+    return Rule(lambda request: (topic_need(action, request.topic),))
+
+
+def pulled(request: Any) -> Iterable[Need]:
+    """Who reads in a group's name has to be allowed to consume in it."""
+    yield topic_need("read", request.topic)
+    if request.group:
+        yield "read", group_resource(request.group)
+
+
+def read(request: Any) -> Iterable[Need]:
+    """Which topic a message is in is known when it has been read: the service asks then."""
+    if request.WhichOneof("what") == "range":
+        yield topic_need("read", request.range.topic)
+
+
+def sent_back(request: Any) -> Iterable[Need]:
+    yield "read", group_resource(request.group)
+    for topic in {message.topic for message in request.messages}:
+        yield topic_need("read", topic)
+
+
+def queues(request: Any) -> Iterable[Need]:
+    """Their ends and times: for readers and senders alike."""
+    return (topic_need("see", topic) for topic in {queue.topic for queue in request.queues})
+
+
+def producer_group(request: Any) -> Iterable[Need]:
+    yield "write", group_resource(request.producer_group)
+
+
+RULES: Rules = {
+    f"/rockoon.v1.Broker/{method}": rule
+    for method, rule in {
+        "Append": of_topic("write"),
+        # Each batch is asked about when it comes.
+        "AppendStream": ANY_KEY,
+        "Pull": Rule(pulled),
+        "Read": Rule(read),
+        "SendBack": Rule(sent_back),
+        "QueueStatus": Rule(queues),
+        "SearchOffset": Rule(queues),
+        "EndTransaction": Rule(producer_group),
+        "CheckTransactions": Rule(producer_group),
+        # What waits there is of all topics.
+        "ListTransactions": on_cluster("read"),
+        "CancelDelayed": on_cluster("write"),
+        "ListDelayed": on_cluster("read"),
+        "QueryMessages": of_topic("read"),
+        # The log has the messages of all topics.
+        "ReadLog": on_cluster("admin"),
+        "DescribeCompaction": on_cluster("admin"),
+        "ReadGeneration": on_cluster("admin"),
+        "PutGenerationFile": on_cluster("admin"),
+        "PublishGeneration": on_cluster("admin"),
+        "DiscardGeneration": on_cluster("admin"),
+        "DescribeBroker": on_cluster("read"),
+    }.items()
+}

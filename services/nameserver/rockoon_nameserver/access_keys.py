@@ -1,0 +1,179 @@
+"""Making, changing and deleting access keys in etcd."""
+
+from collections.abc import Callable
+
+from rockoon_nameserver.access_permissions import (
+    check_description,
+    check_key_id,
+    check_verifier,
+    granted,
+)
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import Delete, Put, absent, exists, unchanged
+from rockoon_nameserver.keyspace import (
+    AccessKeyName,
+    Keyspace,
+    access_key_value,
+    read_access_key,
+)
+from rockoon_proto.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
+from rockoon_proto.v1.access_pb2 import (
+    AccessKeyInfo,
+    CreateKeyRequest,
+    DeleteKeyReply,
+    KeyReply,
+    RotateKeyRequest,
+    UpdateKeyRequest,
+)
+
+ATTEMPTS_MAX = 8
+# Every service holds all of them, and is sent all of them when one changes.
+KEYS_MAX = 5_000
+FORMER_SECONDS_MAX = 30 * 86_400.0
+
+
+class AccessKeys:
+    """Changes keys in etcd.
+
+    Args:
+        etcd: a connection.
+        keyspace: the cluster's keys.
+        count: how many keys there are, as far as this nameserver knows.
+        now_ms: epoch milliseconds.
+    """
+
+    def __init__(
+        self, etcd: Etcd, keyspace: Keyspace, count: Callable[[], int], now_ms: Callable[[], int]
+    ) -> None:
+        self._etcd = etcd
+        self._keyspace = keyspace
+        self._count = count
+        self._now_ms = now_ms
+
+    async def create(self, request: CreateKeyRequest) -> KeyReply:
+        """Make a key.
+
+        Raises:
+            InvalidArgument: as the text says.
+            AccessKeyExists: there is one of that name.
+            Busy: there are as many as there may be.
+        """
+        check_key_id(request.key_id)
+        check_verifier(request.verifier)
+        check_description(request.description)
+        if self._count() >= KEYS_MAX:
+            raise Busy(reason=f"there are {KEYS_MAX} access keys: delete some")
+        info = AccessKeyInfo(
+            key_id=request.key_id,
+            verifier=request.verifier,
+            permissions=granted((), request.permissions),
+            description=request.description,
+            created_ms=self._now_ms(),
+        )
+        key = AccessKeyName(request.key_id)
+        outcome = await self._etcd.transaction(
+            [absent(self._keyspace.one(key))],
+            [Put(self._keyspace.key(key), access_key_value(info))],
+            otherwise=[self._keyspace.one(key)],
+        )
+        if outcome.succeeded:
+            return answer(info, outcome.revision)
+        stored = outcome.found[0][0]
+        known = read_access_key(key, stored.value, stored.mod_revision)
+        if known.verifier != request.verifier:
+            raise AccessKeyExists(key=request.key_id)
+        # The same call again, whose answer was lost: nobody else has this secret.
+        return answer(known, stored.mod_revision)
+
+    async def update(self, request: UpdateKeyRequest) -> KeyReply:
+        """Grant, revoke, enable, disable, describe.
+
+        Raises:
+            InvalidArgument: as the text says.
+            AccessKeyNotFound: there is none of that name.
+            Busy: others kept changing it.
+        """
+
+        def changed(info: AccessKeyInfo) -> None:
+            left = granted(info.permissions, request.grant, request.revoke)
+            del info.permissions[:]
+            info.permissions.extend(left)
+            if request.HasField("disabled"):
+                info.disabled = request.disabled
+            if request.HasField("description"):
+                check_description(request.description)
+                info.description = request.description
+
+        return await self._change(request.key_id, changed)
+
+    async def rotate(self, request: RotateKeyRequest) -> KeyReply:
+        """Give a key another secret.
+
+        Raises:
+            InvalidArgument: as the text says.
+            AccessKeyNotFound: there is none of that name.
+            Busy: others kept changing it.
+        """
+        check_verifier(request.verifier)
+        if not 0 <= request.former_seconds <= FORMER_SECONDS_MAX:
+            raise InvalidArgument(reason="a former secret goes on for 30 days at most")
+
+        def changed(info: AccessKeyInfo) -> None:
+            if info.verifier == request.verifier:
+                # The same call again, whose answer was lost.
+                return
+            now_ms = self._now_ms()
+            info.former_verifier = info.verifier if request.former_seconds else b""
+            info.former_until_ms = (
+                now_ms + round(request.former_seconds * 1000) if request.former_seconds else 0
+            )
+            info.verifier = request.verifier
+            info.rotated_ms = now_ms
+
+        return await self._change(request.key_id, changed)
+
+    async def delete(self, key_id: str) -> DeleteKeyReply:
+        """Delete a key.
+
+        Raises:
+            AccessKeyNotFound: there is none of that name.
+        """
+        check_key_id(key_id)
+        key = AccessKeyName(key_id)
+        outcome = await self._etcd.transaction(
+            [exists(self._keyspace.key(key))], [Delete(self._keyspace.one(key))]
+        )
+        if not outcome.succeeded:
+            raise AccessKeyNotFound(key=key_id)
+        return DeleteKeyReply(revision=outcome.revision)
+
+    async def _change(self, key_id: str, change: Callable[[AccessKeyInfo], None]) -> KeyReply:
+        check_key_id(key_id)
+        key = AccessKeyName(key_id)
+        for _ in range(ATTEMPTS_MAX):
+            found = (await self._etcd.read(self._keyspace.one(key))).items
+            if not found:
+                raise AccessKeyNotFound(key=key_id)
+            info = read_access_key(key, found[0].value, found[0].mod_revision)
+            change(info)
+            outcome = await self._etcd.transaction(
+                [unchanged(found[0].key, found[0].mod_revision)],
+                [Put(found[0].key, access_key_value(info))],
+            )
+            if outcome.succeeded:
+                return answer(info, outcome.revision)
+        raise Busy(reason=f"others keep changing access key {key_id!r}")
+
+
+def answer(info: AccessKeyInfo, revision: int) -> KeyReply:
+    info.modified_revision = revision
+    return KeyReply(key=without_verifiers(info), revision=revision)
+
+
+def without_verifiers(info: AccessKeyInfo) -> AccessKeyInfo:
+    """As others than services see it."""
+    shown = AccessKeyInfo()
+    shown.CopyFrom(info)
+    shown.ClearField("verifier")
+    shown.ClearField("former_verifier")
+    return shown

@@ -1,0 +1,103 @@
+"""What can be granted to an access key, and what is left when some is taken away. Pure."""
+
+import re
+from collections.abc import Iterable
+
+from rockoon_format.names import GROUP_BYTES_MAX
+from rockoon_format.resources import CLUSTER
+from rockoon_proto.errors import InvalidArgument
+from rockoon_proto.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
+from rockoon_proto.v1.access_pb2 import ACCESS_ADMIN, ACCESS_READ, ACCESS_WRITE, AccessPermission
+
+PERMISSIONS_MAX = 256
+DESCRIPTION_CHARACTERS_MAX = 200
+ACTIONS = (ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN)
+
+# Names that topics and groups can have, or how such names begin.
+_NAMED = re.compile(rf"(topic|group):[%|a-zA-Z0-9_-]{{0,{GROUP_BYTES_MAX + 7}}}\*?")
+
+
+def check_key_id(key_id: str) -> None:
+    """Raises InvalidArgument when it can be no key's name, or is the services' own."""
+    if not KEY_ID.fullmatch(key_id):
+        raise InvalidArgument(
+            reason=f"{key_id[:80]!r} is no access key's name: 1 to 64 letters, digits and . _ -"
+        )
+    if key_id == CLUSTER_KEY_ID:
+        raise InvalidArgument(
+            reason=f"{key_id!r} is the services' own key: its secret is their cluster_secret"
+        )
+
+
+def check_verifier(verifier: bytes) -> None:
+    """Raises InvalidArgument when it can be none."""
+    if len(verifier) != VERIFIER_BYTES:
+        raise InvalidArgument(
+            reason=f"a verifier of {len(verifier)} bytes: it has {VERIFIER_BYTES}"
+        )
+
+
+def check_description(description: str) -> None:
+    """Raises InvalidArgument when it is too long."""
+    if len(description) > DESCRIPTION_CHARACTERS_MAX:
+        raise InvalidArgument(
+            reason=f"the description is longer than {DESCRIPTION_CHARACTERS_MAX} characters"
+        )
+
+
+def granted(
+    present: Iterable[AccessPermission],
+    grant: Iterable[AccessPermission],
+    revoke: Iterable[AccessPermission] = (),
+) -> list[AccessPermission]:
+    """What a key may do after a change.
+
+    Args:
+        present: what it may do.
+        grant: added.
+        revoke: taken away, before that.
+
+    Raises:
+        InvalidArgument: something cannot be granted, or what is to be revoked was never granted
+            so: taking `topic:orders` from who has `topic:*` would change nothing.
+    """
+    actions = {permission.resource: set(permission.actions) for permission in present}
+    for permission in checked(revoke):
+        missing = set(permission.actions) - actions.get(permission.resource, set())
+        if missing:
+            raise InvalidArgument(
+                reason=f"{permission.resource} was not granted with all of that: permissions are "
+                "revoked by the resource with which they were granted"
+            )
+        actions[permission.resource] -= set(permission.actions)
+    for permission in checked(grant):
+        actions.setdefault(permission.resource, set()).update(permission.actions)
+    left = [
+        AccessPermission(resource=resource, actions=sorted(actions[resource]))
+        for resource in sorted(actions)
+        if actions[resource]
+    ]
+    if len(left) > PERMISSIONS_MAX:
+        raise InvalidArgument(
+            reason=f"more than {PERMISSIONS_MAX} resources: use names that end in *"
+        )
+    return left
+
+
+def checked(permissions: Iterable[AccessPermission]) -> Iterable[AccessPermission]:
+    for permission in permissions:
+        if permission.resource != CLUSTER and not well_named(permission.resource):
+            raise InvalidArgument(
+                reason=f"{permission.resource[:200]!r} is no resource: topic:NAME, group:NAME, "
+                "either with * at its end, or cluster"
+            )
+        unknown = set(permission.actions) - set(ACTIONS)
+        if unknown or not permission.actions:
+            raise InvalidArgument(
+                reason=f"{permission.resource}: permissions are read, write and admin"
+            )
+        yield permission
+
+
+def well_named(resource: str) -> bool:
+    return bool(_NAMED.fullmatch(resource)) and not resource.endswith(":")

@@ -1,0 +1,66 @@
+"""What each call to a nameserver needs; docs/security.md has it for people."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rockoon_format.resources import Action, Need, group_resource, topic_need
+from rockoon_runtime.access.rules import (
+    ANY_KEY,
+    FILTERED,
+    KEYS_FOR_SERVICES,
+    SERVICES_ONLY,
+    Rule,
+    Rules,
+    on_cluster,
+)
+
+
+def named_topic(action: Action) -> Rule:
+    return Rule(lambda request: (topic_need(action, request.name),))
+
+
+def named_group(action: Action) -> Rule:
+    return Rule(lambda request: ((action, group_resource(request.name)),))
+
+
+def route_of(request: Any) -> Iterable[Need]:
+    """Whether a topic exists is not told to who may not see it, so he is refused either way."""
+    return (topic_need("see", topic) for topic in request.topics)
+
+
+def subscription(request: Any) -> Iterable[Need]:
+    """A group that reads a topic for the first time is made when it is not there yet."""
+    return topic_need("read", request.topic), ("read", group_resource(request.group))
+
+
+RULES: Rules = {
+    f"/rockoon.v1.NameServer/{method}": rule
+    for method, rule in {
+        "RegisterNode": SERVICES_ONLY,
+        "UnregisterNode": SERVICES_ONLY,
+        "GetRoute": Rule(route_of),
+        # The nodes for all, and of the rest what the caller may see.
+        "WatchRoutes": FILTERED,
+        "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
+        "UpdateTopic": named_topic("admin"),
+        "DeleteTopic": named_topic("admin"),
+        "ListTopics": ANY_KEY,
+        "CreateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+        "UpdateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+        "DeleteGroup": named_group("admin"),
+        "ListGroups": ANY_KEY,
+        "Subscribe": Rule(subscription),
+        "ProvideGroupTopic": Rule(lambda request: (("read", group_resource(request.group)),)),
+        "DescribeCluster": on_cluster("read"),
+    }.items()
+} | {
+    f"/rockoon.v1.AccessKeys/{method}": rule
+    for method, rule in {
+        "CreateKey": on_cluster("admin", never_open=True),
+        "ListKeys": on_cluster("admin", never_open=True),
+        "UpdateKey": on_cluster("admin", never_open=True),
+        "RotateKey": on_cluster("admin", never_open=True),
+        "DeleteKey": on_cluster("admin", never_open=True),
+        "WatchKeys": KEYS_FOR_SERVICES,
+    }.items()
+}

@@ -1,0 +1,84 @@
+"""What a node has to have in common with its cluster, looked at when it comes. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from rockoon_proto.errors import WrongCluster
+from rockoon_proto.protocol import PROTOCOL
+from rockoon_proto.v1.nameserver_pb2 import Node, RegisterNodeRequest
+
+# On one node everybody could do what keys decide on the others, or nobody anything. What lies
+# between the two ("optional") is how a cluster gets from one to the other.
+APART = {'"off"', '"on"'}
+
+
+class Fingerprints:
+    """Compares nodes with their cluster.
+
+    Args:
+        cluster: its name.
+        nameserver: this one's name.
+        settings: the nameserver's own that nodes should share, name to value.
+    """
+
+    def __init__(self, cluster: str, nameserver: str, settings: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._nameserver = nameserver
+        self._settings = settings
+
+    def check(self, request: RegisterNodeRequest, cluster_id: int) -> None:
+        """See that a node belongs here. One that is in the routes already stays in them.
+
+        Args:
+            request: of the node.
+            cluster_id: the cluster's identity; 0 while unknown.
+
+        Raises:
+            WrongCluster: it brings the store of another cluster, speaks a protocol that this
+                nameserver does not know, or differs in a setting that allows no difference.
+        """
+        if request.lease_id:
+            return
+        name = request.node.name
+        if 0 not in (request.cluster_id, cluster_id) and request.cluster_id != cluster_id:
+            self._refuse(
+                f"the store of {name!r} belongs to cluster {request.cluster_id:016x}, this one is "
+                f"{cluster_id:016x}"
+            )
+        if request.protocol > PROTOCOL:
+            self._refuse(
+                f"{name!r} speaks protocol {request.protocol}, and nameserver "
+                f"{self._nameserver!r} only {PROTOCOL}: upgrade the nameservers first"
+            )
+        here = self._settings.get("access", "")
+        there = request.node.shared_settings.get("access", "")
+        if {here, there} == APART:
+            self._refuse(
+                f"{name!r} has access = {there}, and nameserver {self._nameserver!r} {here}: it "
+                "has to be the same everywhere"
+            )
+
+    def differences(self, node: Node, nodes: Iterable[Node]) -> list[str]:
+        """Where a node differs in what should be the same, a sentence each.
+
+        Args:
+            node: the one that comes.
+            nodes: all of the cluster. It is compared with the first other one of its kind.
+        """
+        others = [
+            each
+            for each in nodes
+            if each.kind == node.kind and each.name != node.name and each.shared_settings
+        ]
+        compared: list[tuple[str, Mapping[str, str]]] = [
+            (f"nameserver {self._nameserver!r}", self._settings),
+            *((repr(each.name), each.shared_settings) for each in others[:1]),
+        ]
+        return [
+            f"{setting} = {value}, and {there[setting]} at {name}"
+            for name, there in compared
+            for setting, value in sorted(node.shared_settings.items())
+            if setting in there and there[setting] != value
+        ]
+
+    def _refuse(self, reason: str) -> None:
+        raise WrongCluster(reason, cluster=self._cluster, wanted=self._cluster)

@@ -1,0 +1,43 @@
+"""The routes as a caller may see them: nodes, and what his key may do something with."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rockoon_format.resources import group_resource, topic_resource
+from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, Subscription
+
+Sees = Callable[[str], bool]
+
+
+def keep_visible(update: RouteUpdate, sees: Sees) -> None:
+    """Leave out what a caller may not know of, also that it has been removed.
+
+    Args:
+        update: changed.
+        sees: whether he may know of a resource.
+    """
+
+    def topic(name: str) -> bool:
+        return sees(topic_resource(name))
+
+    def group(name: str) -> bool:
+        return sees(group_resource(name))
+
+    def subscription(entry: Subscription) -> bool:
+        return topic(entry.topic) and group(entry.group)
+
+    keep(update.topics, [each for each in update.topics if topic(each.config.name)])
+    keep(update.groups, [each for each in update.groups if group(each.config.name)])
+    keep(update.subscriptions, [each for each in update.subscriptions if subscription(each)])
+    keep(update.removed_topics, [each for each in update.removed_topics if topic(each)])
+    keep(update.removed_groups, [each for each in update.removed_groups if group(each)])
+    keep(
+        update.removed_subscriptions,
+        [each for each in update.removed_subscriptions if subscription(each)],
+    )
+
+
+def keep(field: Any, kept: list[Any]) -> None:
+    if len(kept) < len(field):
+        del field[:]
+        field.extend(kept)

@@ -1,0 +1,60 @@
+"""What each call to the offset service needs; docs/security.md has it for people."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rockoon_format.resources import Action, Need, group_resource, topic_need
+from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, on_cluster
+
+
+def of_group(action: Action) -> Rule:
+    return Rule(lambda request: ((action, group_resource(request.group)),))
+
+
+def if_named(request: Any) -> Iterable[Need]:
+    """A listing of all groups has those that the caller may see."""
+    if request.group:
+        yield "see", group_resource(request.group)
+
+
+def member(request: Any) -> Iterable[Need]:
+    yield "read", group_resource(request.group)
+    for subscription in request.subscriptions:
+        yield topic_need("read", subscription.topic)
+
+
+def resolved(request: Any) -> Iterable[Need]:
+    yield "read", group_resource(request.group)
+    for topic in {queue.topic for queue in request.queues}:
+        yield topic_need("read", topic)
+
+
+def committed(request: Any) -> Iterable[Need]:
+    """A forced commit can go back, as a reset does."""
+    yield "write" if request.force else "read", group_resource(request.group)
+    if not request.force:
+        for topic in {entry.queue.topic for entry in request.entries}:
+            yield topic_need("read", topic)
+
+
+RULES: Rules = {
+    f"/rockoon.v1.OffsetService/{method}": rule
+    for method, rule in {
+        "Heartbeat": Rule(member),
+        "Leave": of_group("read"),
+        "WatchGroup": of_group("read"),
+        "Query": of_group("see"),
+        "Resolve": Rule(resolved),
+        "Commit": Rule(committed),
+        "PlanReset": of_group("write"),
+        # Whose reset it is, the service knows.
+        "ApplyReset": ANY_KEY,
+        "UndoReset": ANY_KEY,
+        "ListProgress": Rule(if_named),
+        "Lag": of_group("see"),
+        "ListMembers": Rule(if_named),
+        "ListLocks": of_group("see"),
+        "Export": Rule(if_named),
+        "Import": on_cluster("admin"),
+    }.items()
+}

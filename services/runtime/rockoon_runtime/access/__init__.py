@@ -1,0 +1,1 @@
+"""Access keys on a service's side: who is calling, and whether he may."""

@@ -1,0 +1,164 @@
+"""The access keys that a service knows, and what each may do. Pure.
+
+A service decides by a snapshot in memory. Each key's answers are remembered with the key; a key
+that has changed is another object, so no remembered answer outlives the permission it came from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from rockoon_proto.errors import NotPermitted
+from rockoon_proto.signature import CLUSTER_KEY_ID
+from rockoon_proto.v1.access_pb2 import (
+    ACCESS_ADMIN,
+    ACCESS_READ,
+    ACCESS_WRITE,
+    AccessKeyInfo,
+    AccessPermission,
+)
+
+# "see" is no permission of its own: any of the three will do.
+Action = Literal["read", "write", "admin", "see"]
+ACTIONS: Mapping[int, Action] = {
+    ACCESS_READ: "read",
+    ACCESS_WRITE: "write",
+    ACCESS_ADMIN: "admin",
+}
+
+CLUSTER = "cluster"
+
+# A key that asks for ever new names must not take all memory, nor one that asks for long ones.
+ANSWERS_MAX = 10_000
+# The longest names that there are, "topic:" and 255 characters, are shorter.
+RESOURCE_CHARACTERS_MAX = 300
+
+
+def covers(pattern: str, resource: str) -> bool:
+    """Whether a permission's resource is, or stands for, a resource."""
+    if pattern.endswith("*"):
+        return resource.startswith(pattern[:-1])
+    return pattern == resource
+
+
+class KnownKey:
+    """One key as it was at some moment.
+
+    Args:
+        info: as the nameservers tell it.
+    """
+
+    def __init__(self, info: AccessKeyInfo) -> None:
+        self.info = info
+        self.key_id = info.key_id
+        self._permissions = [
+            (permission.resource, frozenset(map(ACTIONS.__getitem__, permission.actions)))
+            for permission in map(understood, info.permissions)
+        ]
+        self._answers: dict[tuple[Action, str], bool] = {}
+
+    @property
+    def enabled(self) -> bool:
+        return not self.info.disabled
+
+    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:
+        """Those of the secrets in force, the present one first."""
+        if self.info.former_verifier and now_ms < self.info.former_until_ms:
+            return self.info.verifier, self.info.former_verifier
+        return (self.info.verifier,)
+
+    def may(self, action: Action, resource: str) -> bool:
+        """Whether the key has a permission.
+
+        Args:
+            action: "see" is given by any of the others.
+            resource: "topic:NAME", "group:NAME" or "cluster".
+        """
+        found = self._answers.get((action, resource))
+        if found is None:
+            found = any(
+                covers(pattern, resource) and (action in actions or action == "see")
+                for pattern, actions in self._permissions
+            )
+            if len(resource) <= RESOURCE_CHARACTERS_MAX:
+                if len(self._answers) >= ANSWERS_MAX:
+                    self._answers.clear()
+                self._answers[action, resource] = found
+        return found
+
+
+class ClusterKey(KnownKey):
+    """The services' own, which may do everything.
+
+    Args:
+        verifiers: of the cluster secret, and of another one while one replaces the other.
+    """
+
+    def __init__(self, verifiers: Sequence[bytes]) -> None:
+        super().__init__(AccessKeyInfo(key_id=CLUSTER_KEY_ID))
+        self._verifiers = tuple(verifiers)
+
+    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:  # noqa: ARG002 - until a restart
+        return self._verifiers
+
+    def may(self, action: Action, resource: str) -> bool:  # noqa: ARG002 - whatever it is
+        return True
+
+
+def understood(permission: AccessPermission) -> AccessPermission:
+    """Without actions of a later version."""
+    actions = [action for action in permission.actions if action in ACTIONS]
+    return AccessPermission(resource=permission.resource, actions=actions)
+
+
+class KeyTable:
+    """Every key that a service knows.
+
+    Args:
+        cluster_verifiers: of the cluster secrets in force.
+    """
+
+    def __init__(self, cluster_verifiers: Sequence[bytes]) -> None:
+        self._cluster_key = ClusterKey(cluster_verifiers)
+        self._keys: dict[str, KnownKey] = {}
+        # Whether a nameserver has told us of the keys: until then we know no one but ourselves.
+        self.loaded = False
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def get(self, key_id: str) -> KnownKey | None:
+        if key_id == CLUSTER_KEY_ID:
+            return self._cluster_key
+        return self._keys.get(key_id)
+
+    def replace(self, infos: Iterable[AccessKeyInfo]) -> set[str]:
+        """Take over all keys; returns the names of those that are others than before."""
+        before, self._keys = self._keys, {}
+        for info in infos:
+            known = before.get(info.key_id)
+            if info.key_id != CLUSTER_KEY_ID:
+                same = known is not None and known.info == info
+                self._keys[info.key_id] = known if known and same else KnownKey(info)
+        self.loaded = True
+        names = before.keys() | self._keys.keys()
+        return {name for name in names if before.get(name) is not self._keys.get(name)}
+
+
+def require(key: KnownKey, action: Action, resource: str) -> None:
+    """Raises NotPermitted when a key lacks a permission."""
+    if not key.may(action, resource):
+        wanted = "read, write or admin" if action == "see" else action
+        named = shown(resource)
+        raise NotPermitted(
+            f"access key {key.key_id!r} has no {wanted} permission on {named}",
+            key=key.key_id,
+            action=action,
+            resource=named,
+        )
+
+
+def shown(resource: str) -> str:
+    """As texts and logs have it: a caller may ask for any name, of many lines and megabytes."""
+    if len(resource) <= RESOURCE_CHARACTERS_MAX and resource.isprintable():
+        return resource
+    return resource[:RESOURCE_CHARACTERS_MAX].encode("unicode_escape").decode() + "..."

@@ -1,0 +1,79 @@
+"""What a node has to have in common with its cluster."""
+
+import pytest
+
+from rockoon_nameserver.fingerprints import Fingerprints
+from rockoon_proto.errors import WrongCluster
+from rockoon_proto.protocol import PROTOCOL
+from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, RegisterNodeRequest
+from support.nameserver import broker_node
+
+OURS, OTHER = 0x1234, 0xABCD
+FINGERPRINTS = Fingerprints("shop", "ns-a", {"tls": '"mutual"', "access": '"on"'})
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (
+            RegisterNodeRequest(node=broker_node(), cluster_id=OTHER),
+            "the store of 'broker-a' belongs to cluster 000000000000abcd, this one is "
+            "0000000000001234",
+        ),
+        (
+            RegisterNodeRequest(node=broker_node(), protocol=PROTOCOL + 1),
+            f"'broker-a' speaks protocol {PROTOCOL + 1}, and nameserver 'ns-a' only {PROTOCOL}: "
+            "upgrade the nameservers first",
+        ),
+        (
+            RegisterNodeRequest(node=broker_node(shared_settings={"access": '"off"'})),
+            "'broker-a' has access = \"off\", and nameserver 'ns-a' \"on\": it has to be the same "
+            "everywhere",
+        ),
+    ],
+)
+def test_a_node_of_another_kind_of_cluster_is_refused_when_it_comes(
+    request_: RegisterNodeRequest, reason: str
+) -> None:
+    with pytest.raises(WrongCluster) as refused:
+        FINGERPRINTS.check(request_, OURS)
+    assert str(refused.value) == reason
+    # One that serves already is not ended for a nameserver that was started otherwise.
+    request_.lease_id = 7
+    FINGERPRINTS.check(request_, OURS)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        RegisterNodeRequest(node=broker_node()),
+        RegisterNodeRequest(node=broker_node(), cluster_id=OURS, protocol=PROTOCOL),
+        RegisterNodeRequest(node=broker_node(shared_settings={"access": '"on"', "flush": "x"})),
+        RegisterNodeRequest(node=broker_node(shared_settings={"access": '"optional"'})),
+    ],
+)
+def test_a_node_that_has_nothing_to_compare_or_nothing_different_is_taken(
+    request_: RegisterNodeRequest,
+) -> None:
+    FINGERPRINTS.check(request_, OURS)
+
+
+def test_an_etcd_without_a_number_refuses_nobody() -> None:
+    FINGERPRINTS.check(RegisterNodeRequest(node=broker_node(), cluster_id=OTHER), 0)
+
+
+def test_differences_are_told_from_the_nameserver_and_another_node_of_the_kind() -> None:
+    shared = {"tls": '"on"', "flush": '"sync"', "body_bytes_max": "1"}
+    node = broker_node(shared_settings=shared)
+    others = [
+        node,
+        broker_node("broker-0", shared_settings={}),
+        broker_node("broker-b", shared_settings={**shared, "flush": '"async"'}),
+        broker_node("broker-c", shared_settings={**shared, "body_bytes_max": "2"}),
+        broker_node("offset", kind=OFFSET_SERVICE, shared_settings={"flush": "other"}),
+    ]
+    assert FINGERPRINTS.differences(node, others) == [
+        'tls = "on", and "mutual" at nameserver \'ns-a\'',
+        'flush = "sync", and "async" at \'broker-b\'',
+    ]
+    assert FINGERPRINTS.differences(others[1], others) == []

@@ -1,0 +1,80 @@
+"""What a key needs for each call, as the table of docs/security.md says it."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from security.test_access_rules import SERVICES, methods
+
+# By need: calls, whose requests name topic "topic", group "group", producer group
+# "producer_group", and, where they are about one of either, "name".
+NEEDS = {
+    "read topic:topic": "Broker/Read Broker/QueryMessages",
+    "write topic:topic": "Broker/Append",
+    "see topic:topic": "Broker/QueueStatus Broker/SearchOffset NameServer/GetRoute",
+    "read group:group, read topic:topic": (
+        "Broker/Pull Broker/SendBack NameServer/Subscribe "
+        "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit"
+    ),
+    "read group:group": (
+        "NameServer/ProvideGroupTopic "
+        "OffsetService/Leave OffsetService/WatchGroup"
+    ),
+    "write group:group": "OffsetService/PlanReset",
+    "see group:group": (
+        "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "
+        "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export"
+    ),
+    "write group:producer_group": "Broker/EndTransaction Broker/CheckTransactions",
+    "admin topic:name": "NameServer/CreateTopic NameServer/UpdateTopic NameServer/DeleteTopic",
+    "admin group:name": "NameServer/CreateGroup NameServer/UpdateGroup NameServer/DeleteGroup",
+    "read cluster": (
+        "NameServer/DescribeCluster "
+        "Broker/ListTransactions Broker/ListDelayed Broker/DescribeBroker"
+    ),
+    "write cluster": "Broker/CancelDelayed",
+    "admin cluster": (
+        "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
+        "AccessKeys/DeleteKey Broker/ReadLog Broker/DescribeCompaction Broker/ReadGeneration "
+        "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
+        "OffsetService/Import"
+    ),
+    "the cluster secret": (
+        "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys"
+    ),
+    # The service looks at what is in the stream or in the answer.
+    "a key": (
+        "Broker/AppendStream NameServer/WatchRoutes NameServer/ListTopics NameServer/ListGroups "
+        "OffsetService/ApplyReset OffsetService/UndoReset"
+    ),
+}  # fmt: skip
+DEPTH_MAX = 3
+
+
+def filled(message: Any, depth: int = 0) -> Any:
+    """Give every name in a request, also in what it consists of, its own field's name."""
+    for field in message.DESCRIPTOR.fields:
+        if field.type == field.TYPE_STRING:
+            if field.name in ("topic", "group", "producer_group", "name"):
+                setattr(message, field.name, field.name)
+            elif field.name == "topics":
+                message.topics.append("topic")
+        elif field.type == field.TYPE_MESSAGE and not field.message_type.GetOptions().map_entry:
+            part = getattr(message, field.name)
+            if depth < DEPTH_MAX:
+                filled(part.add() if field.is_repeated else part, depth + 1)
+    return message
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_key_needs_for_each_call_what_the_documentation_says(service: str) -> None:
+    expected = {
+        f"/rockoon.v1.{call}": need for need, calls in NEEDS.items() for call in calls.split()
+    }
+    rules, files = SERVICES[service]
+    for name, method in methods(files).items():
+        rule = rules[name]
+        request = filled(GetMessageClass(method.input_type)())
+        needs = sorted({f"{action} {resource}" for action, resource in rule.needs(request)})
+        nothing_more = "the cluster secret" if rule.services_only else "a key"
+        assert (", ".join(needs) or nothing_more) == expected[name], name

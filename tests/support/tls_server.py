@@ -1,0 +1,47 @@
+"""A server that tells its callers who they are, with or without TLS."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from rockoon.local.authority import Issued
+from rockoon_runtime.tls import ServerTls, peer_identity
+from rockoon_runtime.wire import GrpcServer
+
+WHO = "/test.Who/AmI"
+
+
+@asynccontextmanager
+async def serving(
+    issued: Issued | None = None, callers_ca: Path | None = None
+) -> AsyncIterator[str]:
+    """A server that tells its callers their names; yields its address.
+
+    Args:
+        issued: its certificate; None means plain connections.
+        callers_ca: callers must show certificates of this authority.
+    """
+
+    async def who(request: bytes, context: object) -> bytes:
+        identity = peer_identity(context)
+        return ", ".join(identity.names).encode() if identity is not None else b"nobody"
+
+    def register(server: aio.Server) -> None:
+        handlers: dict[str, Any] = {"AmI": grpc.unary_unary_rpc_method_handler(who)}
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("test.Who", handlers)]
+        )
+
+    tls = ServerTls(issued.certificate, issued.key, callers_ca) if issued is not None else None
+    async with GrpcServer("test", "rockoon", "127.0.0.1:0", register, [], tls=tls) as server:
+        yield server.address
+
+
+async def who_am_i(channel: aio.Channel) -> str:
+    """What the server takes the caller for."""
+    call: Any = channel.unary_unary(WHO)
+    return bytes(await call(b"", timeout=10)).decode()
