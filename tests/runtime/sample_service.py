@@ -1,5 +1,6 @@
 """A service with nothing in it, for watching how a process lives and ends."""
 
+import asyncio
 import sys
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ async def serve(settings: SampleSettings, stop: Stop) -> None:
         if settings.fail == "disk":
             stop.fail(Fatal(ExitStatus.DISK_FAILED, "fsync failed"))
         await stop.wait()
+        if settings.fail == "later":
+            announce("sample", "draining", server.address)
+            await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,17 @@ def test_a_ready_service_answers_health_checks_and_sigterm_stops_it() -> None:
     assert "stopped: received SIGTERM" in errors
 
 
+def test_a_second_sigterm_ends_a_service_that_is_not_done_with_the_first() -> None:
+    process = start("--fail", "later")
+    ready(process)
+    process.send_signal(signal.SIGTERM)
+    # It says so when it has begun what never ends.
+    ready(process)
+    process.send_signal(signal.SIGTERM)
+    status, _ = end(process)
+    assert status == 128 + signal.SIGTERM
+
+
 def test_a_service_whose_parent_ends_stops_by_itself() -> None:
     process = start("--stop-with-parent")
     ready(process)

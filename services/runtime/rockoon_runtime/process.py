@@ -23,6 +23,7 @@ import uvloop
 
 from rockoon_proto.errors import RockoonError
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
+from rockoon_runtime.telemetry.logs import set_up_logging
 from rockoon_runtime.wire import ListenError
 
 Settings = TypeVar("Settings")
@@ -86,6 +87,16 @@ class Stop:
         await self._event.wait()
         return self.reason
 
+    async def or_event(self, event: asyncio.Event) -> bool:
+        """Wait for an event; False when the wish to stop came first."""
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._event.wait(), name="stop while starting")
+            waiting = tasks.create_task(event.wait(), name="start")
+            await asyncio.wait({stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            waiting.cancel()
+        return event.is_set() and not self.requested
+
 
 def announce(service: str, name: str, address: str) -> None:
     """Tell whoever started the process that it serves, as one JSON line on standard output."""
@@ -121,10 +132,11 @@ def run(
     if print_only:
         sys.stdout.write(render(loaded) + "\n")
         return ExitStatus.STOPPED
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s",
+    set_up_logging(
+        service,
+        # A service without settings of telemetry writes for people.
+        getattr(loaded.value, "log_format", "text"),
+        getattr(loaded.value, "name", ""),
     )
     raise_open_files_limit()
     try:

@@ -33,6 +33,7 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] = (),
     secret: bool = False,
+    shared: bool = False,
 ) -> Any:
     """A field of a settings class.
 
@@ -43,7 +44,8 @@ def setting(
         maximum: largest number allowed.
         choices: the only texts allowed; empty means any.
         secret: taken from the environment only, where `ps` and a file in a repository do not show
-            it, and never printed.
+            it, and never printed, in the object's own text neither.
+        shared: should be the same on all nodes of a cluster; differences are told when one joins.
     """
     bounds = {
         "doc": doc,
@@ -51,8 +53,9 @@ def setting(
         "maximum": maximum,
         "choices": tuple(choices),
         "secret": secret,
+        "shared": shared,
     }
-    return dataclasses.field(default=default, metadata=bounds)
+    return dataclasses.field(default=default, metadata=bounds, repr=not secret)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,6 +231,15 @@ def render(loaded: Loaded[Any]) -> str:
             f"{field.name} = {toml_text(value)}" if value is not None else f"# {field.name} ="
         )
     return "\n".join(lines)
+
+
+def shared_settings(settings: Any) -> dict[str, str]:
+    """What nodes of a cluster should have in common: name to value, as TOML has it."""
+    return {
+        field.name: toml_text(getattr(settings, field.name))
+        for field in dataclasses.fields(settings)
+        if field.metadata["shared"]
+    }
 
 
 def toml_text(value: object) -> str:

@@ -5,21 +5,36 @@ metadata of the error table, so no servicer mentions a status code. An exception
 table is a bug: it is logged with its traceback, and the caller is told INTERNAL.
 """
 
+import asyncio
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rockoon_proto.errors import ERROR_METADATA_KEY, Internal, RockoonError, WrongCluster
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.gated import gated
+from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
+from rockoon_runtime.drain import Drain, DrainSettings
+from rockoon_runtime.health import LIVENESS, Health
+from rockoon_runtime.tls import ServerTls
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+__all__ = ["CLUSTER_METADATA_KEY", "LIVENESS", "GrpcServer", "ListenError"]
 
 log = logging.getLogger(__name__)
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
+TRACEPARENT_METADATA_KEY = "traceparent"
 
 # Large frames and few of them: a batch is up to a few MiB and should not be cut in 16 KiB pieces.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -28,6 +43,10 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.http2.lookahead_bytes", 4 << 20),
     ("grpc.so_reuseport", 0),
+    # Calls that have come and are not looked at yet. Beyond gRPC's own bounds, 1,000 and 3,000, it
+    # cancels some and then all, as when thousands of readers come back to a broker at once.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -37,6 +56,15 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 # Every watch, stream and waiting pull is a call in progress. More are refused at once; without a
 # bound, callers that come faster than they are answered would take all memory.
 CALLS_MAX = 20_000
+
+# Certificates are looked at with every new connection, and so often when there is none.
+CERTIFICATE_LOOK_SECONDS = 3600.0
+
+# Probes, and those who watch.
+HEALTH_CALLS_MAX = 100
+
+# Open to all: probes have no access keys.
+HEALTH = "/grpc.health."
 
 Handler = Callable[[Any, Any], Any]
 
@@ -52,11 +80,25 @@ async def abort(context: Any, error: RockoonError) -> None:
 
 
 class ErrorTableInterceptor(aio.ServerInterceptor):
-    """Turns exceptions into the error table's answers and refuses callers of another cluster."""
+    """Turns exceptions into the error table's answers and refuses callers of another cluster,
+    and those whom the gate does not let pass, if there is one."""
 
-    def __init__(self, service: str, cluster: str) -> None:
+    def __init__(
+        self,
+        service: str,
+        cluster: str,
+        calls: CallTimes,
+        note_call: Callable[[], None],
+        gate: Gate | None = None,
+    ) -> None:
         self._service = service
         self._cluster = cluster
+        self._calls = calls
+        self._note_call = note_call
+        self._gate = gate
+        self._unguarded = "/grpc." if gate is None else HEALTH
+        # Set before the first call, by a service that exports traces.
+        self.tracer: Tracer | None = None
 
     async def intercept_service(
         self,
@@ -64,8 +106,15 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith("/grpc."):
+        if handler is None or handler_call_details.method.startswith(self._unguarded):
             return handler
+        self._note_call()
+        guarded = self._guarded(handler, handler_call_details)
+        if self._gate is None:
+            return guarded
+        return gated(self._gate, guarded, handler_call_details, abort)
+
+    def _guarded(self, handler: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         wanted = next(
             (
                 value
@@ -84,7 +133,9 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary:
-            unary = self._guard(handler.unary_unary, refusal)
+            behaviour = self._traced(handler.unary_unary, handler_call_details)
+            timed_as = method_name(handler_call_details.method)
+            unary = self._guard(behaviour, refusal, timed_as)
             return grpc.unary_unary_rpc_method_handler(unary, **serializers)
         if handler.unary_stream:
             stream = self._guard_stream(handler.unary_stream, refusal)
@@ -95,19 +146,44 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
         unary = self._guard(handler.stream_unary, refusal)
         return grpc.stream_unary_rpc_method_handler(unary, **serializers)
 
-    def _guard(self, behaviour: Handler, refusal: RockoonError | None) -> Handler:
+    def _traced(self, behaviour: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """A method within a span, when its caller is."""
+        if self.tracer is None:
+            return behaviour
+        for key, value in details.invocation_metadata:
+            if key == TRACEPARENT_METADATA_KEY:
+                from rockoon_runtime.telemetry.call_tracing import traced_call
+
+                return traced_call(self.tracer, details.method, str(value), behaviour)
+        return behaviour
+
+    def _guard(
+        self, behaviour: Handler, refusal: RockoonError | None, timed_as: str = ""
+    ) -> Handler:
+        def note(request: Any, answer: str, began_seconds: float) -> None:
+            if timed_as:
+                may_wait = getattr(request, "wait_ms", 0) > 0
+                self._calls.note(Call(timed_as, answer, may_wait), time.monotonic() - began_seconds)
+
         async def guarded(request: Any, context: Any) -> Any:
+            began_seconds = time.monotonic()
             try:
                 if refusal is not None:
                     raise refusal
-                return await behaviour(request, context)
+                reply = await behaviour(request, context)
             except RockoonError as error:
+                note(request, error.name.lower(), began_seconds)
                 await abort(context, error)
             except aio.AbortError:
                 raise
             except Exception as failure:
                 log.exception("a call failed in a way that no one foresaw")
-                await abort(context, Internal(service=self._service, reason=repr(failure)))
+                internal = Internal(service=self._service, reason=repr(failure))
+                note(request, internal.name.lower(), began_seconds)
+                await abort(context, internal)
+            else:
+                note(request, SUCCESS, began_seconds)
+                return reply
 
         return guarded
 
@@ -138,8 +214,11 @@ class GrpcServer:
         listen: "host:port"; port 0 takes a free one.
         register: adds the servicers; called once before listening.
         service_names: full proto service names, for health and reflection.
-        drain_seconds_max: how long calls in flight may take when the server stops.
+        drain: how long the end may take; by default as long as it is by the settings' defaults.
         calls_max: calls in progress at once, streams included; further ones are refused.
+        tls: what callers are shown; None means plain connections.
+        calls: is told how long each call took.
+        gate: whom it does not let pass is refused; None lets everybody pass.
 
     Raises:
         ListenError: on entering, when the address cannot be had.
@@ -153,16 +232,28 @@ class GrpcServer:
         register: Callable[[aio.Server], None],
         service_names: Sequence[str],
         *,
-        drain_seconds_max: float = 5.0,
+        drain: DrainSettings | None = None,
         calls_max: int = CALLS_MAX,
+        tls: ServerTls | None = None,
+        calls: CallTimes | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._listen = listen
+        self._tls = tls
+        self._next_look: asyncio.TimerHandle | None = None
         self._service_names = tuple(service_names)
-        self._drain_seconds_max = drain_seconds_max
-        self._health = health.aio.HealthServicer()
-        interceptor = ErrorTableInterceptor(service, cluster)
+        self._drain_settings = drain or DrainSettings()
+        # Made when the end begins.
+        self._drain: Drain | None = None
+        self._last_call = -math.inf
+        self._health = Health(self._service_names)
+        self._interceptor = ErrorTableInterceptor(
+            service, cluster, calls or CallTimes(), self.note_call, gate
+        )
         self._server = aio.server(
-            interceptors=[interceptor], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max
+            interceptors=[self._interceptor],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=calls_max,
         )
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -170,29 +261,68 @@ class GrpcServer:
             (*self._service_names, reflection.SERVICE_NAME, health.SERVICE_NAME), self._server
         )
         self.port = 0
+        # Tells health to those who know no TLS, and nothing else.
+        self._plain: aio.Server | None = None
+        self.health_port = 0
+        if tls is not None and tls.health_listen:
+            self._plain = aio.server(maximum_concurrent_rpcs=HEALTH_CALLS_MAX)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._plain)
 
     @property
     def address(self) -> str:
         """Where it listens, with the real port."""
         return f"{self._listen.rpartition(':')[0]}:{self.port}"
 
+    def trace(self, tracer: "Tracer | None") -> None:
+        """Have spans of calls whose callers trace them; before entering, and None for none."""
+        self._interceptor.tracer = tracer
+
     async def set_serving(self, serving: bool) -> None:
         """Say through grpc.health.v1 whether calls are welcome (readiness)."""
-        status = (
-            health_pb2.HealthCheckResponse.SERVING
-            if serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-        for name in ("", *self._service_names):
-            await self._health.set(name, status)
+        self._health.set_serving(serving=serving)
+
+    def note_call(self) -> None:
+        """Something is asked of the service; a stream's messages are noted by who reads them."""
+        self._last_call = time.monotonic()
+
+    def begin_drain(self) -> Drain:
+        """The end begins: not ready any more, from now on; calls are answered as before."""
+        self._health.set_serving(serving=False)
+        if self._drain is None:
+            self._drain = Drain(self._drain_settings, time.monotonic)
+        return self._drain
+
+    async def wait_quiet(self) -> None:
+        """Wait, within bounds, until nobody calls any more who has heard of the end."""
+        await self.begin_drain().wait_quiet(lambda: self._last_call)
 
     async def __aenter__(self) -> "GrpcServer":
-        try:
-            self.port = self._server.add_insecure_port(self._listen)
-        except RuntimeError as failure:
-            raise ListenError(f"cannot listen on {self._listen}: is the port in use?") from failure
+        self._add_ports()
         await self._server.start()
+        if self._plain is not None:
+            await self._plain.start()
+        self._look_at_certificate()
         return self
+
+    def _add_ports(self) -> None:
+        listen = self._listen
+        try:
+            if self._tls is None:
+                self.port = self._server.add_insecure_port(listen)
+                return
+            self.port = self._server.add_secure_port(listen, self._tls.credentials())
+            if self._plain is not None:
+                listen = self._tls.health_listen
+                self.health_port = self._plain.add_insecure_port(listen)
+        except RuntimeError as failure:
+            raise ListenError(f"cannot listen on {listen}: is the port in use?") from failure
+
+    def _look_at_certificate(self) -> None:
+        if self._tls is not None:
+            self._tls.look()
+            self._next_look = asyncio.get_running_loop().call_later(
+                CERTIFICATE_LOOK_SECONDS, self._look_at_certificate
+            )
 
     async def __aexit__(
         self,
@@ -200,5 +330,11 @@ class GrpcServer:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(self._drain_seconds_max)
+        if self._next_look is not None:
+            self._next_look.cancel()
+        drain = self.begin_drain()
+        # A watch of its health would never end by itself.
+        self._health.close()
+        await self._server.stop(drain.seconds_left)
+        if self._plain is not None:
+            await self._plain.stop(None)

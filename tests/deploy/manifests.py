@@ -1,0 +1,154 @@
+"""The manifests of an overlay as a cluster would get them, and what their parts mean."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rockoon_broker.settings import BrokerSettings
+from rockoon_nameserver.settings import NameserverSettings
+from rockoon_offset.settings import OffsetSettings
+from rockoon_runtime.settings import Loaded, load
+from support import kustomize
+
+ROOT = Path(__file__).parents[2] / "deploy/kubernetes"
+Document = dict[str, Any]
+
+SETTINGS: Mapping[str, type] = {
+    "nameserver": NameserverSettings,
+    "broker": BrokerSettings,
+    "offset": OffsetSettings,
+}
+
+
+@dataclass
+class Overlay:
+    """What a kustomization makes.
+
+    Attributes:
+        documents: every object.
+    """
+
+    documents: list[Document]
+
+    def of_kind(self, *kinds: str) -> list[Document]:
+        return [each for each in self.documents if each["kind"] in kinds]
+
+    def named(self, kind: str, name: str) -> Document:
+        (found,) = [each for each in self.of_kind(kind) if name_of(each) == name]
+        return found
+
+    @property
+    def namespace(self) -> str:
+        (found,) = self.of_kind("Namespace")
+        return name_of(found)
+
+    @property
+    def workloads(self) -> list[Document]:
+        return self.of_kind("Deployment", "StatefulSet")
+
+    @property
+    def jobs(self) -> list[Document]:
+        return self.of_kind("CronJob", "Job")
+
+    def services(self) -> list[tuple[Document, Document]]:
+        """Every workload with a container of one of the services."""
+        return [
+            (workload, container)
+            for workload in self.workloads
+            for container in containers(workload)
+            if service_of(container) in SETTINGS
+        ]
+
+    def files(self, workload: Document, container: Document) -> dict[str, str]:
+        """What a container finds in its ConfigMaps: path to content."""
+        volumes = {each["name"]: each for each in pod_of(workload)["spec"].get("volumes", [])}
+        found = {}
+        for mount in container.get("volumeMounts", []):
+            reference = volumes.get(mount["name"], {}).get("configMap")
+            if reference is not None:
+                data = self.named("ConfigMap", reference["name"])["data"]
+                found |= {f"{mount['mountPath']}/{name}": text for name, text in data.items()}
+        return found
+
+    def settings(self, workload: Document, container: Document, index: int = 0) -> Loaded[Any]:
+        """The settings that a container's service would run with.
+
+        Args:
+            workload, container: one of `services`.
+            index: which of its pods.
+        """
+        flag, path = container["args"]
+        assert flag == "--config"
+        service = service_of(container)
+        with TemporaryDirectory() as directory:
+            file = Path(directory) / Path(path).name
+            file.write_text(self.files(workload, container)[path])
+            return load(
+                SETTINGS[service],
+                service,
+                file=file,
+                environment=self.environment(workload, container, index),
+                arguments={},
+            )
+
+    def environment(
+        self, workload: Document, container: Document, index: int = 0
+    ) -> dict[str, str]:
+        """A container's variables as its pod sees them: each may be made of those before it."""
+        fields = {
+            "metadata.name": f"{name_of(workload)}-{index}",
+            "metadata.namespace": self.namespace,
+            "status.podIP": "10.1.2.3",
+        }
+        found: dict[str, str] = {}
+        for variable in container.get("env", []):
+            if "value" in variable:
+                value = variable["value"]
+                for name, known in found.items():
+                    value = value.replace(f"$({name})", known)
+                assert "$(" not in value, f"{variable['name']} names none that is above it"
+            elif "configMapKeyRef" in variable["valueFrom"]:
+                reference = variable["valueFrom"]["configMapKeyRef"]
+                value = self.named("ConfigMap", reference["name"])["data"][reference["key"]]
+            elif "secretKeyRef" in variable["valueFrom"]:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                value = f"what is in {reference['name']} under {reference['key']}"
+            else:
+                value = fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+            found[variable["name"]] = value
+        return found
+
+
+def overlays() -> list[str]:
+    return sorted(path.name for path in (ROOT / "overlays").iterdir())
+
+
+def build(directory: Path) -> Overlay:
+    """Make what a directory with a kustomization.yaml makes."""
+    return Overlay(kustomize.build(directory))
+
+
+def name_of(document: Document) -> str:
+    return str(document["metadata"]["name"])
+
+
+def pod_of(document: Document) -> Document:
+    """The template of the pods that a workload or a job makes."""
+    spec = document["spec"]
+    template: Document = (
+        spec["jobTemplate"]["spec"]["template"] if "jobTemplate" in spec else spec["template"]
+    )
+    return template
+
+
+def containers(document: Document) -> list[Document]:
+    pod = pod_of(document)["spec"]
+    found: list[Document] = [*pod.get("initContainers", []), *pod["containers"]]
+    return found
+
+
+def service_of(container: Document) -> str:
+    """The image's last part: which of our programs runs in a container."""
+    return str(container["image"].rpartition("/")[2].partition(":")[0])

@@ -1,0 +1,220 @@
+"""Pods of an overlay run here, as processes: their settings, their files, ports of this machine.
+
+What a pod is told stays as the manifests have it, but for places: what would be mounted lies in a
+directory, and an address is one of 127.0.0.1. Certificates are still held to the manifests' names.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, service_of
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rockoon.local.authority import Authority
+from rockoon.local.cluster import MODULES
+from rockoon.local.ports import choose_port
+from rockoon.local.process import Kind, Node
+from support.etcd import EtcdServer
+
+SECONDS_MAX = 60.0
+# The keys of a Secret that cert-manager writes, and those that the manifests mount.
+CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+
+
+def secret_mounts(workload: Document, container: Document) -> dict[str, str]:
+    """Where a container finds its Secrets: mount path to the Secret's name."""
+    volumes = {each["name"]: each for each in pod_of(workload)["spec"].get("volumes", [])}
+    return {
+        mount["mountPath"]: volumes[mount["name"]]["secret"]["secretName"]
+        for mount in container.get("volumeMounts", [])
+        if "secret" in volumes.get(mount["name"], {})
+    }
+
+
+def certificates() -> dict[str, tuple[str, list[str]]]:
+    """What cert-manager would be asked for: the Secret's name to common name and DNS names."""
+    return {
+        each["spec"]["secretName"]: (each["spec"]["commonName"], each["spec"].get("dnsNames", []))
+        for each in build(ROOT / "cert-manager").of_kind("Certificate")
+    }
+
+
+class Secrets:
+    """The Secrets of an overlay with TLS, as a directory each.
+
+    Args:
+        directory: for them and their authorities.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.authority = Authority(directory / "authority")
+        # Whoever runs etcd has an authority of his own.
+        self.etcd_authority = Authority(directory / "etcd-authority")
+
+    def directory(self, secret: str) -> Path:
+        """One Secret's files, made when it is asked for the first time."""
+        place = self._directory / secret
+        if not place.exists():
+            place.mkdir()
+            authority = self.authority
+            common_name, names = certificates().get(secret, (secret, []))
+            if secret == "rockoon-etcd-client-tls":
+                authority = self.etcd_authority
+            issued = authority.issue(common_name, hosts=names)
+            for name, path in (
+                (CERTIFICATE, issued.certificate),
+                (KEY, issued.key),
+                (CA, authority.ca),
+            ):
+                (place / name).write_bytes(path.read_bytes())
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The first pod of a workload, running.
+
+    Attributes:
+        container: the one that runs.
+        node: its process.
+        places: address in the manifests to address here, as this pod has them.
+        advertised: what it tells others.
+    """
+
+    container: Document
+    node: Node
+    places: Mapping[str, str]
+    advertised: str
+
+    def probed(self, probe: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
+        """What the node's kubelet would be answered."""
+        asked = self.container[probe]["grpc"]
+        address = self.places[f"0.0.0.0:{asked['port']}"]
+        with grpc.insecure_channel(address) as channel:
+            request = health_pb2.HealthCheckRequest(service=asked.get("service", ""))
+            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=20).status
+
+
+@contextmanager
+def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod], Secrets]]:
+    """Run the first pod of each service, with an etcd; yields them by service.
+
+    Args:
+        overlay: which.
+        directory: empty; everything is put there.
+    """
+    secrets = Secrets(directory)
+    services = {service_of(container): (each, container) for each, container in overlay.services()}
+    nameserver = overlay.settings(*services["nameserver"]).value
+    with ExitStack() as stack:
+        etcd_directory = directory / "etcd"
+        etcd_directory.mkdir()
+        flags = etcd_flags(secrets, nameserver.etcd) if nameserver.etcd_tls == "on" else []
+        etcd = stack.enter_context(EtcdServer(etcd_directory, tls_flags=flags))
+        shared = dict.fromkeys(nameserver.etcd, etcd.endpoint)
+        pods: dict[str, Pod] = {}
+        for service in ("nameserver", "broker", "offset"):
+            workload, container = services[service]
+            pods[service] = started(overlay, workload, container, shared, directory, secrets, stack)
+            shared[f"{name_of(workload)}:{port_of(container)}"] = pods[service].node.address
+        yield pods, secrets
+
+
+def port_of(container: Document) -> int:
+    (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "grpc"]
+    return int(port)
+
+
+def etcd_flags(secrets: Secrets, endpoints: tuple[str, ...]) -> list[str]:
+    """An etcd that is called by the names in the settings, and wants certificates."""
+    hosts = [each.rpartition(":")[0] for each in endpoints]
+    own = secrets.etcd_authority.issue("etcd", hosts=hosts)
+    return [
+        f"--cert-file={own.certificate}",
+        f"--key-file={own.key}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={secrets.etcd_authority.ca}",
+    ]
+
+
+def started(
+    overlay: Overlay,
+    workload: Document,
+    container: Document,
+    shared: Mapping[str, str],
+    directory: Path,
+    secrets: Secrets,
+    stack: ExitStack,
+) -> Pod:
+    service = service_of(container)
+    settings = overlay.settings(workload, container).value
+    ports: set[int] = set()
+    for _ in container["ports"]:
+        ports.add(choose_port(ports))
+    here = [f"127.0.0.1:{port}" for port in ports]
+    listened = [f"0.0.0.0:{each['containerPort']}" for each in container["ports"]]
+    own = dict(zip(listened, here, strict=True))
+    root = directory / name_of(workload)
+    root.mkdir()
+    places = own | shared | mounts(workload, container, root, secrets)
+
+    def placed(text: str) -> str:
+        for place, real in places.items():
+            text = text.replace(place, real)
+        return text
+
+    for path, content in overlay.files(workload, container).items():
+        (root / path.lstrip("/")).parent.mkdir(exist_ok=True)
+        (root / path.lstrip("/")).write_text(placed(content))
+    environment = {
+        name: placed(value) for name, value in overlay.environment(workload, container).items()
+    }
+    # Addresses here have no names: each is held to the name that the manifests call it by.
+    if settings.tls != "off" and service != "nameserver":
+        called = settings.nameservers[0].rpartition(":")[0]
+        environment[f"ROCKOON_{service.upper()}_TLS_SERVER_NAME"] = called
+    if service == "nameserver" and settings.etcd_tls == "on":
+        called = settings.etcd[0].rpartition(":")[0]
+        environment["ROCKOON_NAMESERVER_ETCD_TLS_SERVER_NAME"] = called
+    kind = Kind(service)
+    arguments = [placed(each) for each in container["args"]]
+    node = Node(
+        f"{name_of(workload)}-0",
+        kind,
+        int(own[f"0.0.0.0:{port_of(container)}"].rpartition(":")[2]),
+        [sys.executable, "-m", MODULES[kind], "--stop-with-parent", *arguments],
+        root / "log",
+        environment=environment,
+        on_unexpected_end=lambda _: None,
+    )
+    node.launch()
+    stack.callback(end, node)
+    node.wait_ready(time.monotonic() + SECONDS_MAX)
+    return Pod(container, node, own, settings.advertise)
+
+
+def mounts(workload: Document, container: Document, root: Path, secrets: Secrets) -> dict[str, str]:
+    """Where each mounted directory is here."""
+    found = {
+        f"{path}/": f"{secrets.directory(secret)}/"
+        for path, secret in secret_mounts(workload, container).items()
+    }
+    for mount in container["volumeMounts"]:
+        path = mount["mountPath"]
+        if f"{path}/" not in found:
+            found[f"{path}/"] = f"{root}{path}/"
+    return found
+
+
+def end(node: Node) -> None:
+    node.signal(signal.SIGTERM)
+    if node.wait_ended(SECONDS_MAX) is None:
+        node.signal(signal.SIGKILL)
+        node.wait_ended(SECONDS_MAX)

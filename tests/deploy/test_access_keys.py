@@ -1,0 +1,53 @@
+"""Access keys in the manifests: on everywhere in production, secrets out of Secrets alone."""
+
+from pathlib import Path
+
+import pytest
+from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
+from deploy.pods import secret_mounts
+
+from rockoon.access import from_environment
+
+
+@pytest.fixture
+def production() -> Overlay:
+    return build(ROOT / "overlays/production")
+
+
+def in_secrets(container: Document) -> dict[str, tuple[str, str]]:
+    """Variables that come out of Secrets: name to the Secret and its key."""
+    references = {
+        each["name"]: each["valueFrom"]["secretKeyRef"]
+        for each in container["env"]
+        if "secretKeyRef" in each.get("valueFrom", {})
+    }
+    return {name: (found["name"], found["key"]) for name, found in references.items()}
+
+
+def test_every_service_wants_signed_calls_and_signs_with_the_same_secret(
+    production: Overlay,
+) -> None:
+    for workload, container in production.services():
+        assert production.settings(workload, container).value.access == "on"
+        variable = f"ROCKOON_{service_of(container).upper()}_CLUSTER_SECRET"
+        assert in_secrets(container) == {variable: ("rockoon-cluster", "cluster-secret")}
+
+
+def test_jobs_sign_their_calls(production: Overlay, tmp_path: Path) -> None:
+    assert production.jobs
+    for job in production.jobs:
+        for container in containers(job):
+            assert in_secrets(container) == {"ROCKOON_ACCESS_KEY": ("rockoon-client-access", "key")}
+            variables = production.environment(job, container)
+            (place,) = [
+                path
+                for path, secret in secret_mounts(job, container).items()
+                if secret == "rockoon-client-access"
+            ]
+            assert variables["ROCKOON_ACCESS_SECRET_FILE"] == f"{place}/secret"
+            # `rockoon access create --secret-file` ends the line.
+            (tmp_path / "secret").write_text("what-only-the-jobs-know\n")
+            file = {"ROCKOON_ACCESS_SECRET_FILE": str(tmp_path / "secret")}
+            key = from_environment(variables | file)
+            assert key is not None
+            assert key.secret == "what-only-the-jobs-know"

@@ -1,0 +1,101 @@
+"""TLS in the manifests: what is mounted is what settings name, and names are those called by."""
+
+import pytest
+from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
+from deploy.pods import CA, CERTIFICATE, KEY, certificates, secret_mounts
+
+from rockoon.tls import from_environment
+from rockoon_nameserver.node_identities import NodeIdentities
+from rockoon_proto.errors import WrongIdentity
+from rockoon_spark.commands.arguments import parser
+
+# Whoever runs etcd makes this one.
+OF_ETCD = "rockoon-etcd-client-tls"
+# Not one at all.
+OF_ACCESS = "rockoon-client-access"
+
+
+@pytest.fixture
+def production() -> Overlay:
+    return build(ROOT / "overlays/production")
+
+
+def in_secrets(workload: Document, container: Document) -> set[str]:
+    return {
+        f"{place}/{name}"
+        for place, secret in secret_mounts(workload, container).items()
+        if secret != OF_ACCESS
+        for name in (CERTIFICATE, KEY, CA)
+    }
+
+
+def host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def test_files_that_settings_name_are_those_of_mounted_secrets(production: Overlay) -> None:
+    for workload, container in production.services():
+        settings = production.settings(workload, container).value
+        assert settings.tls == "mutual"
+        named = {
+            str(getattr(settings, name))
+            for name in settings.__dataclass_fields__
+            if "tls_" in name and name.endswith(("_ca", "_certificate", "_key"))
+        }
+        assert named == in_secrets(workload, container)
+        assert settings.tls_health_listen == f"0.0.0.0:{container['livenessProbe']['grpc']['port']}"
+
+
+def test_secrets_that_are_mounted_are_made_by_certificates_that_ask_for_them(
+    production: Overlay,
+) -> None:
+    mounted = {
+        secret
+        for workload in [*production.workloads, *production.jobs]
+        for container in containers(workload)
+        for secret in secret_mounts(workload, container).values()
+    }
+    assert mounted - {OF_ETCD, OF_ACCESS} == certificates().keys() - {"rockoon-authority"}
+
+
+def test_certificates_bear_the_names_that_are_called_and_no_others(production: Overlay) -> None:
+    made = certificates()
+    called = set()
+    for workload, container in production.services():
+        (secret,) = {*secret_mounts(workload, container).values()} - {OF_ETCD}
+        if workload["kind"] == "StatefulSet":
+            pods = range(workload["spec"]["replicas"])
+            settings = [production.settings(workload, container, pod).value for pod in pods]
+            assert [host(each.advertise) for each in settings] == made[secret][1]
+            called |= {host(each) for pod in settings for each in pod.nameservers}
+    for job in production.jobs:
+        for container in containers(job):
+            called.add(host(parser("rockoon spark").parse_args(container["args"]).endpoint))
+    name, namespace = "rockoon-nameserver", production.namespace
+    assert called == {name}
+    ways = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc"]
+    assert made["rockoon-nameserver-tls"][1] == [*ways, f"{ways[-1]}.cluster.local"]
+
+
+def test_a_node_registers_under_the_name_of_a_pod_of_its_own_kind(production: Overlay) -> None:
+    (found,) = [each for each in production.services() if service_of(each[1]) == "nameserver"]
+    identities = NodeIdentities(production.settings(*found).value.tls_node_name)
+    made = certificates()
+    pods = {"rockoon-broker-tls": "rockoon-broker-0", "rockoon-offset-tls": "rockoon-offset-0"}
+    for secret, (common_name, names) in made.items():
+        for other, pod in pods.items():
+            if secret == other:
+                identities.check(pod, [common_name, *names])
+            else:
+                with pytest.raises(WrongIdentity):
+                    identities.check(pod, [common_name, *names])
+
+
+def test_jobs_show_a_certificate(production: Overlay) -> None:
+    assert production.jobs
+    for job in production.jobs:
+        for container in containers(job):
+            tls = from_environment(production.environment(job, container))
+            assert tls is not None
+            assert {str(tls.ca), str(tls.certificate), str(tls.key)} == in_secrets(job, container)
+            assert "rockoon-client-tls" in secret_mounts(job, container).values()

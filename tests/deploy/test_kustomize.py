@@ -1,0 +1,111 @@
+"""kustomize, as tests know it, makes what kustomize makes."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from deploy.manifests import ROOT, overlays
+
+from support.kustomize import Document, KustomizationError, build, load_all
+
+SAMPLE = Path(__file__).parent / "kustomization"
+BUILDERS = [("kustomize", "build"), ("kubectl", "kustomize")]
+
+
+def by_name(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
+    found = {
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each
+        for each in documents
+    }
+    assert len(found) == len(documents)
+    return found
+
+
+def real_builds(directory: Path) -> list[dict[tuple[str, str, str], Document]]:
+    """What each real program on PATH makes of a directory."""
+    found = []
+    for program, command in BUILDERS:
+        if shutil.which(program):
+            made = subprocess.run(
+                [program, command, str(directory)], capture_output=True, check=True
+            )
+            found.append(by_name(list(load_all(made.stdout))))
+    return found
+
+
+def test_every_feature_known_here_does_what_kustomize_wrote_down() -> None:
+    written = list(load_all((SAMPLE / "made.yaml").read_text()))
+    assert by_name(build(SAMPLE)) == by_name(written)
+
+
+@pytest.mark.parametrize(
+    "directory", [SAMPLE, *(ROOT / "overlays" / name for name in overlays())], ids=lambda p: p.name
+)
+def test_real_kustomize_makes_the_same_object_by_object(directory: Path) -> None:
+    builds = real_builds(directory)
+    if not builds:
+        pytest.skip("neither kustomize nor kubectl is on PATH: made.yaml stands for them")
+    for theirs in builds:
+        assert by_name(build(directory)) == theirs
+
+
+def test_all_components_at_once_are_what_the_api_takes_and_what_kustomize_makes(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(ROOT.parent, tmp_path / "deploy")
+    # These two are for the jobs of those before them.
+    names = sorted(
+        (path.name for path in (ROOT / "components").iterdir()),
+        key=lambda name: (name in ("tls", "access"), name),
+    )
+    everything = tmp_path / "deploy/kubernetes/overlays/everything"
+    everything.mkdir()
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../dev"],
+        "components": [f"../../components/{name}" for name in names],
+    }
+    (everything / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    ours = build(everything)
+    for document in ours:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    for theirs in real_builds(everything):
+        assert by_name(ours) == theirs
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("namePrefix: a-", "does not know 'namePrefix'"),
+        ("resources: [../outside.yaml]", "lies outside"),
+        ("resources: [one.yaml, one.yaml]", "is there twice"),
+        ("replicas: [{name: two, count: 2}]", "nothing is called two"),
+        # kustomize itself says nothing about a target that selects nothing.
+        (
+            "resources: [one.yaml]\npatches: [{target: {kind: Pod}, patch: '[{}]'}]",
+            "no object is the target",
+        ),
+        (
+            "resources: [one.yaml]\n"
+            "patches: [{target: {kind: Service}, patch: '[{op: remove, path: /spec/a}]'}]",
+            "has no /spec/a",
+        ),
+        (
+            "resources: [one.yaml]\npatches: [{patch: '{kind: Pod, metadata: {name: a}}'}]",
+            "no object is the target",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused(written: str, reason: str, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "kustomization.yaml").write_text(written)
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: one}\nspec: {ports: []}\n"
+    (inside / "one.yaml").write_text(service)
+    (tmp_path / "outside.yaml").write_text(service)
+    with pytest.raises(KustomizationError, match=reason):
+        build(inside)

@@ -1,0 +1,81 @@
+"""The NetworkPolicies let through what a cluster needs, and nothing else."""
+
+import pytest
+from deploy.manifests import ROOT, Overlay, build, name_of, overlays
+from deploy.network import Place, lets_through, place_of
+
+GRPC = {"rockoon-nameserver": 9876, "rockoon-broker": 10911, "rockoon-offset": 10912}
+# Who calls whom: docs/architecture.md.
+CALLS = {
+    ("rockoon-broker", "rockoon-nameserver"),
+    ("rockoon-offset", "rockoon-nameserver"),
+    ("rockoon-offset", "rockoon-broker"),
+}
+
+
+@pytest.fixture(params=overlays())
+def overlay(request: pytest.FixtureRequest) -> Overlay:
+    return build(ROOT / "overlays" / request.param)
+
+
+@pytest.fixture
+def places(overlay: Overlay) -> dict[str, Place]:
+    """Everybody who might call, or be called."""
+    namespace = overlay.namespace
+    return {name_of(each): place_of(each, namespace) for each in overlay.workloads} | {
+        "a client of ours": Place({"rockoon-client": "true"}, namespace),
+        "a client elsewhere": Place({"rockoon-client": "true"}, "shop"),
+        "a stranger here": Place({}, namespace),
+        "a stranger elsewhere": Place({}, "shop"),
+        "Prometheus": Place({"rockoon-monitoring": "true"}, "monitoring"),
+        "outside": Place(),
+    }
+
+
+def test_services_are_called_by_those_who_need_them(
+    overlay: Overlay, places: dict[str, Place]
+) -> None:
+    callers = {
+        (source, target)
+        for source in places
+        for target, port in GRPC.items()
+        if source != target and lets_through(overlay, places[source], places[target], port)
+    }
+    clients = {name for name in places if name.startswith("a client")}
+    assert callers == CALLS | {(client, target) for client in clients for target in GRPC}
+
+
+def test_metrics_are_read_by_what_collects_them(overlay: Overlay, places: dict[str, Place]) -> None:
+    for target in GRPC:
+        port = places[target].ports["metrics"]
+        readers = {
+            source
+            for source, place in places.items()
+            if lets_through(overlay, place, places[target], port)
+        }
+        assert readers == {"Prometheus"}
+
+
+def test_etcd_is_called_by_nameservers(overlay: Overlay, places: dict[str, Place]) -> None:
+    etcd = "rockoon-etcd" if "rockoon-etcd" in places else "outside"
+    callers = {
+        source
+        for source, place in places.items()
+        if source != etcd and lets_through(overlay, place, places[etcd], 2379)
+    }
+    if etcd == "outside":
+        callers &= set(GRPC)
+    assert callers == {"rockoon-nameserver"}
+
+
+def test_a_service_goes_nowhere_else(overlay: Overlay, places: dict[str, Place]) -> None:
+    for name in GRPC:
+        assert lets_through(overlay, places[name], places["outside"], 53)
+        assert not lets_through(overlay, places[name], places["outside"], 443)
+
+
+def test_jobs_may_call_the_cluster(overlay: Overlay, places: dict[str, Place]) -> None:
+    for job in overlay.jobs:
+        for target, port in GRPC.items():
+            source = place_of(job, overlay.namespace)
+            assert lets_through(overlay, source, places[target], port), name_of(job)

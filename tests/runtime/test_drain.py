@@ -1,0 +1,41 @@
+"""How long a service that leaves goes on taking calls, and what is left of its time then."""
+
+import asyncio
+
+from rockoon_runtime.drain import Drain, DrainSettings
+
+LONG_AGO = -1e9
+# What another clock, and a busy machine, may make of it.
+TOLERANCE_SECONDS = 0.005
+
+
+async def seconds_until_quiet(settings: DrainSettings, last_call: float | None) -> float:
+    """How long it waits for the last call, None for calls that never cease."""
+    now = asyncio.get_running_loop().time
+    drain, began = Drain(settings, now), now()
+    async with asyncio.timeout(20):
+        await drain.wait_quiet(lambda: now() if last_call is None else last_call)
+    return now() - began
+
+
+async def test_a_service_that_nobody_calls_leaves_at_once() -> None:
+    settings = DrainSettings(drain_seconds_max=600, drain_quiet_ms=60_000)
+    assert await seconds_until_quiet(settings, LONG_AGO) < 10
+
+
+async def test_a_service_that_was_called_just_now_waits_for_who_has_not_heard() -> None:
+    settings = DrainSettings(drain_seconds_max=600, drain_quiet_ms=50)
+    now = asyncio.get_running_loop().time()
+    assert await seconds_until_quiet(settings, now) >= 0.05 - TOLERANCE_SECONDS
+
+
+async def test_calls_that_never_cease_are_taken_for_half_of_the_time_and_half_is_left() -> None:
+    settings = DrainSettings(drain_seconds_max=0.4, drain_quiet_ms=60_000)
+    assert await seconds_until_quiet(settings, None) >= 0.2 - TOLERANCE_SECONDS
+
+
+async def test_calls_in_flight_have_what_is_left_of_the_time() -> None:
+    times = iter((100.0, 103.0, 107.0))
+    drain = Drain(DrainSettings(drain_seconds_max=5.0), lambda: next(times))
+    assert drain.seconds_left == 2.0
+    assert drain.seconds_left == 0.0
