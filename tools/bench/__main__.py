@@ -6,6 +6,7 @@ The machine is shared and noisy: compare ratios, not numbers, and only within on
 import argparse
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import uvloop
@@ -14,7 +15,7 @@ from rich.table import Table
 
 import rockoon
 from rockoon.local import LocalCluster
-from tools.bench import groups, throughput
+from tools.bench import access, encryption, groups, telemetry, throughput
 from tools.bench.raw import raw_write_bytes_per_second
 
 console = Console()
@@ -128,6 +129,45 @@ async def measure_groups(folder: Path, seconds: float) -> None:
     console.print(table)
 
 
+async def measure_tls(folder: Path, seconds: float) -> None:
+    best = await encryption.by_mode(folder, seconds)
+    table = Table(title="TLS, flush = async, messages/s", title_justify="left")
+    table.add_column("measure")
+    for mode in encryption.MODES:
+        table.add_column(mode, justify="right")
+    for mode in encryption.MODES[1:]:
+        table.add_column(f"{mode} ÷ off", justify="right")
+    for off, *others in zip(*best.values(), strict=True):
+        rates = [rate.messages_per_second for rate in (off, *others)]
+        ratios = [f"{rate / rates[0]:.2f}" for rate in rates[1:]]
+        table.add_row(off.measure, *(f"{rate:,.0f}" for rate in rates), *ratios)
+    console.print(table)
+
+
+async def measure_access(folder: Path, seconds: float) -> None:
+    show_costs("Access keys, flush = async", await access.by_mode(folder, seconds))
+
+
+async def measure_telemetry(folder: Path, seconds: float) -> None:
+    show_costs("Telemetry, flush = async", await telemetry.by_mode(folder, seconds))
+
+
+def show_costs(title: str, best: Mapping[str, Sequence[telemetry.Cost]]) -> None:
+    """Rates and CPU time of the same work, off and on."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("measure")
+    for column in ("messages/s off", "on", "CPU µs a message off", "on", "on ÷ off"):
+        table.add_column(column, justify="right")
+    for off, on in zip(best["off"], best["on"], strict=True):
+        table.add_row(
+            off.rate.measure,
+            *(f"{cost.rate.messages_per_second:,.0f}" for cost in (off, on)),
+            *(f"{cost.cpu_seconds * 1e6:.2f}" for cost in (off, on)),
+            f"{on.cpu_seconds / off.cpu_seconds:.2f}",
+        )
+    console.print(table)
+
+
 async def make_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
     made = await cluster.admin.create_topic(name, queues_per_broker=queues)
     await cluster.route(name, min_revision=made.modified_revision)
@@ -141,6 +181,12 @@ async def measure(folder: Path, only: set[str], seconds: float) -> None:
             await measure_latency(folder, flush, count=3000)
     if "groups" in only:
         await measure_groups(folder, seconds)
+    if "tls" in only:
+        await measure_tls(folder, seconds)
+    if "access" in only:
+        await measure_access(folder, seconds)
+    if "telemetry" in only:
+        await measure_telemetry(folder, seconds)
     if "recovery" in only:
         await measure_recovery(folder, [64 << 20, 512 << 20, 2 << 30])
     if "memory" in only:
@@ -148,7 +194,7 @@ async def measure(folder: Path, only: set[str], seconds: float) -> None:
 
 
 def main() -> None:
-    parts = ("throughput", "latency", "groups", "recovery", "memory")
+    parts = ("throughput", "latency", "groups", "tls", "access", "telemetry", "recovery", "memory")
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is measured")

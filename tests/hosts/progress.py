@@ -1,0 +1,42 @@
+"""What must hold of progress that was looked at while clients worked. Pure."""
+
+from collections.abc import Mapping
+
+
+class Progress:
+    """Looks at stored progress, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        # (group, queue) → (epoch, offset), as last seen.
+        self._last: dict[tuple[str, str], tuple[int, int]] = {}
+        self._looks: list[tuple[str, str, int, int]] = []
+
+    def note(self, group: str, queue: str, epoch: int, offset: int, at_ns: int) -> None:
+        """Note what was stored at a time at the latest; neither epoch nor offset ever goes back."""
+        now = epoch, offset
+        before = self._last.setdefault((group, queue), now)
+        if epoch < before[0] or offset < before[1]:
+            self.faults.append(f"{group} {queue}: {before} went back to {now}")
+        self._last[group, queue] = now
+        self._looks.append((group, queue, offset, at_ns))
+
+    def skipped(self, handled_ns: Mapping[str, Mapping[tuple[str, int], int]]) -> list[str]:
+        """Progress that was stored before all in front of it was handled.
+
+        Args:
+            handled_ns: group → (queue, offset) → when it was first handled.
+        """
+        found: list[str] = []
+        checked: dict[tuple[str, str], int] = {}
+        for group, queue, offset, at_ns in self._looks:
+            handled = handled_ns[group]
+            before = checked.setdefault((group, queue), 0)
+            # Below `before` all was handled even earlier.
+            found += [
+                f"{group} {queue}: {offset} was stored before {each} was handled"
+                for each in range(before, offset)
+                if handled.get((queue, each), at_ns + 1) > at_ns
+            ]
+            checked[group, queue] = max(before, offset)
+        return found

@@ -1,0 +1,253 @@
+"""A cluster goes through cuts, one after the other, while clients work; then it is judged.
+
+What must hold:
+
+- no acknowledged message is lost, and each group has handled all of them;
+- a queue's messages reach an orderly group in order, one at a time, from one owner at a time;
+- progress and epochs never go back, and progress never passes a message that was not handled;
+- once a cut is healed everything is answered promptly again, within HEAL_SECONDS_MAX;
+- no process ends, and none grows without bound.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts.availability import PROMPT_SECONDS, Timeline, timelines
+from hosts.cluster import CLIENTS, GROUPS, HOSTS, TOPIC, HostsCluster
+from hosts.cuts import DELAY_MS, LOSS_PERCENT, Cut
+from hosts.network import Network
+from hosts.progress import Progress
+from hosts.records import Records
+from torture.judge import Span, judge
+
+import rockoon
+from rockoon.errors import RockoonError
+from rockoon.offset_store import from_ref
+
+QUEUES_PER_BROKER = 4
+LOOK_SECONDS = 0.25
+# How long is waited for that, and for the start.
+SETTLE_SECONDS_MAX = 90.0
+HEAL_SECONDS_MAX = 15.0
+# In one cut, of any process: what waits for the other side has bounds.
+GROWTH_BYTES_MAX = 96 << 20
+# What was in hand when a cut was healed may be handled again so long afterwards.
+AFTER_NS = 15 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: before each cut, of each cut, and without a gap until it counts as over."""
+
+    before_seconds: float = 3.0
+    cut_seconds: float = 30.0
+    calm_seconds: float = 2.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one cut did; times are monotonic nanoseconds."""
+
+    cut: Cut
+    before_ns: int
+    cut_ns: int
+    healed_ns: int
+    settled_ns: int
+    growth_bytes: dict[str, int]
+    timelines: list[Timeline] = field(default_factory=list)
+
+    def heal_seconds(self) -> float:
+        """From the healing until everything was answered promptly for good."""
+        last_ns = max(timeline.last_short_ns() for timeline in self.timelines)
+        return max(0.0, (last_ns - self.healed_ns) / 1e9)
+
+
+@dataclass(slots=True)
+class Result:
+    """A whole trial; `faults` must be empty."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    handler_calls: int = 0
+    duplicates: int = 0
+
+
+class Trial:
+    """One run.
+
+    Args:
+        servers: running.
+        cluster: a connection that is never cut.
+        network: where they are.
+    """
+
+    def __init__(self, servers: HostsCluster, cluster: rockoon.Cluster, network: Network) -> None:
+        self._servers = servers
+        self._cluster = cluster
+        self._network = network
+        caller, *members = CLIENTS
+        self._records = Records(servers.log(caller), [servers.log(host) for host in members])
+        self._result = Result()
+        self._stopping = False
+        self._pace = Pace()
+        self._progress = Progress()
+
+    async def run(self, cuts: Sequence[Cut], pace: Pace) -> Result:
+        """Go through cuts, in their order."""
+        self._pace = pace
+        self._servers.start_clients()
+        await self._settled(time.monotonic_ns(), "the clients to start")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_progress(), name="progress")
+            for cut in cuts:
+                self._result.outcomes.append(await self._go_through(cut))
+            self._stopping = True
+        await asyncio.to_thread(self._servers.stop_caller)
+        await self._all_stored()
+        await asyncio.to_thread(self._servers.stop_members)
+        self._judge()
+        return self._result
+
+    async def _go_through(self, cut: Cut) -> Outcome:
+        before_ns = time.monotonic_ns()
+        before_bytes = self._servers.resident_bytes()
+        most_bytes = dict(before_bytes)
+        await asyncio.sleep(self._pace.before_seconds)
+        cut_ns = time.monotonic_ns()
+        self._network.cut(cut.directions)
+        self._network.slow_down(cut.slow, DELAY_MS, LOSS_PERCENT)
+        while time.monotonic_ns() < cut_ns + self._pace.cut_seconds * 1e9:
+            await asyncio.sleep(LOOK_SECONDS)
+            for host, size in self._servers.resident_bytes().items():
+                most_bytes[host] = max(most_bytes[host], size)
+        self._network.heal(cut.directions)
+        self._network.slow_down(cut.slow, 0, 0)
+        healed_ns = time.monotonic_ns()
+        settled_ns = await self._settled(healed_ns, f"everything to work after: {cut.name}")
+        growth = {host: size - before_bytes[host] for host, size in most_bytes.items()}
+        return Outcome(cut, before_ns, cut_ns, healed_ns, settled_ns, growth)
+
+    async def _settled(self, from_ns: int, what: str) -> int:
+        """Wait until everything is done promptly for some time; when it began to be looked at."""
+        calm_ns = int(self._pace.calm_seconds * 1e9)
+        prompt_ns = int(PROMPT_SECONDS * 1e9)
+        deadline_ns = time.monotonic_ns() + int(SETTLE_SECONDS_MAX * 1e9)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._records.look()
+            # Whether the last ones are prompt is not known yet; receiving begins with an answer.
+            to_ns = time.monotonic_ns() - 2 * prompt_ns
+            lines = self._timelines(to_ns - calm_ns, to_ns)
+            shares = [share for line in lines for share in line.shares]
+            if to_ns - calm_ns >= from_ns and all(share == 1 for share in shares):
+                return to_ns
+            if time.monotonic_ns() > deadline_ns or self._servers.faults():
+                said = {line.kind: line.shares for line in lines}
+                raise AssertionError(f"gave up waiting for {what}: {said} {self._servers.faults()}")
+
+    def _timelines(self, from_ns: int, to_ns: int) -> list[Timeline]:
+        records = self._records
+        return timelines(records.operations, records.handled_ns, GROUPS, from_ns, to_ns)
+
+    async def _watch_progress(self) -> None:
+        while not self._stopping:
+            try:
+                for group in GROUPS:
+                    progress = await self._cluster.admin.progress(group, TOPIC)
+                    at_ns = time.monotonic_ns()
+                    for each in progress:
+                        queue = str(from_ref(each.queue))
+                        self._progress.note(group, queue, each.epoch, each.offset, at_ns)
+            except RockoonError as error:
+                assert error.retriable, error
+            await asyncio.sleep(4 * LOOK_SECONDS)
+
+    async def _all_stored(self) -> None:
+        """Wait until every group's progress is at the end of every queue."""
+        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+            while True:
+                topic = await self._cluster.admin.describe_topic(TOPIC)
+                ends = {
+                    (each.queue.broker, each.queue.queue_id): each.state.max_offset
+                    for each in topic.queues
+                    if each.state is not None
+                }
+                stored = [
+                    {
+                        (each.queue.broker, each.queue.queue_id): each.offset
+                        for each in await self._cluster.admin.progress(group, TOPIC)
+                    }
+                    for group in GROUPS
+                ]
+                if all(each == ends for each in stored):
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _judge(self) -> None:
+        records, result = self._records, self._result
+        records.look()
+        for outcome in result.outcomes:
+            outcome.timelines = self._timelines(outcome.before_ns, outcome.settled_ns)
+            result.faults += [
+                f"{outcome.cut.name}: {host} grew by {size >> 20} MiB"
+                for host, size in outcome.growth_bytes.items()
+                if size > GROWTH_BYTES_MAX
+            ]
+            result.faults += [
+                f"{outcome.cut.name}: {line.kind} went on, so nothing was cut"
+                for line in outcome.timelines
+                if line.kind in outcome.cut.stops and not line.down_seconds()
+            ]
+            result.faults += self._too_quick(outcome)
+            if outcome.heal_seconds() > HEAL_SECONDS_MAX:
+                result.faults.append(
+                    f"{outcome.cut.name}: not healed for {outcome.heal_seconds():.1f} s"
+                )
+        # Who is cut off from the offset service cannot store what it handled, and may go on for a
+        # while without knowing that others go on with its queues; never so in an orderly group.
+        spans = [
+            Span("offset service down", "", each.cut_ns, each.settled_ns + AFTER_NS)
+            for each in result.outcomes
+            if each.cut.from_offset_service
+        ]
+        acknowledged = records.acknowledged()
+        calls = records.calls()
+        verdict = judge(calls, GROUPS, acknowledged, spans)
+        result.faults += verdict.faults
+        result.faults += self._progress.faults
+        result.faults += self._progress.skipped(records.handled_ns)
+        result.faults += self._servers.faults()
+        result.acknowledged = sum(map(len, acknowledged.values()))
+        result.handler_calls = len(calls)
+        result.duplicates = verdict.duplicates.total()
+
+    def _too_quick(self, outcome: Outcome) -> list[str]:
+        """Calls that a wire of this length cannot have carried there and back."""
+        if not outcome.cut.slow:
+            return []
+        return [
+            f"{outcome.cut.name}: {each.kind} took {(each.ended_ns - each.began_ns) / 1e6:.0f} ms"
+            for each in self._records.operations
+            if each.ended_ns is not None
+            and outcome.cut_ns <= each.began_ns <= each.ended_ns <= outcome.healed_ns
+            and each.ended_ns - each.began_ns < 2 * DELAY_MS * 10**6
+        ]
+
+
+async def go_through(
+    directory: Path,
+    cuts: Sequence[Cut],
+    pace: Pace,
+    settings: dict[str, dict[str, object]],
+) -> Result:
+    """Make network and cluster, go through cuts, and judge; to be called by `apart`'s process."""
+    network = Network(HOSTS, on_wires={host for cut in cuts for host in cut.slow})
+    network.make()
+    with HostsCluster(network, directory, settings) as servers:
+        async with rockoon.connect(servers.nameservers) as cluster:
+            await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES_PER_BROKER)
+            return await Trial(servers, cluster, network).run(cuts, pace)

@@ -1,0 +1,134 @@
+"""`make capacity`: what a cluster carries, where each service saturates, and what that foretells.
+
+Every part starts a cluster of real processes and takes one axis as far as it goes. Results are kept
+in .bench/capacity, one file for each part, and docs/capacity.md is made from all that are there.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from tools.capacity import many_groups, many_queues, messages, page
+from tools.capacity.axes import FULL, MORE_QUEUES, QUICK, Axes
+from tools.capacity.point import Part, Point, read_parts
+from tools.capacity.processes import machine
+
+Measure = Callable[[Path, Axes], AsyncIterator[Point]]
+
+PARTS: dict[str, Measure] = {
+    "producers": messages.producers,
+    "sizes": messages.sizes,
+    "rates": messages.rates,
+    "readers": messages.readers,
+    "members": messages.members,
+    "queues": many_queues.queues,
+    "topics": many_queues.topics,
+    "watchers": many_queues.watchers,
+    "groups": many_groups.groups,
+    "heartbeats": many_groups.heartbeats,
+}
+PAGE = Path("docs/capacity.md")
+REASON_CHARACTERS_MAX = 200
+console = Console()
+
+
+async def measured(name: str, axes: Axes, folder: Path, command: str, results: Path) -> Part:
+    """One part; what fails in it is told, and what was measured before that is kept.
+
+    Args:
+        name: of the part.
+        axes: how far it goes.
+        folder: where its cluster is.
+        command: what was called, for the record.
+        results: where the part is kept; every point as soon as there is one.
+    """
+    points: list[Point] = []
+    began = time.perf_counter()
+
+    def so_far(failure: str) -> Part:
+        seconds = time.perf_counter() - began
+        return Part(name, points, seconds, commit(), machine(), command, failure)
+
+    failure = ""
+    try:
+        async for point in PARTS[name](folder, axes):
+            points.append(point)
+            so_far("interrupted").write(results)
+            console.print(told(point))
+    except Exception as error:  # noqa: BLE001 - the root of a part: the others go on
+        failure = reason_of(error)
+        console.print(f"[red]{name} ended early: {failure}")
+    part = so_far(failure)
+    part.write(results)
+    return part
+
+
+def reason_of(error: BaseException) -> str:
+    """The first failure inside, with what it says."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    # On one line, and as much as a table has room for.
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}"[:REASON_CHARACTERS_MAX]
+
+
+def told(point: Point) -> str:
+    rate = f"{point.rate:,.0f} /s" if point.rate else ""
+    bound = f"{point.use.saturated} saturated" if point.use is not None and point.rate else ""
+    p99 = f"p99 {point.latency_ms['p99']:.1f} ms" if point.latency_ms else ""
+    return "  ".join(filter(None, (f"{point.measure} {point.at:,.0f}:", rate, p99, bound)))
+
+
+def commit() -> str:
+    """Of the working tree; a `+` says that it has changes."""
+
+    def git(*arguments: str) -> str:
+        said = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        return said.stdout.strip()
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (
+        "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make capacity", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="few points: below a minute")
+    parser.add_argument("--more-queues", action="store_true", help="100,000 queues as well")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page that is written")
+    arguments = parser.parse_args()
+    axes = QUICK if arguments.quick else MORE_QUEUES if arguments.more_queues else FULL
+    results = arguments.dir / ("capacity-quick" if arguments.quick else "capacity")
+    names = [] if arguments.page_only else arguments.only or list(PARTS)
+    failed = []
+    for name in names:
+        console.print(f"[bold]{name}")
+        arguments.dir.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=arguments.dir))
+        try:
+            command = " ".join(
+                ["python -m tools.capacity", *(f"--only {each}" for each in arguments.only or ())]
+            )
+            part = uvloop.run(measured(name, axes, folder / "cluster", command, results))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        failed += [name] if part.failure else []
+    if not arguments.quick or arguments.out != PAGE:
+        page.write(arguments.out, read_parts(results, PARTS))
+        console.print(f"{arguments.out} is written")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

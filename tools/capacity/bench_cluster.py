@@ -1,0 +1,138 @@
+"""The cluster that a part measures, and calls on it that need no SDK in between."""
+
+import asyncio
+import contextlib
+import http.client
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+import rockoon
+from rockoon.local import LocalCluster
+from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, RouteUpdate
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from tools.capacity.processes import Meter
+
+OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+SETTLED_SECONDS_MAX = 300.0
+LOOK_SECONDS = 0.02
+
+Settings = Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A started cluster of one broker, one nameserver and one offset service, with its meter."""
+
+    local: LocalCluster
+    folder: Path
+    meter: Meter
+    # gRPC's stubs for asyncio, whose types those of the blocking ones would misstate.
+    nameserver: Any
+    offset: Any
+    broker: Any
+
+    @property
+    def broker_name(self) -> str:
+        return self.local.brokers[0]
+
+    @property
+    def nameserver_name(self) -> str:
+        return next(node.name for node in self.local.nodes if node.name.startswith("nameserver"))
+
+    def connect(self) -> Any:
+        return rockoon.connect(self.local.nameservers)
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Of every process now."""
+        use = self.meter.stop()
+        return {name: process.resident_bytes for name, process in use.processes.items()}
+
+    def etcd_bytes(self) -> int:
+        """What etcd says that its database holds, without what it could give back."""
+        connection = http.client.HTTPConnection(self.local.node("etcd").address, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        wanted = "etcd_mvcc_db_total_size_in_use_in_bytes "
+        return int(float(next(line for line in lines if line.startswith(wanted)).split()[1]))
+
+    async def routes(self) -> RouteUpdate:
+        """All there are, as a broker is given them when it starts."""
+        request = GetRouteRequest(include_groups=True)
+        update: RouteUpdate = await self.nameserver.GetRoute(request, timeout=120)
+        return update
+
+    async def described(self) -> DescribeBrokerReply:
+        """What the broker says of itself."""
+        request = DescribeBrokerRequest()
+        reply: DescribeBrokerReply = await self.broker.DescribeBroker(request, timeout=60)
+        return reply
+
+    async def wait_routes_reach(self, revision: int) -> None:
+        """Wait until the broker acts on routes of a revision: it has nothing more to catch up."""
+
+        async def reached() -> bool:
+            return (await self.described()).route_revision >= revision
+
+        await until(reached)
+
+    async def restart_seconds(self, name: str) -> float:
+        """Kill a service; how long until it serves again."""
+        began = asyncio.get_running_loop().time()
+        await asyncio.to_thread(self.local.kill, name)
+        await asyncio.to_thread(self.local.start, name)
+        return asyncio.get_running_loop().time() - began
+
+
+@contextlib.asynccontextmanager
+async def bench_cluster(folder: Path, settings: Settings | None = None) -> AsyncIterator[Bench]:
+    """A cluster with settings as they are by default, also `flush = sync`, but as given."""
+    async with (
+        LocalCluster(
+            folder,
+            nameservers=1,
+            brokers=1,
+            settings=settings,
+            ready_seconds_max=SETTLED_SECONDS_MAX,
+        ) as local,
+        contextlib.AsyncExitStack() as stack,
+    ):
+
+        async def channel(name: str) -> aio.Channel:
+            made = aio.insecure_channel(local.node(name).address, options=OPTIONS)
+            return await stack.enter_async_context(made)
+
+        nameserver = next(node.name for node in local.nodes if node.name.startswith("nameserver"))
+        yield Bench(
+            local=local,
+            folder=folder,
+            meter=Meter(local, folder),
+            nameserver=NameServerStub(await channel(nameserver)),
+            offset=OffsetServiceStub(await channel("offset")),
+            broker=BrokerStub(await channel(local.brokers[0])),
+        )
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
+    try:
+        async with asyncio.timeout(SETTLED_SECONDS_MAX):
+            while True:
+                with contextlib.suppress(grpc.RpcError):
+                    if await holds():
+                        return
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX:.0f} s") from None

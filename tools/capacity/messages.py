@@ -1,0 +1,306 @@
+"""Axes of the message path: producers, message size, offered rate, readers, members of a group."""
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+
+import rockoon
+from rockoon.message import Message
+from rockoon.producer import Producer
+from rockoon_proto.v1.broker_pb2 import PullRequest
+from tools.bench.groups import is_settled
+from tools.capacity.axes import Axes
+from tools.capacity.bench_cluster import Bench, bench_cluster, until
+from tools.capacity.load import Offered, call_closed, send_closed, send_open, wait_for
+from tools.capacity.many_queues import create
+from tools.capacity.point import Point, percentiles_ms
+from tools.capacity.processes import LOAD
+
+QUEUES = 8
+QUEUES_OF_A_TOPIC_MAX = 4_000
+FIRST_SECONDS_MAX = 60.0
+BODY = b"x" * 100
+# The share of what a closed loop reached at which latency is looked at, and a bound that the load
+# itself can keep.
+OPEN_SHARE = 0.3
+OPEN_RATE_MAX = 10_000.0
+OPEN_BYTES_MAX = 50e6
+SENT_AT = struct.Struct("<d")
+
+
+async def made_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
+    made = await cluster.admin.create_topic(name, queues_per_broker=queues)
+    await cluster.route(name, min_revision=made.modified_revision)
+
+
+async def opened(bench: Bench, stack: AsyncExitStack, count: int) -> list[Producer]:
+    """Producers with a connection each."""
+    producers = []
+    for _ in range(count):
+        cluster = await stack.enter_async_context(bench.connect())
+        producers.append(await stack.enter_async_context(cluster.producer()))
+    return producers
+
+
+async def sending(
+    bench: Bench, producers: list[Producer], topic: str, body: bytes, seconds: float
+) -> tuple[Point, float]:
+    """A closed loop, and latency at a part of its rate; returns the point, without a place yet."""
+    for producer in producers:
+        await producer.send(topic, body)
+    bench.meter.start()
+    sent, elapsed = await send_closed(producers, topic, body, seconds)
+    use = bench.meter.stop()
+    rate = sent / elapsed
+    offered_rate = min(rate * OPEN_SHARE, OPEN_RATE_MAX, OPEN_BYTES_MAX / len(body))
+    offered = await send_open(producers, topic, body, offered_rate, seconds)
+    point = Point(
+        measure="append",
+        at=0,
+        rate=rate,
+        latency_ms=percentiles_ms(offered.seconds),
+        use=use,
+        figures={
+            "mb_per_second": rate * len(body) / 1e6,
+            "latency_at_per_second": offered_rate,
+            **late(offered),
+        },
+    )
+    return point, rate
+
+
+def late(offered: Offered) -> dict[str, float]:
+    return {f"load_late_{name}_ms": ms for name, ms in percentiles_ms(offered.late_seconds).items()}
+
+
+def placed(point: Point, measure: str, at: float) -> Point:
+    return Point(measure, at, point.rate, point.latency_ms, point.use, point.figures)
+
+
+async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
+    """More and more producers, 100-byte bodies."""
+    async with bench_cluster(folder) as bench:
+        for count in axes.producers:
+            async with AsyncExitStack() as stack:
+                made = await opened(bench, stack, count)
+                topic = f"producers-{count}"
+                async with bench.connect() as cluster:
+                    await made_topic(cluster, topic, QUEUES)
+                point, _ = await sending(bench, made, topic, BODY, axes.seconds)
+            yield placed(point, "append, by producers", count)
+
+
+async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
+    """Larger and larger messages, two producers; then each size is read."""
+    async with bench_cluster(folder) as bench:
+        for body_bytes in axes.body_bytes:
+            topic = f"sizes-{body_bytes}"
+            async with AsyncExitStack() as stack:
+                made = await opened(bench, stack, 2)
+                async with bench.connect() as cluster:
+                    await made_topic(cluster, topic, QUEUES)
+                body = b"x" * body_bytes
+                point, _ = await sending(bench, made, topic, body, axes.seconds)
+            yield placed(point, "append, by body bytes", body_bytes)
+            point = await reading(bench, topic, 1, axes.seconds)
+            yield placed(point, "pull, by body bytes", body_bytes)
+
+
+async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
+    """Latency at set rates, one message at its own moment, two producers, 100-byte bodies."""
+    async with bench_cluster(folder) as bench, AsyncExitStack() as stack:
+        made = await opened(bench, stack, 2)
+        async with bench.connect() as cluster:
+            await made_topic(cluster, "rates", QUEUES)
+        for producer in made:
+            await producer.send("rates", BODY)
+        for rate in axes.offered:
+            bench.meter.start()
+            offered = await send_open(made, "rates", BODY, rate, axes.seconds)
+            yield Point(
+                measure="send, by offered rate",
+                at=rate,
+                rate=offered.sent / offered.elapsed,
+                latency_ms=percentiles_ms(offered.seconds),
+                use=bench.meter.stop(),
+                figures={"refused": offered.refused, **late(offered)},
+            )
+
+
+async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Point:
+    """So many readers, each of everything, as columns, from the beginning, again at the end."""
+    read = stored = 0
+    began = 0.0
+
+    async def run(cluster: rockoon.Cluster) -> None:
+        nonlocal read
+        async with cluster.pull_consumer() as consumer:
+            await consumer.assign_all(topic)
+            await consumer.seek_to_beginning()
+            left = stored
+            while True:
+                spent = time.perf_counter() - began
+                if read and spent >= seconds:
+                    break
+                # Something is read whatever the time, or there would be no rate at all.
+                timeout = seconds - spent if read else FIRST_SECONDS_MAX
+                batch = await consumer.poll_batch(timeout=timeout)
+                if batch is None:
+                    break
+                assert len(batch.bodies) == len(batch.offsets)
+                read += len(batch)
+                left -= len(batch)
+                if left <= 0:
+                    await consumer.seek_to_beginning()
+                    left = stored
+
+    async with AsyncExitStack() as stack:
+        clusters = [await stack.enter_async_context(bench.connect()) for _ in range(readers)]
+        described = await clusters[0].admin.describe_topic(topic)
+        states = (ends.state for ends in described.queues)
+        stored = sum(state.max_offset for state in states if state is not None)
+        bench.meter.start()
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for cluster in clusters:
+                tasks.create_task(run(cluster), name="reader")
+        elapsed = time.perf_counter() - began
+        use = bench.meter.stop()
+    return Point(measure="pull", at=readers, rate=read / elapsed, use=use)
+
+
+async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
+    """Fan-out: more and more readers of everything; and pulls that find nothing."""
+    async with bench_cluster(folder) as bench:
+        async with bench.connect() as cluster:
+            await made_topic(cluster, "readers", QUEUES)
+            async with cluster.producer() as producer:
+                await producer.send("readers", BODY)
+                await send_closed([producer], "readers", BODY, axes.seconds)
+        for count in axes.readers:
+            point = await reading(bench, "readers", count, axes.seconds)
+            yield placed(point, "pull, by readers", count)
+        for count in axes.waiting_pulls:
+            yield await waiting(bench, count, axes.seconds)
+
+
+async def waiting(bench: Bench, count: int, seconds: float) -> Point:
+    """So many pulls wait; then pulls that find nothing and do not wait, as many as it takes."""
+    topic = f"waiting-{count}"
+    queues = min(count, QUEUES_OF_A_TOPIC_MAX)
+    await bench.wait_routes_reach(await create(bench, topic, queues))
+    before = bench.resident_bytes()
+    enough = False
+
+    async def wait_again_and_again(number: int) -> None:
+        request = PullRequest(topic=topic, queue_id=number % queues, wait_ms=30_000)
+        try:
+            while True:
+                await bench.broker.Pull(request, timeout=120)
+        except grpc.RpcError:
+            # gRPC may tell of our own cancelling in this way too.
+            if not enough:
+                raise
+
+    async def all_wait() -> bool:
+        return (await bench.described()).waiting_pulls >= count
+
+    async def pull(number: int) -> None:
+        request = PullRequest(topic=topic, queue_id=number % queues)
+        await bench.broker.Pull(request, timeout=60)
+
+    async with asyncio.TaskGroup() as tasks:
+        waiters = [
+            tasks.create_task(wait_again_and_again(number), name="waiting pull")
+            for number in range(count)
+        ]
+        await until(all_wait)
+        after = bench.resident_bytes()
+        bench.meter.start()
+        done, elapsed, took = await call_closed(pull, 64, seconds)
+        use = bench.meter.stop()
+        enough = True
+        for waiter in waiters:
+            waiter.cancel()
+    name = bench.broker_name
+    return Point(
+        measure="pull of nothing, by pulls that wait",
+        at=count,
+        rate=done / elapsed,
+        latency_ms=percentiles_ms(took),
+        use=use,
+        figures={"broker_bytes_per_waiting_pull": (after[name] - before[name]) / count},
+    )
+
+
+async def members(folder: Path, axes: Axes) -> AsyncIterator[Point]:
+    """Members of one group share 64 queues: how long until they do, and from send to handler."""
+    async with bench_cluster(folder) as bench:
+        for count in axes.members:
+            topic, group = f"members-{count}", f"group-{count}"
+            async with bench.connect() as cluster:
+                await made_topic(cluster, topic, 64)
+                yield await shared(bench, cluster, topic, group, count, axes.seconds)
+
+
+async def shared(
+    bench: Bench, cluster: rockoon.Cluster, topic: str, group: str, count: int, seconds: float
+) -> Point:
+    handled: list[float] = []
+
+    async def handle(message: Message) -> None:
+        handled.append(time.perf_counter() - SENT_AT.unpack(bytes(message.body)[: SENT_AT.size])[0])
+
+    consumers = [
+        cluster.push_consumer(
+            group, {topic: "*"}, handle, consume_from="first", member_id=f"m{number:03}"
+        )
+        for number in range(count)
+    ]
+
+    async def settled() -> bool:
+        return is_settled(consumers, 64)
+
+    rate = 500.0
+    async with AsyncExitStack() as stack:
+        bench.meter.start()
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for consumer in consumers:
+                tasks.create_task(stack.enter_async_context(consumer), name="join")
+        await until(settled)
+        join_seconds = time.perf_counter() - began
+        joining = bench.meter.stop()
+        async with cluster.producer() as producer:
+            bench.meter.start()
+            total = int(rate * seconds)
+            began = time.perf_counter()
+            for number in range(total):
+                due = began + number / rate
+                await wait_for(due)
+                producer.send(topic, SENT_AT.pack(due) + BODY)
+            await producer.flush()
+
+            async def all_handled() -> bool:
+                return len(handled) >= total
+
+            await until(all_handled)
+            elapsed = time.perf_counter() - began
+            use = bench.meter.stop()
+    return Point(
+        measure="send to handler, by members",
+        at=count,
+        rate=total / elapsed,
+        latency_ms=percentiles_ms(handled),
+        use=use,
+        figures={
+            "join_seconds": join_seconds,
+            "join_offset_cpu_seconds": joining.processes["offset"].cpu_seconds,
+            "join_load_cpu_seconds": joining.processes[LOAD].cpu_seconds,
+        },
+    )

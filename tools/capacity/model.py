@@ -1,0 +1,419 @@
+"""A cluster on paper: what N brokers, M shards of the offset service and K nameservers would carry.
+
+Measured costs go in, loads come out: for each resource how much of it one process would need, and
+what it has. What needs the largest share breaks first. Pure arithmetic; every load says how it was
+made. All costs are taken to be proportional: `foretold` tests that, one point further out.
+
+Not all of this exists. The offset service is one process today: a second one waits, and takes over.
+Shards are the assumption that groups are divided evenly among M of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rockoon.pulling import EMPTY_PAUSE_SECONDS_MAX, PullLimits
+from rockoon_broker.settings import BrokerSettings
+from rockoon_offset.settings import OffsetSettings
+from rockoon_runtime.wire import CALLS_MAX, SERVER_OPTIONS
+from tools.capacity.point import Part, Point, slope
+
+WAITING_PULLS_MAX = BrokerSettings().waiting_pulls_max
+GROUP_WATCHERS_MAX = OffsetSettings().watchers_max
+MESSAGE_BYTES_MAX = dict(SERVER_OPTIONS)["grpc.max_send_message_length"]
+HEARTBEAT_SECONDS = OffsetSettings().heartbeat_seconds
+# etcd's own default (--quota-backend-bytes): behind it, it takes no more keys.
+ETCD_BYTES_MAX = 2 << 30
+# What a process may take here: choices, not limits of Rockoon.
+PROCESS_BYTES_MAX = 8 << 30
+START_SECONDS_MAX = 60.0
+POINT_SECONDS_MAX = 60.0
+# What the SDK does by default.
+COMMIT_SECONDS = 5.0
+PULL_WAIT_SECONDS = PullLimits().wait_ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured: seconds of CPU of the service, bytes resident unless it says on disk."""
+
+    append_message: float
+    append_byte: float
+    append_batch: float
+    pull_message: float
+    pull_empty: float
+    broker_bytes: float
+    """Of one with nothing on it."""
+    queue_bytes: float
+    queue_disk_bytes: float
+    queue_start_seconds: float
+    """Of a start after a kill, seconds on the clock."""
+    queue_point_seconds: float
+    """To sync one queue that was written to, for a recovery point, seconds on the clock."""
+    waiting_pull_bytes: float
+    broker_topic_bytes: float
+    heartbeat: float
+    heartbeat_member: float
+    """For each member that the answer lists."""
+    commit_call: float
+    commit_entry: float
+    offset_bytes: float
+    group_bytes: float
+    """Of the offset service: a group, one member with its stream, eight queues' progress."""
+    group_start_seconds: float
+    nameserver_bytes: float
+    nameserver_topic_bytes: float
+    nameserver_group_bytes: float
+    watcher_bytes: float
+    watcher_second: float
+    watcher_change: float
+    snapshot_topic_bytes: float
+    snapshot_group_bytes: float
+    etcd_topic_bytes: float
+    etcd_group_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many there are."""
+
+    brokers: int
+    shards: int
+    nameservers: int
+
+    def __str__(self) -> str:
+        return f"{self.brokers} / {self.shards} / {self.nameservers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked of a cluster. Every group reads its share of the queues, its members evenly."""
+
+    queues: int
+    groups: int
+    queues_per_topic: int = 8
+    readers_per_queue: int = 1
+    """Groups that read a queue."""
+    members_per_group: int = 4
+    producers: int = 100
+    messages_per_second: float = 100_000.0
+    body_bytes: int = 100
+    batch_messages: float = 100.0
+    """Messages of one queue that travel together: many without keys, which go to one queue a batch;
+    few where keys spread them over many queues."""
+    route_changes_per_second: float = 0.1
+    written_share: float = 0.1
+    """Of the queues, written to between two recovery points."""
+
+    @property
+    def topics(self) -> float:
+        return self.queues / self.queues_per_topic
+
+    @property
+    def members(self) -> int:
+        return self.groups * self.members_per_group
+
+    @property
+    def reads(self) -> int:
+        """Queues times the groups that read them."""
+        return self.queues * self.readers_per_queue
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One resource of one process of a service."""
+
+    service: str
+    resource: str
+    needed: float
+    limit: float
+    unit: str
+    how: str
+
+    @property
+    def share(self) -> float:
+        """Of what there is; above 1 it does not work."""
+        return self.needed / self.limit
+
+
+def loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
+    """What every resource would have to carry, the one that breaks first before the others."""
+    found = [
+        *broker_loads(costs, shape, demand),
+        *offset_loads(costs, shape, demand),
+        *nameserver_loads(costs, shape, demand),
+    ]
+    return sorted(found, key=lambda load: -load.share)
+
+
+def broker_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
+    brokers = shape.brokers
+    rate = demand.messages_per_second / brokers
+    batches = rate / demand.batch_messages
+    queues, waiting = demand.queues / brokers, demand.reads / brokers
+    # Those that find no room to wait are answered at once, and repeated after the longest pause.
+    held, answered = min(waiting, WAITING_PULLS_MAX), max(waiting - WAITING_PULLS_MAX, 0.0)
+    empty_pulls = held / PULL_WAIT_SECONDS + answered / EMPTY_PAUSE_SECONDS_MAX
+    cpu = (
+        rate * (costs.append_message + demand.body_bytes * costs.append_byte)
+        + batches * costs.append_batch
+        + rate * demand.readers_per_queue * costs.pull_message
+        + (batches * demand.readers_per_queue + empty_pulls) * costs.pull_empty
+    )
+    memory = (
+        costs.broker_bytes
+        + queues * costs.queue_bytes
+        + held * costs.waiting_pull_bytes
+        + demand.topics * costs.broker_topic_bytes
+    )
+    written = queues * demand.written_share
+    return [
+        Load(
+            "broker",
+            "CPU",
+            cpu,
+            1.0,
+            "cores",
+            f"{rate:,.0f} messages/s in {batches:,.0f} batches/s, read "
+            f"{demand.readers_per_queue} times; {empty_pulls:,.0f} empty pulls/s",
+        ),
+        Load(
+            "broker",
+            "waiting pulls",
+            waiting,
+            WAITING_PULLS_MAX,
+            "pulls",
+            f"{demand.reads:,} queues read ÷ {brokers}",
+        ),
+        Load("broker", "memory", memory, PROCESS_BYTES_MAX, "bytes", f"{queues:,.0f} queues"),
+        Load(
+            "broker",
+            "start after a kill",
+            queues * costs.queue_start_seconds,
+            START_SECONDS_MAX,
+            "seconds",
+            f"{queues:,.0f} queues times {costs.queue_start_seconds * 1e6:,.0f} µs",
+        ),
+        Load(
+            "broker",
+            "recovery point",
+            written * costs.queue_point_seconds,
+            POINT_SECONDS_MAX,
+            "seconds",
+            f"{written:,.0f} queues written to times {costs.queue_point_seconds * 1e6:,.0f} µs",
+        ),
+    ]
+
+
+def offset_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
+    shards = shape.shards
+    members, groups = demand.members / shards, demand.groups / shards
+    beats = members / HEARTBEAT_SECONDS
+    commits = members / COMMIT_SECONDS
+    # Progress moves only where messages came.
+    moved = min(demand.reads / shards, demand.messages_per_second * COMMIT_SECONDS / shards)
+    entries = moved / COMMIT_SECONDS
+    cpu = (
+        beats * (costs.heartbeat + (demand.members_per_group - 1) * costs.heartbeat_member)
+        + commits * costs.commit_call
+        + entries * costs.commit_entry
+    )
+    # A measured group has eight queues and one member: the larger of the two is what is scaled.
+    units = max(groups, members, demand.reads / shards / 8)
+    return [
+        Load(
+            "offset",
+            "CPU",
+            cpu,
+            1.0,
+            "cores",
+            f"{beats:,.0f} heartbeats/s, {commits:,.0f} commits/s of {entries:,.0f} queues/s",
+        ),
+        Load(
+            "offset",
+            "streams",
+            members,
+            min(GROUP_WATCHERS_MAX, CALLS_MAX),
+            "streams",
+            f"{demand.members:,} members ÷ {shards}",
+        ),
+        Load(
+            "offset",
+            "memory",
+            costs.offset_bytes + units * costs.group_bytes,
+            PROCESS_BYTES_MAX,
+            "bytes",
+            f"{units:,.0f} times (a member and eight queues)",
+        ),
+        Load(
+            "offset",
+            "start after a kill",
+            units * costs.group_start_seconds,
+            START_SECONDS_MAX,
+            "seconds",
+            f"{units:,.0f} times {costs.group_start_seconds * 1e6:,.0f} µs",
+        ),
+        Load(
+            "offset",
+            "route snapshot",
+            snapshot_bytes(costs, demand),
+            MESSAGE_BYTES_MAX,
+            "bytes",
+            f"{demand.topics:,.0f} topics, {demand.groups:,} groups in one message",
+        ),
+    ]
+
+
+def nameserver_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
+    clients = demand.members + demand.producers
+    watchers = clients / shape.nameservers + shape.brokers + shape.shards
+    changes = demand.route_changes_per_second
+    cpu = watchers * (costs.watcher_second + changes * costs.watcher_change)
+    memory = (
+        costs.nameserver_bytes
+        + watchers * costs.watcher_bytes
+        + demand.topics * costs.nameserver_topic_bytes
+        + demand.groups * costs.nameserver_group_bytes
+    )
+    kept = demand.topics * costs.etcd_topic_bytes + demand.groups * costs.etcd_group_bytes
+    return [
+        Load(
+            "nameserver",
+            "CPU",
+            cpu,
+            1.0,
+            "cores",
+            f"{watchers:,.0f} watchers, {changes:g} changes/s that wake each",
+        ),
+        Load(
+            "nameserver",
+            "streams",
+            watchers,
+            CALLS_MAX,
+            "streams",
+            f"{clients:,} clients ÷ {shape.nameservers}, and every node",
+        ),
+        Load(
+            "nameserver",
+            "memory",
+            memory,
+            PROCESS_BYTES_MAX,
+            "bytes",
+            f"{watchers:,.0f} watchers, {demand.topics:,.0f} topics, {demand.groups:,} groups",
+        ),
+        Load(
+            "etcd",
+            "database",
+            kept,
+            ETCD_BYTES_MAX,
+            "bytes",
+            f"{demand.topics:,.0f} topics, {demand.groups:,} groups",
+        ),
+    ]
+
+
+def snapshot_bytes(costs: Costs, demand: Demand) -> float:
+    """Of all routes, as every broker and the offset service get them at their start."""
+    topics = demand.topics * costs.snapshot_topic_bytes
+    return topics + demand.groups * costs.snapshot_group_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """A figure at the last point of an axis, from the points before it and as it was."""
+
+    measure: str
+    figure: str
+    at: float
+    fitted_up_to: float
+    predicted: float
+    measured: float
+
+    @property
+    def factor(self) -> float:
+        """How much further out it is than what was fitted."""
+        return self.at / self.fitted_up_to
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+
+def foretold(points: Sequence[Point], figure: str) -> Foretold | None:
+    """Fit a straight line to all points but the last, and compare it there; None with too few."""
+    if len(points) < 3:
+        return None
+    *near, last = points
+    pairs = [(point.at, point.figures[figure]) for point in near]
+    line = slope(pairs)
+    mean_at = sum(at for at, _ in pairs) / len(pairs)
+    mean = sum(value for _, value in pairs) / len(pairs)
+    predicted = mean + line * (last.at - mean_at)
+    return Foretold(last.measure, figure, last.at, near[-1].at, predicted, last.figures[figure])
+
+
+def slope_of(points: Sequence[Point], figure: str) -> float:
+    """What one more costs; never less than nothing, which is what noise makes of very little."""
+    return max(slope([(point.at, point.figures[figure]) for point in points]), 0.0)
+
+
+def best(points: Sequence[Point]) -> Point:
+    """The point of the highest rate: there a service wastes least on waiting."""
+    return max(points, key=lambda point: point.rate)
+
+
+def costs_from(parts: Mapping[str, Part]) -> Costs:
+    """The costs that the parts measured.
+
+    Raises:
+        KeyError, IndexError, ValueError: a part is missing, or ended before it had what is needed.
+    """
+    broker, offset = "broker-a", "offset"
+    queues = parts["queues"].of("append to any queue, by queues")
+    topics = parts["topics"].of("make a topic, by topics")
+    readers = parts["readers"]
+    groups = parts["groups"]
+    group_points = groups.of("commit 1 queue, by groups")
+    watchers = parts["watchers"].of("a change of one route, by watchers")
+    sizes = parts["sizes"].of("append, by body bytes")
+    beats = parts["heartbeats"].of("heartbeat, by members of the group")
+    message = best(parts["producers"].of("append, by producers")).cpu_per_operation(broker)
+    by_byte = max(slope([(p.at, p.cpu_per_operation(broker)) for p in sizes]), 0.0)
+    commit_one = best(group_points).cpu_per_operation(offset)
+    commit_eight = best(groups.of("commit 8 queues, by groups")).cpu_per_operation(offset)
+    entry = max((commit_eight - commit_one) / 7, 0.0)
+    beat = best(groups.of("heartbeat, by groups")).cpu_per_operation(offset)
+    restart = groups.of("offset service restarts, by groups")[-1]
+    waiting = readers.of("pull of nothing, by pulls that wait")
+    far = watchers[-1]
+    return Costs(
+        append_message=max(message - 100 * by_byte, 0.0),
+        append_byte=by_byte,
+        append_batch=best(queues).cpu_per_operation(broker),
+        pull_message=best(readers.of("pull, by readers")).cpu_per_operation(broker),
+        pull_empty=best(waiting).cpu_per_operation(broker),
+        broker_bytes=float(queues[0].figures["broker_empty_bytes"]),
+        queue_bytes=slope_of(queues, "broker_bytes"),
+        queue_disk_bytes=slope_of(queues, "consume_queue_disk_bytes"),
+        queue_start_seconds=slope_of(queues, "restart_seconds"),
+        queue_point_seconds=slope_of(queues, "point_seconds_all_touched"),
+        waiting_pull_bytes=max(waiting[-1].figures["broker_bytes_per_waiting_pull"], 0.0),
+        broker_topic_bytes=slope_of(topics, "broker_bytes"),
+        heartbeat=beat,
+        heartbeat_member=max(slope([(p.at, p.cpu_per_operation(offset)) for p in beats]), 0.0),
+        commit_call=max(commit_one - entry, 0.0),
+        commit_entry=entry,
+        offset_bytes=float(group_points[0].figures["offset_empty_bytes"]),
+        group_bytes=slope_of(group_points, "offset_bytes"),
+        group_start_seconds=restart.figures["restart_seconds"] / restart.at,
+        nameserver_bytes=float(group_points[0].figures["nameserver_empty_bytes"]),
+        nameserver_topic_bytes=slope_of(topics, "nameserver_bytes"),
+        nameserver_group_bytes=slope_of(group_points, "nameserver_bytes"),
+        watcher_bytes=max(far.figures["nameserver_bytes_per_watcher"], 0.0),
+        watcher_second=far.figures["idle_nameserver_cpu_us_per_watcher_second"] * 1e-6,
+        watcher_change=far.figures["nameserver_cpu_us_per_watcher_and_change"] * 1e-6,
+        snapshot_topic_bytes=slope_of(topics, "snapshot_bytes"),
+        snapshot_group_bytes=slope_of(group_points, "snapshot_bytes"),
+        etcd_topic_bytes=slope_of(topics, "etcd_bytes"),
+        etcd_group_bytes=slope_of(group_points, "etcd_bytes"),
+    )
