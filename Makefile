@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client
+# Processes that run tests, each with its own clusters. Many tests wait, so there are more than cores.
+WORKERS ?= 3
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test demo expansion bench soak protos format clean
+.PHONY: help cluster setup check test demo demo-spark expansion hosts bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.installed: constraints.txt requirements-dev.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml)
+$(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rockoon needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Rockoon and its tools into $(VENV) (first run only)"
@@ -34,9 +36,11 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
+	$(BIN)/python tools/generate_settings.py --check
+	$(BIN)/python -m tools.dashboards --check
 
 test: setup  ## every test that a fresh machine can run
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
@@ -47,15 +51,43 @@ demo: cluster  ## a real cluster carries real messages, survives a kill, and exp
 expansion: cluster  ## every way a topic can grow under a group, and what the group misses; writes docs/expansion.md
 	@$(BIN)/python -m tools.expansion
 
+hosts: cluster  ## packets vanish between each pair of services for 30 s; writes docs/availability.md
+	@PYTHONPATH=tests $(BIN)/python -m hosts --out docs/availability.md
+
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench
 
+capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
+	@$(BIN)/python -m tools.capacity
+
+demo-spark: setup  ## what Spark does with a log, on 66,481 real records: compaction, queries, export, a stream
+	@$(BIN)/python -m tools.demo_spark
+
+# LOAD_BODY_BYTES=1024 and the like go through as they are: `make load-help` has them all.
+load: cluster  ## a distributed load test: SCENARIO=mixed MINUTES=1 ENDPOINT=host:port (none: a local cluster)
+	@PYTHONPATH=tests $(BIN)/python -m load run $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ENDPOINT),--endpoint $(ENDPOINT))
+
+load-help: cluster  ## scenarios and options of load tests
+	@PYTHONPATH=tests $(BIN)/python -m load run --help
+
+load-overhead: cluster  ## whether load tests measure themselves: what a send costs bare and under Locust
+	@PYTHONPATH=tests $(BIN)/python -m load overhead
+
+load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B is worse
+	@PYTHONPATH=tests $(BIN)/python -m load compare "$(A)" "$(B)"
+
+bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
+	@$(BIN)/python -m tools.bench_spark
+
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py
+
+settings: cluster  ## write deploy/settings from the services' settings
+	$(BIN)/python tools/generate_settings.py
 
 format: cluster  ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .demo .bench .load .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rockoon import errors, sync
+    from rockoon.access import AccessKey
     from rockoon.connection import Cluster, connect
     from rockoon.consume_result import ConsumeResult
     from rockoon.errors import RockoonError
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from rockoon.routes import TopicRoute
     from rockoon.start import ConsumeFrom, Start
     from rockoon.subscription import Sql
+    from rockoon.tls import Tls
     from rockoon.transaction import Resolution, Transaction
     from rockoon.transactional_producer import TransactionalProducer
 
 __all__ = [
+    "AccessKey",
     "Batch",
     "Cluster",
     "ConsumeFrom",
@@ -62,6 +65,7 @@ __all__ = [
     "SendResults",
     "Sql",
     "Start",
+    "Tls",
     "TopicRoute",
     "Transaction",
     "TransactionalProducer",
@@ -71,6 +75,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccessKey": "rockoon.access",
     "Batch": "rockoon.message",
     "Cluster": "rockoon.connection",
     "ConsumeFrom": "rockoon.start",
@@ -97,6 +102,7 @@ _HOMES = {
     "SendResults": "rockoon.receipt",
     "Sql": "rockoon.subscription",
     "Start": "rockoon.start",
+    "Tls": "rockoon.tls",
     "TopicRoute": "rockoon.routes",
     "Transaction": "rockoon.transaction",
     "TransactionalProducer": "rockoon.transactional_producer",

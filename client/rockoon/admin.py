@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rockoon.backoff import Backoff
-from rockoon.channels import Channels
+from rockoon.channels import CHANNEL_OPTIONS
+from rockoon.connection import UNLISTED_SECONDS
 from rockoon.delayed_messages import DelayedMessages
 from rockoon.descriptions import (
     ClusterStatus,
@@ -24,10 +25,12 @@ from rockoon.descriptions import (
     TopicDescription,
 )
 from rockoon.errors import (
+    BrokerNotFound,
     BrokerUnavailable,
     GroupHasMembers,
     GroupNotFound,
     NameserverUnavailable,
+    NotPermitted,
     OffsetServiceUnavailable,
     RockoonError,
     TopicNotFound,
@@ -36,6 +39,7 @@ from rockoon.message import MessageQueue
 from rockoon.routes import TopicRoute
 from rockoon.stored_messages import StoredMessages
 from rockoon.transaction_listing import BrokerTransactions, pending_transactions
+from rockoon_proto.channels import Channels
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
     DescribeBrokerRequest,
@@ -84,11 +88,11 @@ from rockoon_proto.v1.offset_pb2 import (
 )
 
 if TYPE_CHECKING:
+    from rockoon.access_keys import AccessKeyAdmin
     from rockoon.connection import Cluster
     from rockoon.dead_letters import DeadLetters
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-WAIT_OFFSET_SERVICE_SECONDS = 5.0
 STATUS_SECONDS_MAX = 3.0
 QUEUES_PER_CALL_MAX = 4096
 
@@ -121,6 +125,13 @@ class Admin:
         from rockoon.dead_letters import DeadLetters
 
         return DeadLetters(self._cluster)
+
+    @property
+    def access_keys(self) -> "AccessKeyAdmin":
+        """Who may call the cluster, and what for."""
+        from rockoon.access_keys import AccessKeyAdmin
+
+        return AccessKeyAdmin(self._cluster)
 
     # Topics
 
@@ -505,18 +516,24 @@ class Admin:
         What only looks is asked again when the call fails on the way; what changes something may
         have been done although its answer was lost, and is not.
         """
-        deadline = asyncio.get_running_loop().time() + WAIT_OFFSET_SERVICE_SECONDS
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.retry_seconds
         backoff = Backoff()
+        looks = method_name in _LOOKS
         while True:
-            stub = await self._cluster.wait_offset_service(WAIT_OFFSET_SERVICE_SECONDS)
+            left = max(deadline - loop.time(), 0.0)
             try:
+                # One that is not in the routes for long may answer all the same.
+                stub = await self._cluster.wait_offset_service(
+                    min(left, UNLISTED_SECONDS) if looks else left
+                )
                 return await self._cluster.call(
                     getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
                 )
-            except OffsetServiceUnavailable:
+            except RockoonError as error:
                 pause = backoff.next_seconds()
-                late = asyncio.get_running_loop().time() + pause > deadline
-                if method_name not in _LOOKS or late:
+                may_pass = looks and error.retriable
+                if not may_pass or loop.time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
 
@@ -529,9 +546,13 @@ class Admin:
     # Status
 
     async def status(self) -> ClusterStatus:
-        """Ask every node of the cluster how it is, all at once, three seconds at most."""
+        """Ask every node of the cluster how it is, all at once, three seconds at most.
+
+        Raises:
+            NotPermitted: the access key may not ask, which says nothing about the nodes.
+        """
         nodes = self._cluster.routes.nodes
-        channels = Channels()
+        channels = Channels(CHANNEL_OPTIONS, self._cluster.tls, self._cluster.access)
         try:
             async with asyncio.TaskGroup() as tasks:
                 nameservers = [
@@ -550,6 +571,10 @@ class Admin:
                 ]
         finally:
             await channels.close()
+        for task in (*nameservers, *brokers, *offset_services):
+            error = task.result().error
+            if isinstance(error, NotPermitted):
+                raise error
         return ClusterStatus(
             cluster=self._cluster.routes.cluster,
             nameservers=[task.result() for task in nameservers],
@@ -570,6 +595,21 @@ class Admin:
         except RockoonError as error:
             return NodeStatus(name="", address=address, error=error)
         return NodeStatus(name=reply.nameserver, address=address, cluster=reply)
+
+    async def describe_broker(self, name: str) -> NodeStatus:
+        """A broker, and what it says of itself.
+
+        Raises:
+            BrokerNotFound: it is not in the routes.
+            BrokerUnavailable: it does not answer.
+        """
+        node = self._cluster.routes.broker(name)
+        if node is None:
+            raise BrokerNotFound(broker=name)
+        found = await self._broker_status(node)
+        if found.error is not None:
+            raise found.error
+        return found
 
     async def _broker_status(self, node: Node) -> NodeStatus:
         try:

@@ -20,6 +20,8 @@ from rockoon.errors import (
     Busy,
     Closed,
     MalformedBatch,
+    NoExternalAddress,
+    NotAuthenticated,
     NotReady,
     QueueNotFound,
     RockoonError,
@@ -35,11 +37,13 @@ from rockoon.outgoing import BatchEncoder
 from rockoon.producer_settings import ProducerSettings
 from rockoon.routes import TopicRoute
 from rockoon.sequences import SequenceBook
+from rockoon_proto.failed_call import clock_corrected
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
+    from rockoon.traced_producer import TracedBatches
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 log = logging.getLogger(__name__)
@@ -75,6 +79,8 @@ class Carrier:
     ) -> None:
         self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
         self.accumulator = Accumulator(self._hurry, self._sequences)
+        self.traces: TracedBatches | None = None
+        """Told of every batch that goes out and comes back, when messages are traced."""
         self.settled = Changes()
         """Counts batches acknowledged or given up."""
         self.routes: dict[str, TopicRoute] = {}
@@ -94,6 +100,8 @@ class Carrier:
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
         self._unreported: list[ProducerBatch] = []
+        # Brokers of which the log says that this client has no address for them.
+        self._unreachable: set[str] = set()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -212,6 +220,8 @@ class Carrier:
         if not batch.ids:
             # Made once: a batch that is sent again has the same ids.
             batch.ids = self._encoder.take_ids(len(batch.bodies))
+            if self.traces is not None:
+                self.traces.choose(batch)
         try:
             frames, lengths = self._encoder.encode(
                 queue.topic.encode(),
@@ -239,6 +249,8 @@ class Carrier:
             request.producer_id = sequence.producer_id
             request.first_sequence = sequence.first
             request.first_sent_ms_ago = sequence.sent(self._loop.time())
+        if self.traces is not None:
+            self.traces.sending(batch, request)
         self._stream(queue.broker).submit(batch, request, self._loop.time())
 
     def _stream(self, broker: str) -> AppendStream:
@@ -273,11 +285,18 @@ class Carrier:
         for batch in batches:
             if batch.sequence is not None:
                 batch.sequence.may_be_stored = True
-        if isinstance(error, WrongCluster):
+        is_final = isinstance(error, WrongCluster) or (
+            isinstance(error, NotAuthenticated) and not clock_corrected(self._cluster.access, error)
+        )
+        if is_final:
             for batch in batches:
                 self._fail(batch, error)
         else:
-            log.warning("stream to %s: %s; %d batches are sent again", broker, error, len(batches))
+            # A broker that leaves ends its streams when everything is answered.
+            level = logging.WARNING if batches else logging.INFO
+            log.log(
+                level, "stream to %s: %s; %d batches are sent again", broker, error, len(batches)
+            )
             now = self._loop.time()
             for batch in reversed(batches):
                 if gone := self._gone(batch.lane):
@@ -317,6 +336,8 @@ class Carrier:
         if batch.unseen_failures:
             self._unreported.append(batch)
             del self._unreported[:-_UNREPORTED_MAX]
+        if self.traces is not None:
+            self.traces.settled(batch)
         self.settled.note()
 
     # Routes
@@ -348,7 +369,15 @@ class Carrier:
         while True:
             seen = changed.count
             routes = self._cluster.routes
-            self._dispatcher.set_live({node.name for node in routes.nodes if node.kind == BROKER})
+            brokers = [node for node in routes.nodes if node.kind == BROKER]
+            self._dispatcher.set_live(
+                {node.name for node in brokers if node.address},
+                {
+                    each.name: self._told_unreachable(each.name)
+                    for each in brokers
+                    if not each.address
+                },
+            )
             for topic, route in list(self.routes.items()):
                 current = routes.topic(topic)
                 if current is None:
@@ -361,6 +390,15 @@ class Carrier:
                     stream.interrupt()
             self._wake.set()
             await changed.wait(seen)
+
+    def _told_unreachable(self, broker: str) -> RockoonError:
+        """Why messages cannot go to a live broker; the first time in the log as well, since others
+        may do instead."""
+        error = NoExternalAddress(name=broker)
+        if broker not in self._unreachable:
+            self._unreachable.add(broker)
+            log.warning("%s", error)
+        return error
 
     def _learn(self, route: TopicRoute) -> None:
         if not route.writable:

@@ -1,6 +1,4 @@
-"""gRPC channels, one per address, made when first needed."""
-
-from grpc import aio
+"""What the SDK asks of its channels."""
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
 
@@ -12,8 +10,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.http2.lookahead_bytes", 4 << 20),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    # Also how long anything sent may go unacknowledged (TCP_USER_TIMEOUT): what hangs because the
+    # other host has vanished fails then, and goes elsewhere.
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -23,24 +23,3 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Every cluster object has its own connections: closing one must not disturb another.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
-class Channels:
-    """The open channels of one cluster object, bounded by the number of its nodes."""
-
-    def __init__(self) -> None:
-        self._channels: dict[str, aio.Channel] = {}
-
-    def get(self, address: str) -> aio.Channel:
-        """Return the channel to "host:port"; it connects by itself, and again after failures."""
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            self._channels[address] = channel
-        return channel
-
-    async def close(self) -> None:
-        """End all calls and connections."""
-        while self._channels:
-            _, channel = self._channels.popitem()
-            await channel.close()

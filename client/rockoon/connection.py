@@ -10,29 +10,38 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from grpc import RpcError, aio
 
+from rockoon.access import AccessKey
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
-from rockoon.channels import CLUSTER_METADATA_KEY, Channels
+from rockoon.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
     InvalidArgument,
     NameserverUnavailable,
+    NoExternalAddress,
+    NotAuthenticated,
     OffsetServiceUnavailable,
     RockoonError,
+    TimedOut,
+    TlsFailed,
     TopicNotFound,
     WrongCluster,
 )
+from rockoon.nameserver_turns import NameserverTurns
 from rockoon.routes import Routes, TopicRoute
+from rockoon.tls import Tls, TlsTroubles, open_channels, why_no_tls
 from rockoon_format.names import DEFAULT_TOPIC
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_proto.signature import Credentials
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, WatchRoutesRequest
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, Node, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     from rockoon.producer import Producer
     from rockoon.pull_consumer import PullConsumer
     from rockoon.push_consumer import PushConsumer
+    from rockoon.tracing import Tracing
     from rockoon.transactional_producer import TransactionalProducer
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
@@ -50,7 +60,14 @@ log = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
-RETRY_SECONDS = 10.0
+RETRY_SECONDS = 30.0
+# A nameserver answers from memory, and waits five seconds at most for a change to arrive there. One
+# that says nothing for longer is to be given up for the next one: its host may have vanished.
+ROUTE_SECONDS_MAX = 6.0
+# An offset service that is out of the routes for so long is called where it was. One that is
+# restarted is back in them by then; one that only the nameservers do not reach still serves, and
+# nobody else could: its progress is on its disk.
+UNLISTED_SECONDS = 5.0
 _CHANGES_MAX = 1000
 
 # An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
@@ -59,6 +76,17 @@ _NO_TOPIC = DEFAULT_TOPIC
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+
+
+def reachable(node: Node) -> str:
+    """Return "host:port" of a node.
+
+    Raises:
+        NoExternalAddress: the nameserver told none, which is so at its external listener only.
+    """
+    if not node.address:
+        raise NoExternalAddress(name=node.name)
+    return node.address
 
 
 class Closable(Protocol):
@@ -73,6 +101,10 @@ def connect(
     cluster: str | None = None,
     client_id: str | None = None,
     connect_seconds_max: float = CONNECT_SECONDS_MAX,
+    retry_seconds: float = RETRY_SECONDS,
+    tls: Tls | None = None,
+    access: AccessKey | None = None,
+    tracing: "Tracing | None" = None,
 ) -> "Cluster":
     """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
 
@@ -82,15 +114,27 @@ def connect(
         cluster: name that the nameservers must bear; by default any.
         client_id: how this process is called in consumer groups; "host@pid@random" by default.
         connect_seconds_max: how long entering may take.
+        retry_seconds: how long calls go on trying while a service does not answer, as one that is
+            being replaced; messages have their `delivery_timeout_seconds`, and reading has no end.
+        tls: how to be sure of the servers, and which certificate to show them; None means as the
+            environment's ROCKOON_TLS... say (`rockoon.tls`): plain connections without them.
+        access: the access key to sign calls with; None means as the environment's
+            ROCKOON_ACCESS... say (`rockoon.access`): without them, calls are not signed.
+        tracing: how messages are traced, a `rockoon.tracing.Tracing`; None: not at all.
 
     Raises:
-        InvalidArgument: no nameserver is given, or one is not of the form "host:port".
+        InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file
+            of `tls` or the access key cannot be used.
     """
     return Cluster(
         parse_addresses(nameservers),
         cluster=cluster,
         client_id=client_id,
         connect_seconds_max=connect_seconds_max,
+        retry_seconds=retry_seconds,
+        tls=tls,
+        access=access,
+        tracing=tracing,
     )
 
 
@@ -121,6 +165,9 @@ class Cluster:
     Raises:
         NameserverUnavailable: on entering, when no nameserver answers in time.
         WrongCluster: on entering, when a nameserver bears another cluster's name.
+        TlsFailed: on entering, when one of two sides does not trust the other, or knows no TLS.
+        NotAuthenticated: on entering, when a nameserver does not accept the access key, or wants
+            one and none is given.
     """
 
     def __init__(
@@ -130,6 +177,10 @@ class Cluster:
         cluster: str | None = None,
         client_id: str | None = None,
         connect_seconds_max: float = CONNECT_SECONDS_MAX,
+        retry_seconds: float = RETRY_SECONDS,
+        tls: Tls | None = None,
+        access: AccessKey | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.nameservers = tuple(nameservers)
         self.client_id_is_given = bool(client_id)
@@ -137,15 +188,20 @@ class Cluster:
         self.metadata: tuple[tuple[str, str], ...] = (
             ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
         )
+        self.tracing = tracing
         self.routes = Routes()
         self.routes_changed = Changes()
+        self.retry_seconds = retry_seconds
         self._connect_seconds_max = connect_seconds_max
-        self._channels = Channels()
+        self._channels = open_channels(CHANNEL_OPTIONS, tls, access)
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
         self._admin: Admin | None = None
-        self._preferred = 0
+        self._turns = NameserverTurns(self.nameservers)
+        # Where the offset service was last, and since when calls have found none in the routes.
+        self._last_offset_service: str | None = None
+        self._unlisted_from_seconds: float | None = None
         # Topics the watch follows; it only grows. The lock keeps a topic from being asked twice.
         self._followed: set[str] = {_NO_TOPIC}
         # Topics changed through this connection and not asked for since, with the revision of that.
@@ -154,6 +210,7 @@ class Cluster:
         self._watch: aio.UnaryStreamCall[Any, Any] | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._refused: RockoonError | None = None
+        self._tls_troubles = TlsTroubles()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -164,7 +221,7 @@ class Cluster:
                 await self.routes_changed.wait(0)
         except TimeoutError:
             await self._shut()
-            raise NameserverUnavailable(address=", ".join(self.nameservers)) from None
+            raise self._unreachable() from None
         except BaseException:
             await self._shut()
             raise
@@ -207,6 +264,16 @@ class Cluster:
             await self._channels.close()
 
     @property
+    def tls(self) -> Tls | None:
+        """How servers are called; None when plainly."""
+        return self._channels.tls
+
+    @property
+    def access(self) -> Credentials | None:
+        """What signs the calls; None when they are not signed."""
+        return self._channels.access
+
+    @property
     def tasks(self) -> asyncio.TaskGroup:
         """The group that owns the background tasks of everything made with this cluster."""
         if self._closed:
@@ -225,14 +292,15 @@ class Cluster:
     # Routes
 
     async def route(
-        self, topic: str, min_revision: int = 0, *, retry_seconds: float = RETRY_SECONDS
+        self, topic: str, min_revision: int = 0, *, retry_seconds: float | None = None
     ) -> TopicRoute:
         """Return a topic's route, true for `min_revision` or later; from the cache if possible.
 
         Args:
             topic: its name.
             min_revision: a revision that the caller has seen.
-            retry_seconds: how long to go on asking while no nameserver can tell.
+            retry_seconds: how long to go on asking while no nameserver can tell; None means as
+                long as the connection says.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -251,7 +319,12 @@ class Cluster:
             request = GetRouteRequest(
                 topics=[topic], min_revision=max(min_revision, self.routes.revision)
             )
-            update = await self.call_nameserver("GetRoute", request, retry_seconds=retry_seconds)
+            update = await self.call_nameserver(
+                "GetRoute",
+                request,
+                retry_seconds=retry_seconds,
+                timeout_seconds=ROUTE_SECONDS_MAX,
+            )
             if self.routes.learn(update, [topic]):
                 self.routes_changed.note()
             found = self.routes.topic(topic)
@@ -285,9 +358,10 @@ class Cluster:
                 log.debug("the nameserver at %s ended the watch", address)
             except RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if isinstance(error, WrongCluster) and not self.routes_changed.count:
-                    self._refused = error
-                    self.routes_changed.note()
+                if clock_corrected(self._channels.access, error):
+                    continue
+                if not self.routes_changed.count:
+                    self._note_refusal(address, failure, error)
                 log.debug("the watch at %s ended: %s", address, error)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -300,6 +374,23 @@ class Cluster:
             index += 1
             if index % len(self.nameservers) == 0:
                 await asyncio.sleep(backoff.next_seconds())
+
+    def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
+        """End entering when there is no use in trying on."""
+        now_seconds = asyncio.get_running_loop().time()
+        self._tls_troubles.note(address, why_no_tls(failure, self.tls), now_seconds)
+        if isinstance(error, WrongCluster | NotAuthenticated):
+            self._refused = error
+        elif self._tls_troubles.lasting(self.nameservers, now_seconds):
+            self._refused = self._unreachable()
+        if self._refused is not None:
+            self.routes_changed.note()
+
+    def _unreachable(self) -> RockoonError:
+        if self._tls_troubles.first is None:
+            return NameserverUnavailable(address=", ".join(self.nameservers))
+        address, reason = self._tls_troubles.first
+        return TlsFailed(address=address, reason=reason)
 
     async def _watch_at(self, address: str, backoff: Backoff) -> bool:
         """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
@@ -328,8 +419,9 @@ class Cluster:
         method_name: str,
         request: Any,
         *,
-        retry_seconds: float = RETRY_SECONDS,
+        retry_seconds: float | None = None,
         timeout_seconds: float = CALL_SECONDS_MAX,
+        service: Callable[[aio.Channel], Any] = NameServerStub,
     ) -> Any:
         """Call any nameserver; another one, or again, while the failure is one that can pass.
 
@@ -339,21 +431,23 @@ class Cluster:
         Args:
             method_name: for example "CreateTopic".
             request: its request message.
-            retry_seconds: how long to go on trying.
+            retry_seconds: how long to go on trying; None means as long as the connection says.
             timeout_seconds: how long one try may take.
+            service: makes the stub; the one of the routes by default.
 
         Raises:
             RockoonError: the last answer, or NameserverUnavailable.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + retry_seconds
+        deadline = loop.time() + (self.retry_seconds if retry_seconds is None else retry_seconds)
         backoff = Backoff()
         tries = 0
+        order = self._turns.order(loop.time())
         while True:
-            address = self.nameservers[self._preferred % len(self.nameservers)]
-            stub = NameServerStub(self._channels.get(address))
+            address = order[tries % len(order)]
+            stub = service(self._channels.get(address))
             try:
-                return await self.call(
+                reply = await self.call(
                     getattr(stub, method_name),
                     request,
                     unavailable=NameserverUnavailable,
@@ -362,13 +456,19 @@ class Cluster:
                 )
             except RockoonError as error:
                 tries += 1
-                # Each nameserver is asked once, however little time there is.
-                is_over = loop.time() >= deadline and tries >= len(self.nameservers)
-                if not error.retriable or is_over:
+                if not error.retriable:
                     raise
-            self._preferred += 1
-            if tries % len(self.nameservers) == 0:
+                is_silent = isinstance(error, NameserverUnavailable | TimedOut)
+                self._turns.failed(address, loop.time(), is_silent=is_silent)
+                # Each nameserver is asked once, however little time there is.
+                if loop.time() >= deadline and tries >= len(order):
+                    raise
+            else:
+                self._turns.answered(address)
+                return reply
+            if tries % len(order) == 0:
                 await asyncio.sleep(min(backoff.next_seconds(), max(deadline - loop.time(), 0)))
+                order = self._turns.order(loop.time())
 
     async def call(
         self,
@@ -392,9 +492,19 @@ class Cluster:
             RockoonError: what the server answered, `unavailable`, or TimedOut.
         """
         try:
-            return await method(request, timeout=timeout_seconds, metadata=self.metadata)
-        except RpcError as failure:
-            raise from_rpc_error(failure, unavailable, **details) from None
+            metadata = self.metadata
+            if self.tracing is not None:
+                metadata += self.tracing.call_metadata()
+            try:
+                return await method(request, timeout=timeout_seconds, metadata=metadata)
+            except RpcError as failure:
+                error = from_rpc_error(failure, unavailable, **details)
+                if not clock_corrected(self._channels.access, error):
+                    raise error from None
+            try:
+                return await method(request, timeout=timeout_seconds, metadata=metadata)
+            except RpcError as failure:
+                raise from_rpc_error(failure, unavailable, **details) from None
         except aio.UsageError:
             # The channel was closed under the call.
             raise Closed(what="the connection to the cluster") from None
@@ -404,11 +514,16 @@ class Cluster:
 
         Raises:
             BrokerUnavailable: the routes have no broker of this name at the moment.
+            NoExternalAddress: it cannot be reached from where this client is.
         """
-        address = self.routes.broker_address(name)
-        if address is None:
+        return BrokerStub(self._channels.get(self.broker_address(name)))
+
+    def broker_address(self, name: str) -> str:
+        """Return "host:port" of a live broker; errors as `broker`."""
+        node = self.routes.broker(name)
+        if node is None:
             raise BrokerUnavailable(broker=name)
-        return BrokerStub(self._channels.get(address))
+        return reachable(node)
 
     async def wait_broker(self, name: str, wait_seconds: float) -> "BrokerAsyncStub":
         """Return the stub of a broker, waiting for it to come back if it is away.
@@ -419,15 +534,31 @@ class Cluster:
         return await self._wait_node(lambda: self.broker(name), wait_seconds)
 
     def offset_service(self) -> "OffsetServiceAsyncStub":
-        """Return the stub of the offset service.
+        """Return the stub of the offset service: of the last one, if there is none for long.
 
         Raises:
-            OffsetServiceUnavailable: the routes have none at the moment.
+            OffsetServiceUnavailable: it has left the routes within the last UNLISTED_SECONDS, or
+                they never had one.
+            NoExternalAddress: it cannot be reached from where this client is.
         """
-        address = self.routes.offset_service_address()
-        if address is None:
+        try:
+            return self._listed_offset_service()
+        except OffsetServiceUnavailable:
+            now_seconds = asyncio.get_running_loop().time()
+            if self._unlisted_from_seconds is None:
+                self._unlisted_from_seconds = now_seconds
+            is_long = now_seconds - self._unlisted_from_seconds >= UNLISTED_SECONDS
+            if self._last_offset_service is None or not is_long:
+                raise
+            return OffsetServiceStub(self._channels.get(self._last_offset_service))
+
+    def _listed_offset_service(self) -> "OffsetServiceAsyncStub":
+        node = self.routes.offset_service()
+        if node is None:
             raise OffsetServiceUnavailable
-        return OffsetServiceStub(self._channels.get(address))
+        self._last_offset_service = reachable(node)
+        self._unlisted_from_seconds = None
+        return OffsetServiceStub(self._channels.get(self._last_offset_service))
 
     async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
         """Return the stub of the offset service, waiting for it to come back if it is away.
@@ -435,7 +566,26 @@ class Cluster:
         Raises:
             OffsetServiceUnavailable: it did not within `wait_seconds`.
         """
-        return await self._wait_node(self.offset_service, wait_seconds)
+        try:
+            return await self._wait_node(self._listed_offset_service, wait_seconds)
+        except OffsetServiceUnavailable:
+            return self.offset_service()
+
+    async def pause_for_broker(self, name: str, seconds: float) -> None:
+        """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile."""
+        if self.routes.broker(name) is not None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(BrokerUnavailable):
+            await self.wait_broker(name, seconds)
+
+    async def pause_for_offset_service(self, seconds: float) -> None:
+        """Likewise, before the offset service is."""
+        if self.routes.offset_service() is not None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(OffsetServiceUnavailable):
+            await self._wait_node(self._listed_offset_service, seconds)
 
     async def _wait_node(self, find: Callable[[], Reply], wait_seconds: float) -> Reply:
         deadline = asyncio.get_running_loop().time() + wait_seconds
@@ -444,6 +594,8 @@ class Cluster:
             try:
                 return find()
             except RockoonError as error:
+                if not error.retriable:
+                    raise
                 absent = error
             try:
                 async with asyncio.timeout_at(deadline):
@@ -455,6 +607,10 @@ class Cluster:
 
     def producer(self, **settings: Any) -> "Producer":
         """Return a producer; its settings are those of `rockoon.producer.Producer`."""
+        if self.tracing is not None:
+            from rockoon.traced_producer import TracedProducer
+
+            return TracedProducer(self, self.tracing, **settings)
         from rockoon.producer import Producer
 
         return Producer(self, **settings)
@@ -462,6 +618,10 @@ class Cluster:
     def transactional_producer(self, group: str, **settings: Any) -> "TransactionalProducer":
         """Return a producer of messages that are sent exactly when a local transaction commits:
         `rockoon.transactional_producer.TransactionalProducer`."""
+        if self.tracing is not None:
+            from rockoon.traced_transactions import TracedTransactionalProducer
+
+            return TracedTransactionalProducer(self, group, self.tracing, **settings)
         from rockoon.transactional_producer import TransactionalProducer
 
         return TransactionalProducer(self, group, **settings)

@@ -139,7 +139,7 @@ class Delivery:
         self.ended = Changes()
         """Noted when a handler call with messages of a retired queue has ended."""
         self._handler = handler
-        self._is_async = _is_async(handler)
+        self._is_async = is_async(handler)
         self._concurrency = concurrency
         self._batch_max = batch_max
         self._redelivery = redelivery
@@ -441,7 +441,8 @@ class Delivery:
         return interrupted
 
 
-def _is_async(handler: Handler) -> bool:
+def is_async(handler: Handler) -> bool:
+    """Whether calling a handler gives something to await."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         type(handler).__call__
     )

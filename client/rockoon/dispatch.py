@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rockoon.accumulator import Accumulator, Lane, ProducerBatch
@@ -102,8 +102,15 @@ class Dispatcher:
         self._round_robin.pop(topic, None)
         self._unknown.pop(topic, None)
 
-    def set_live(self, brokers: Collection[str]) -> None:
-        """These brokers are in the routes now."""
+    def set_live(
+        self, brokers: Collection[str], unreachable: Mapping[str, RockoonError] | None = None
+    ) -> None:
+        """These brokers are in the routes now.
+
+        Args:
+            brokers: those that can be sent to.
+            unreachable: those that cannot, and why.
+        """
         for name in brokers:
             slots = self._slots(name)
             if not slots.is_live:
@@ -112,6 +119,8 @@ class Dispatcher:
                 slots.not_before = 0.0
                 slots.error = None
                 slots.backoff.reset()
+        for name, error in (unreachable or {}).items():
+            self._slots(name).error = error
         for name, slots in self._brokers.items():
             slots.is_live = name in brokers
             if not slots.is_live:

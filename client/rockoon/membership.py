@@ -24,7 +24,7 @@ from rockoon.message import MessageQueue
 from rockoon.offset_store import from_ref
 from rockoon.subscription import Subscription
 from rockoon.tenure import Tenure
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,
@@ -204,7 +204,8 @@ class Membership:
                     self.heartbeats_failed += 1
                     # A service that was restarted counts members and versions anew.
                     self._version = -1
-                await asyncio.sleep(min(backoff.next_seconds(), self._heartbeat_seconds))
+                pause = min(backoff.next_seconds(), self._heartbeat_seconds)
+                await self._cluster.pause_for_offset_service(pause)
 
     def _pause_seconds(self) -> float:
         if self._orderly:
@@ -246,13 +247,13 @@ class Membership:
                     call.cancel()
             except RpcError as failure:
                 error = from_rpc_error(failure, OffsetServiceUnavailable)
-                if not error.retriable:
+                if not error.retriable and not clock_corrected(self._cluster.access, error):
                     raise error from None
                 log.debug("the watch on group %s ended: %s", self._group, error)
             except OffsetServiceUnavailable:
                 pass
             self._version = -1
-            await asyncio.sleep(backoff.next_seconds())
+            await self._cluster.pause_for_offset_service(backoff.next_seconds())
             # Whatever happened in between was missed; allocation looks at everything again.
             self._changes.note()
 

@@ -21,6 +21,8 @@ from rockoon_format.properties import (
     PROPERTY_FAILURE,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TRACE_CONTEXT,
+    TRACEPARENT,
     decode,
     split_keys,
 )
@@ -33,6 +35,8 @@ from rockoon_format.record import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_TRACE_MARKS = tuple(f"{name}\x01".encode() for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT))
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -301,6 +305,13 @@ class Message:
         return self.properties.get(PROPERTY_FAILURE)
 
     @property
+    def traceparent(self) -> str | None:
+        """W3C Trace Context of the span that sent it; None when it is not traced."""
+        if not may_be_traced(self._batch.columns.properties_bytes[self._index]):
+            return None
+        return self.properties.get(TRACEPARENT) or self.properties.get(PROPERTY_TRACE_CONTEXT)
+
+    @property
     def record(self) -> bytes:
         """The whole record as the broker stores it."""
         return self._batch.columns.frame(self._index)
@@ -309,6 +320,13 @@ class Message:
     def stored_bytes(self) -> int:
         """Size of the whole record."""
         return int(self._batch.columns.lengths[self._index])
+
+
+def may_be_traced(raw: bytes) -> bool:
+    """Whether stored properties, or whole records, can bear a trace context: quick, without looking
+    at anything message by message."""
+    old, new = _TRACE_MARKS
+    return old in raw or new in raw
 
 
 def damaged(queue: MessageQueue, offset: int, reason: str) -> StoreCorrupt:

@@ -286,6 +286,20 @@ class RemoteOffsetStore:
         release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
         sent = [(queue, place.offset, place.epoch) for queue, place in places.items()]
+        tracing = self._cluster.tracing
+        if tracing is None:
+            return await self._commit_sent(sent, metadata, force=force, release=release)
+        with tracing.commit(self._group, [(queue, offset) for queue, offset, _ in sent]):
+            return await self._commit_sent(sent, metadata, force=force, release=release)
+
+    async def _commit_sent(
+        self,
+        sent: Sequence[tuple[MessageQueue, int, int]],
+        metadata: str,
+        *,
+        force: bool,
+        release: Iterable[MessageQueue],
+    ) -> list[tuple[CommitResult, int]]:
         reply = await self._cluster.call(
             self._cluster.offset_service().Commit,
             CommitRequest(

@@ -18,6 +18,7 @@ from rockoon.errors import (
     InvalidArgument,
     InvalidProperty,
     InvalidTopicName,
+    KeyMissing,
     PropertiesTooLarge,
 )
 from rockoon_format.batch import encode_batch
@@ -108,6 +109,13 @@ def encode_extras(
                 raise InvalidProperty(name=name, reason=_reserved_reason(name))
         tail = b"".join(_section(name, value) for name, value in properties.items())
     return _bounded(head, tail)
+
+
+def check_keys(topic: str, keys: str | Sequence[str] | None) -> None:
+    """Refuse a message without a key, for a compacted topic; raises KeyMissing."""
+    blank = not keys.strip(KEY_SEPARATOR) if isinstance(keys, str) else not keys
+    if blank:
+        raise KeyMissing(f"a message for compacted topic {topic!r} needs keys=", topic=topic)
 
 
 def with_section(extras: Extras | None, section: bytes) -> Extras:

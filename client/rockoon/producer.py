@@ -14,7 +14,7 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,6 +32,7 @@ from rockoon.outgoing import (
     Extras,
     body_too_large,
     check_extras,
+    check_keys,
     check_topic,
     encode_extras,
     to_body,
@@ -109,11 +110,14 @@ class Producer:
         # What `send` reads for every message; empty when closed.
         self._spread = self._accumulator.spread
         self._keyed: dict[str, list[Lane]] = {}
+        self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
         own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else 0
         self._extras_bytes_max = PROPERTIES_BYTES_MAX - own_bytes
         self._is_closed = False
+        # Says, for a producer that traces, whether there may be a present span.
+        self._present_span: Callable[[], object] | None = None
         cluster.adopt(self)
 
     async def __aenter__(self) -> Self:
@@ -148,20 +152,17 @@ class Producer:
 
         Args:
             topic: where to.
-            body: at most 4 MiB.
+            body: at most 4 MiB; empty: of a compacted topic the `keys` are deleted.
             keys: what it can be found by: a sequence of keys, or a text with spaces between them.
             tags: what consumers select by.
-            properties: the sender's own; with all others at most 31743 bytes, unless the broker
-                is set otherwise.
+            properties: the sender's own; at most 31743 bytes with all others, if no broker differs.
             queue: the queue to use; messages to it stay in order.
             key: messages with the same key go to the same queue, in order; none is found by it.
-            delay_level: readers get it after the delay of a level, from 1 (the broker's
-                `delay_levels`: 1s 5s 10s 30s 1m 2m ... 2h).
+            delay_level: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h.
             delay_seconds: readers get it so long after the broker has stored it.
-            deliver_at: readers get it then: a datetime with a time zone, or epoch seconds. At most
-                one of these three. A delayed message is in order with no other one, it can be
-                stored twice even by an idempotent producer, and its result says where it waits:
-                `result.offset_message_id` is what `cluster.admin.delayed.cancel` takes.
+            deliver_at: readers get it then: a datetime with a time zone, or epoch seconds. One of
+                the three at most. A delayed message is in order with no other, it can be stored
+                twice even by an idempotent producer; `offset_message_id` of its result cancels it.
 
         Returns:
             A receipt: `result = await receipt` gives a SendResult, or raises why there is none.
@@ -169,17 +170,22 @@ class Producer:
         Raises:
             InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,
             InvalidDelay: the message cannot be sent to anything.
-            QueueNotFound: the topic is known and has no such queue.
+            QueueNotFound, KeyMissing: the topic is known: no such queue; `keys` are needed.
             BufferFull: `buffer_bytes_max` are buffered that nobody awaits.
             Closed: the producer or the cluster is closed.
         """
         # This is the one function that runs per message: every line of it costs.
+        if (look := self._present_span) is not None and look():
+            delay = (delay_level, delay_seconds, deliver_at)
+            return self._send_within_span(topic, body, keys, tags, properties, queue, key, *delay)
         if type(body) is not bytes:
             body = to_body(body)
         size = len(body)
         if size > BODY_BYTES_MAX:
             raise body_too_large(size)
         size += MESSAGE_OVERHEAD_BYTES
+        if topic in self._compacted:
+            check_keys(topic, keys)
         extras = None
         if tags is not None or keys is not None or properties is not None:
             extras = encode_extras(keys, tags, properties)
@@ -202,7 +208,6 @@ class Producer:
             if chosen is None:
                 return self._keep_early(topic, body, extras, size, key or "", delayed=delayed)
             lane = accumulator.delayed_lane(topic, chosen.queue) if delayed else chosen
-
         batch = lane.batch
         bodies = batch.bodies
         index = len(bodies)
@@ -214,9 +219,12 @@ class Producer:
         if total >= batch.close_bytes or index >= self._index_max:
             self._open_or_close(lane)
         receipt = Receipt()
-        receipt.batch = batch
-        receipt.index = index
+        receipt.batch, receipt.index = batch, index
         return receipt
+
+    def _send_within_span(self, topic: str, body: Body, *options: Any) -> Receipt:
+        """For a producer that traces; the options of `send` in their order."""
+        raise NotImplementedError
 
     async def send_many(
         self,
@@ -295,6 +303,8 @@ class Producer:
         key: str | None,
     ) -> Span:
         """What `send` does, once for many bodies."""
+        if topic in self._compacted:
+            check_keys(topic, None)
         count = len(bodies)
         size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
         extras = None if tags is None else encode_extras(None, tags, None)
@@ -504,6 +514,10 @@ class Producer:
 
     def _place_early(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited for it to their lanes."""
+        if route.compacted:
+            self._compacted.add(route.name)
+        else:
+            self._compacted.discard(route.name)
         self._keyed.pop(route.name, None)
         self._early.pop(route.name, None)
         early = self._accumulator.early.pop(route.name, None)
@@ -533,6 +547,7 @@ class Producer:
 
     def _forget_topic(self, topic: str) -> None:
         """A topic is not there, or not writable; what waited for it has been failed."""
+        self._compacted.discard(topic)
         self._keyed.pop(topic, None)
         self._early.pop(topic, None)
 

@@ -10,17 +10,19 @@ from typing import Literal, Self, TypeVar
 
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
-from rockoon.connection import RETRY_SECONDS, Cluster
+from rockoon.connection import Cluster
 from rockoon.errors import (
     Closed,
     ConsumeDisabled,
     Fenced,
     InvalidArgument,
+    NotReady,
+    OffsetServiceUnavailable,
     RockoonError,
 )
 from rockoon.message import Batch, Message, MessageQueue
-from rockoon.offset_store import RemoteOffsetStore
-from rockoon.pulling import OutOfRange, Pulled, PullLimits, pull
+from rockoon.offset_store import Persisted, RemoteOffsetStore
+from rockoon.pulling import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.queue_places import QueuePlaces
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
@@ -31,9 +33,8 @@ log = logging.getLogger(__name__)
 OnOutOfRange = Literal["earliest", "latest", "raise"]
 Answer = TypeVar("Answer")
 
-# An answer that brings nothing should have waited; one that did not must not be asked again at
-# once.
-_EMPTY_PAUSE_SECONDS = 0.02
+# What the offset service, or the way to it, says while it is restarted.
+_AWAY = (OffsetServiceUnavailable, NotReady)
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ class PullConsumer:
             TopicNotFound, QueueNotFound: there is no such queue.
             ConsumeDisabled: the group is paused.
             InvalidExpression: the expression says nothing.
-            RockoonError: where to start could not be found out in ten seconds.
+            RockoonError: where to start could not be found out within `retry_seconds`.
         """
         for topic in list(self._following):
             following = self._following.pop(topic)
@@ -245,9 +246,9 @@ class PullConsumer:
             chosen = self._consume_from
             if chosen == ConsumeFrom.GROUP:
                 chosen = ConsumeFrom.FIRST
-            return await _retried(lambda: self._places.choose(queues, chosen))
+            return await self._retried(lambda: self._places.choose(queues, chosen))
         revision = await self._subscribe({queue.topic for queue in queues})
-        return await _retried(lambda: self._resolve(queues, revision))
+        return await self._retried(lambda: self._resolve(queues, revision))
 
     async def _subscribe(self, topics: set[str]) -> int:
         for topic in topics - set(self._subscribed):
@@ -310,7 +311,7 @@ class PullConsumer:
         chosen = list(queues) or self.assignment
         for queue in chosen:
             self._of(queue)
-        for queue, start in (await _retried(lambda: self._places.choose(chosen, to))).items():
+        for queue, start in (await self._retried(lambda: self._places.choose(chosen, to))).items():
             await self.seek(queue, start.offset)
 
     def _of(self, queue: MessageQueue) -> _Assigned:
@@ -425,6 +426,7 @@ class PullConsumer:
         Raises:
             InvalidArgument: the consumer has no group, or the queue is not assigned.
             Fenced: another reader or a reset took a queue: assign it again.
+            OffsetServiceUnavailable: it was away for `retry_seconds`; it may have stored it.
             RockoonError: it was not stored.
         """
         if self._store is None:
@@ -432,15 +434,16 @@ class PullConsumer:
         if queue is not None:
             assigned = self._of(queue)
             chosen = assigned.position if offset is None else offset
+            store = self._store
             try:
-                await self._store.commit(queue, chosen)
+                await self._retried(lambda: store.commit(queue, chosen), _AWAY)
             except Fenced:
                 assigned.fenced = True
                 raise
             return
         for assigned in self._assigned.values():
             self._store.update(assigned.queue, assigned.position)
-        persisted = await self._store.persist_all()
+        persisted = await self._retried(self._persist_all, _AWAY)
         for lost in persisted.lost:
             self._of(lost).fenced = True
         for failure in (*persisted.lost.values(), *persisted.kept.values()):
@@ -450,7 +453,16 @@ class PullConsumer:
         """Return the group's stored offset, None when there is none."""
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress")
-        return await self._store.read_store(queue)
+        store = self._store
+        return await self._retried(lambda: store.read_store(queue), _AWAY)
+
+    async def _persist_all(self) -> Persisted:
+        assert self._store is not None
+        persisted = await self._store.persist_all()
+        for failure in persisted.kept.values():
+            if isinstance(failure, _AWAY):
+                raise failure
+        return persisted
 
     # Fetching
 
@@ -485,6 +497,7 @@ class PullConsumer:
     async def _fetch_one(self, assigned: _Assigned, backoff: Backoff) -> Pulled:
         """Pull until there is a message."""
         loop = asyncio.get_running_loop()
+        empty = EmptyAnswers(self._limits.wait_ms)
         was_away = False
         while True:
             asked_at = loop.time()
@@ -498,6 +511,7 @@ class PullConsumer:
                     assigned.subscription,
                     self._limits,
                     check_crcs=self._check_crcs,
+                    group=self.group or "",
                 )
                 if isinstance(answer, OutOfRange):
                     await self._move(assigned, answer)
@@ -510,7 +524,7 @@ class PullConsumer:
                 if not was_away:
                     was_away = True
                     log.warning("%s cannot be read now: %s", assigned.queue, error)
-                await asyncio.sleep(backoff.next_seconds())
+                await self._cluster.pause_for_broker(assigned.queue.broker, backoff.next_seconds())
                 continue
             if was_away:
                 was_away = False
@@ -524,8 +538,8 @@ class PullConsumer:
             # What a filter left out need not be asked for again.
             if not any(ready.assigned is assigned for ready in self._ready):
                 assigned.position = answer.next_offset
-            if answer.next_offset == offset and loop.time() - asked_at < _EMPTY_PAUSE_SECONDS:
-                await asyncio.sleep(_EMPTY_PAUSE_SECONDS)
+            moved = answer.next_offset != offset
+            await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
 
     async def _move(self, assigned: _Assigned, found: OutOfRange) -> None:
         """Find another place for a reading whose own has left the queue."""
@@ -587,17 +601,21 @@ class PullConsumer:
         if running:
             await asyncio.wait(running)
 
-
-async def _retried(attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Try again, for ten seconds, while the failure is one that can pass."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + RETRY_SECONDS
-    backoff = Backoff()
-    while True:
-        try:
-            return await attempt()
-        except RockoonError as error:
-            pause = backoff.next_seconds()
-            if not error.retriable or loop.time() + pause > deadline:
-                raise
-        await asyncio.sleep(pause)
+    async def _retried(
+        self,
+        attempt: Callable[[], Awaitable[Answer]],
+        passing: type[RockoonError] | tuple[type[RockoonError], ...] = RockoonError,
+    ) -> Answer:
+        """Try again, for `retry_seconds`, while the failure can pass and is one of `passing`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.retry_seconds
+        backoff = Backoff()
+        while True:
+            try:
+                return await attempt()
+            except RockoonError as error:
+                pause = backoff.next_seconds()
+                may_pass = error.retriable and isinstance(error, passing)
+                if not may_pass or loop.time() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon.backoff import Backoff
 from rockoon.connection import CALL_SECONDS_MAX, Cluster
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch, MessageQueue
@@ -21,6 +22,42 @@ from rockoon_proto.v1.broker_pb2 import (
     PullReply,
     PullRequest,
 )
+
+# A broker with too many waiting pulls answers at once, with nothing. Asked again every 20 ms by
+# each queue beyond its bound it would soon do nothing else, so the pauses grow.
+EMPTY_PAUSE_SECONDS = 0.02
+EMPTY_PAUSE_SECONDS_MAX = 1.0
+
+
+class EmptyAnswers:
+    """When to ask for a queue again that there was nothing for.
+
+    Args:
+        wait_ms: how long its pulls are to wait; one that is not to wait is repeated quickly.
+    """
+
+    __slots__ = ("_backoff",)
+
+    def __init__(self, wait_ms: int) -> None:
+        is_to_wait = wait_ms >= EMPTY_PAUSE_SECONDS_MAX * 1000
+        longest = EMPTY_PAUSE_SECONDS_MAX if is_to_wait else EMPTY_PAUSE_SECONDS
+        self._backoff = Backoff(EMPTY_PAUSE_SECONDS, longest)
+
+    def pause_seconds(self, waited_seconds: float, *, moved: bool) -> float:
+        """How long to pause after an answer without messages; 0 where it was waited for.
+
+        Args:
+            waited_seconds: how long the answer took.
+            moved: whether it led on in the queue.
+        """
+        if moved or waited_seconds >= EMPTY_PAUSE_SECONDS:
+            self._backoff.reset()
+            return 0.0
+        return self._backoff.next_seconds()
+
+    def reset(self) -> None:
+        """There were messages."""
+        self._backoff.reset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +173,21 @@ async def pull(
     limits: PullLimits,
     *,
     check_crcs: bool = True,
+    group: str = "",
 ) -> Pulled | OutOfRange:
     """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
 
     Args:
         check_crcs: whether bodies that are asked for are compared with their CRCs.
+        group: whose reader this is, for the broker's counters; empty outside groups.
 
     Raises:
         StoreCorrupt: the message at `offset` is damaged.
         BrokerUnavailable: the broker is away.
         RockoonError: what it answered.
     """
+    tracing = cluster.tracing
+    asked_ns = 0 if tracing is None else tracing.now_ns()
     reply = await cluster.call(
         cluster.broker(queue.broker).Pull,
         PullRequest(
@@ -159,12 +200,16 @@ async def pull(
             tag_hashes=subscription.tag_hashes,
             sql_expression=subscription.sql_expression,
             route_revision=cluster.routes.topic_revision(queue.topic),
+            group=group,
         ),
         unavailable=BrokerUnavailable,
         timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,
         broker=queue.broker,
     )
-    return interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
+    answer = interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
+    if tracing is not None and isinstance(answer, Pulled) and answer.batch is not None:
+        tracing.received(answer.batch, answer.frames, group, asked_ns)
+    return answer
 
 
 def interpret(

@@ -24,7 +24,7 @@ from rockoon.assignment import FATAL, Assignment, ReadingSettings, cancel
 from rockoon.backoff import Backoff
 from rockoon.broadcasting import join_seconds_max, member_id_of, mode_named, store_of, tell_group
 from rockoon.changes import Changes
-from rockoon.connection import RETRY_SECONDS, Cluster
+from rockoon.connection import Cluster
 from rockoon.consume_result import SUSPEND_SECONDS, ConsumeResult
 from rockoon.consumer_statistics import ConsumerStatistics, QueueView, view_of
 from rockoon.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
@@ -176,7 +176,7 @@ class PushConsumer:
         )
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         self._delivery = Delivery(
-            handler,
+            _traced(cluster, group, handler),
             concurrency=concurrency,
             batch_max=batch_max,
             redelivery=chosen,
@@ -195,6 +195,7 @@ class PushConsumer:
                     check_crcs=check_crcs,
                     skip_damaged=on_damaged == "skip",
                     expired_seconds=pull_expired_seconds,
+                    group=group,
                 ),
                 flow_limits=flow_limits or FlowLimits(),
                 rebalance_seconds=rebalance_seconds,
@@ -245,7 +246,7 @@ class PushConsumer:
             GroupNotFound: the group does not, and `create_group` is false.
             MemberIdTaken: a live process has the member id.
             StoreLocked, StoreCorrupt, StoreNotWritable: progress cannot be kept where it should be.
-            RockoonError: the cluster did not answer for ten seconds.
+            RockoonError: the cluster did not answer for `retry_seconds`.
         """
         if self._state != "new":
             raise Closed(what="a consumer that was started before")
@@ -304,7 +305,7 @@ class PushConsumer:
                 await self._membership.beat()
             except RockoonError as error:
                 pause = backoff.next_seconds()
-                seconds_max = join_seconds_max(error, self._mode, RETRY_SECONDS)
+                seconds_max = join_seconds_max(error, self._mode, self._cluster.retry_seconds)
                 if loop.time() + pause > began_at + seconds_max:
                     raise
             else:
@@ -450,6 +451,14 @@ class PushConsumer:
             self._assignment.resolve_again(
                 r for q in persisted.lost if (r := self._assignment.readings.get(q))
             )
+
+
+def _traced(cluster: Cluster, group: str, handler: Handler) -> Handler:
+    if cluster.tracing is None:
+        return handler
+    from rockoon.traced_handler import traced_handler
+
+    return traced_handler(cluster.tracing, group, handler)
 
 
 def _check_choices(attempts_max: int | None, orderly: bool, on_damaged: str) -> None:

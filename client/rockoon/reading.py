@@ -17,14 +17,12 @@ from rockoon.errors import (
 )
 from rockoon.message import Batch, MessageQueue
 from rockoon.process_queue import Limit, ProcessQueue
-from rockoon.pulling import OutOfRange, Pulled, PullLimits, pull
+from rockoon.pulling import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.start import Start
 from rockoon.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
-# An empty answer that did not wait must not be asked for again at once.
-_EMPTY_PAUSE_SECONDS = 0.02
 PULL_EXPIRED_SECONDS = 120.0
 # A disk that answers nothing any more must not let a reader run through all that it holds.
 _DAMAGED_IN_A_ROW_MAX = 1024
@@ -58,6 +56,8 @@ class PullRules:
     fault of a disk damages."""
     expired_seconds: float = PULL_EXPIRED_SECONDS
     """How long a queue may go without an answer before it is looked up anew."""
+    group: str = ""
+    """Whose readers these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Reading:
             StoreCorrupt: the next message is damaged, and all before it are handled: asking again
                 would bring the same for ever, and going on would lose it in silence.
         """
-        backoff = Backoff()
+        backoff, empty = Backoff(), EmptyAnswers(rules.limits.wait_ms)
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while True:
@@ -147,7 +147,7 @@ class Reading:
                 if loop.time() - answered_at >= rules.expired_seconds:
                     statistics.expired += 1
                     return None
-                await asyncio.sleep(backoff.next_seconds())
+                await cluster.pause_for_broker(self.queue.broker, backoff.next_seconds())
                 continue
             self._note_success()
             backoff.reset()
@@ -162,9 +162,10 @@ class Reading:
             if answer.batch is None:
                 statistics.pulls_empty += 1
                 self.process_queue.put_nothing(answer.next_offset)
-                if answer.next_offset == offset and loop.time() - asked_at < _EMPTY_PAUSE_SECONDS:
-                    await asyncio.sleep(_EMPTY_PAUSE_SECONDS)
+                moved = answer.next_offset != offset
+                await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
                 continue
+            empty.reset()
             self.process_queue.put(
                 answer.batch,
                 answer.offsets,
@@ -185,6 +186,7 @@ class Reading:
                 self.subscription,
                 rules.limits,
                 check_crcs=rules.check_crcs,
+                group=rules.group,
             )
             return answer if isinstance(answer, OutOfRange) else answer.intact()
         except StoreCorrupt as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rockoon.message import MessageQueue
+from rockoon_format.topic_attributes import is_compacted
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, Node, RouteUpdate, Topic
 
 PERMISSION_READ = 4
@@ -31,6 +32,11 @@ class TopicRoute:
     modified_revision: int
     permissions: int
     attributes: Mapping[str, str]
+
+    @property
+    def compacted(self) -> bool:
+        """Whether each message needs a key, and the newest of each is kept."""
+        return is_compacted(self.name, self.attributes)
 
     @property
     def readable(self) -> bool:
@@ -151,15 +157,15 @@ class Routes:
         return self._nodes.get((BROKER, name))
 
     def broker_address(self, name: str) -> str | None:
-        """Return "host:port" of a live broker."""
+        """Return "host:port" of a live broker that this client can reach."""
         node = self.broker(name)
-        return node.address if node else None
+        return node.address or None if node else None
 
-    def offset_service_address(self) -> str | None:
-        """Return "host:port" of the offset service, None while it is away."""
+    def offset_service(self) -> Node | None:
+        """Return the offset service, None while it is away."""
         found = [node for (kind, _), node in self._nodes.items() if kind == OFFSET_SERVICE]
         # During a hand-over two may be listed: the one that started last is the active one.
-        return max(found, key=lambda node: node.started_at_ms).address if found else None
+        return max(found, key=lambda node: node.started_at_ms) if found else None
 
     def _is_other_history(self, update: RouteUpdate) -> bool:
         known, told = self._etcd_cluster_id, update.etcd_cluster_id

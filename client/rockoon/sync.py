@@ -27,11 +27,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rockoon import connection
+from rockoon.access import AccessKey
 from rockoon.errors import Closed
 from rockoon.message import MessageQueue, SendResult
 from rockoon.outgoing import Body
 from rockoon.receipt import SendResults
 from rockoon.routes import TopicRoute
+from rockoon.tls import Tls
 
 if TYPE_CHECKING:
     from rockoon.admin import Admin
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from rockoon.producer import Producer
     from rockoon.pull_consumer import PullConsumer
     from rockoon.start import ConsumeFrom
+    from rockoon.tracing import Tracing
     from rockoon.transaction_blocking import BlockingTransactionalProducer
     from rockoon.transaction_checks import Check
     from rockoon.transactional_producer import TransactionalProducer
@@ -55,12 +58,17 @@ def connect(
     cluster: str | None = None,
     client_id: str | None = None,
     connect_seconds_max: float = connection.CONNECT_SECONDS_MAX,
+    retry_seconds: float = connection.RETRY_SECONDS,
+    tls: Tls | None = None,
+    access: AccessKey | None = None,
+    tracing: "Tracing | None" = None,
     **producer_settings: Any,
 ) -> "Cluster":
     """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.
 
     Args:
-        nameservers, cluster, client_id, connect_seconds_max: as in `rockoon.connect`.
+        nameservers, cluster, client_id, connect_seconds_max, retry_seconds, tls, access, tracing:
+            as in `rockoon.connect`.
         producer_settings: for `send` and `send_many`; see `rockoon.producer_settings`.
 
     Raises:
@@ -73,6 +81,10 @@ def connect(
             cluster=cluster,
             client_id=client_id,
             connect_seconds_max=connect_seconds_max,
+            retry_seconds=retry_seconds,
+            tls=tls,
+            access=access,
+            tracing=tracing,
         ),
         producer_settings,
     )
@@ -82,7 +94,8 @@ class Cluster:
     """A connection to a cluster for blocking code.
 
     Raises:
-        NameserverUnavailable, WrongCluster: on entering, as `rockoon.Cluster`.
+        NameserverUnavailable, WrongCluster, TlsFailed, NotAuthenticated: on entering, as
+            `rockoon.Cluster`.
     """
 
     def __init__(
@@ -319,6 +332,20 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:  # it does not exist for Windows
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        loop = asyncio.new_event_loop()
+    else:
+        loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_report)
     return loop
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell what failed in a loop, unless it is gRPC's news for another one that has ended.
+
+    gRPC has one queue of events for all loops of a process; whichever takes from it hands them out.
+    """
+    is_late = isinstance(context.get("exception"), RuntimeError) and (
+        "PollerCompletionQueue" in str(context.get("message"))
+    )
+    if not is_late:
+        loop.default_exception_handler(context)

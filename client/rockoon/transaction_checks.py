@@ -18,7 +18,7 @@ from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.transaction import HalfPlace, Resolution
 from rockoon_format.record import decode_record
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionCheck
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
@@ -113,6 +113,7 @@ class TransactionChecks:
                     call.cancel()
             except RpcError as failure:
                 error: RockoonError = from_rpc_error(failure, BrokerUnavailable, broker=broker)
+                clock_corrected(self._cluster.access, error)
                 log.debug("transaction checks at %s: %s", broker, error)
             except RockoonError as absent:
                 log.debug("transaction checks at %s: %s", broker, absent)

@@ -401,7 +401,7 @@ class TransactionalProducer:
             return route.queues[self._key_hash(key) % len(route.queues)]
         routes = self._cluster.routes
         chosen = self._round_robin.choose(
-            route.queues, lambda each: routes.broker(each.broker) is not None
+            route.queues, lambda each: routes.broker_address(each.broker) is not None
         )
         if chosen is None:
             raise NoWritableQueue(topic=route.name)

@@ -1,6 +1,7 @@
 """A broker's start and end: what it answers meanwhile, and what stops it from starting."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +11,19 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from rockoon_broker.server import serve
 from rockoon_proto import errors
 from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.protocol import PROTOCOL
 from rockoon_proto.v1 import broker_pb2 as pb
-from rockoon_runtime.process import ExitStatus, Fatal
+from rockoon_runtime.health import LIVENESS
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.settings import SettingsError
 from support.broker import RunningBroker, batch, running_broker
+from support.broker import settings_of as broker_settings
 from support.broker_routes import BrokerRoutes
 from support.etcd import free_ports
+from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -47,8 +53,8 @@ async def test_a_broker_that_recovers_is_not_ready_and_says_so(
         pass
     disk = HoldingDisk(held=True, everything=True)
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    # A watch of its health is a call that never ends by itself.
-    settings = {"listen": address, "drain_seconds_max": 0.2}
+    # Who watches its health, and never hangs up, does not hold up its end.
+    settings = {"listen": address, "drain_seconds_max": 60.0}
     async with asyncio.TaskGroup() as tasks:
 
         async def use() -> None:
@@ -59,6 +65,8 @@ async def test_a_broker_that_recovers_is_not_ready_and_says_so(
                 assert (await health.read()).status == SERVING
                 broker.stop.request("the test is over")
                 assert (await health.read()).status == NOT_SERVING
+                async with asyncio.timeout(20):
+                    assert await health.read() is aio.EOF
 
         async with health_of(address) as health, aio.insecure_channel(address) as channel:
             life = tasks.create_task(use())
@@ -112,6 +120,54 @@ async def test_a_stop_answers_who_waits_and_finishes_what_was_taken(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert (await broker.describe()).recovery_was_clean
         assert await broker.bodies("T") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_broker_tells_what_its_cluster_has_to_have_in_common_with_it(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    nameserver.cluster_id = 0x1234
+    async with running_broker(tmp_path, [nameserver.address], flush="async"):
+        await eventually(lambda: nameserver.registrations)
+    told = nameserver.registered
+    assert (told.cluster_id, told.protocol) == (0x1234, PROTOCOL)
+    assert told.node.shared_settings["flush"] == '"async"'
+    assert told.node.shared_settings["tls"] == told.node.shared_settings["access"] == '"off"'
+
+
+async def test_who_has_not_heard_yet_that_a_broker_leaves_is_served(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """It is not ready and out of the routes first; what comes until they are known is taken."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    settings = {"drain_quiet_ms": 4_000, "drain_seconds_max": 60.0}
+    async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
+        health = health_pb2_grpc.HealthStub(broker.channel)
+        await broker.append("T", 0, b"early")
+        broker.stop.request("the test says so")
+        await eventually(lambda: nameserver.nodes == {})
+        assert (await health.Check(SERVICE)).status == NOT_SERVING
+        alive = await health.Check(health_pb2.HealthCheckRequest(service=LIVENESS))
+        assert alive.status == SERVING
+        assert (await broker.append("T", 0, b"late")).first_queue_offset == 1
+        # One that would wait is told to come again.
+        found = await broker.pull("T", offset=2, wait_ms=30_000)
+        assert found.status == pb.OFFSET_OVERFLOW_ONE
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await broker.bodies("T") == [b"early", b"late"]
+
+
+async def test_a_broker_that_is_told_to_stop_while_it_looks_for_nameservers_stops(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nameserver = f"127.0.0.1:{silent.getsockname()[1]}"
+        settings = broker_settings(tmp_path, [nameserver], first_routes_seconds_max=600.0)
+        stop = Stop()
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            life = tasks.create_task(serve(settings, stop))
+            await eventually((tmp_path / "config" / "storeId").exists)
+            stop.request("the test says so")
+            await life
 
 
 async def test_an_idle_stream_does_not_hold_up_a_stop(

@@ -162,3 +162,34 @@ async def test_a_field_out_of_bounds_is_refused(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         with pytest.raises(error):
             await read(broker, start, **more)
+
+
+async def test_whoever_asks_gets_deleted_topics_too_and_where_they_end(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    small = {"commit_log_file_bytes": FILE_BYTES}
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("GONE", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        for n in range(10):
+            await broker.append("T", 0, b"%d" % n + bytes(2000))
+            await broker.append("GONE", 0, b"gone")
+        await nameserver.delete_topic("GONE")
+        await broker.until(lambda described: described.topics == 1)
+        ends = await read(broker, 0, 0)
+        assert ends.log_file_bytes == FILE_BYTES
+        assert ends.visible_end <= ends.durable_end
+        assert [(each.topic, each.dropped_below) for each in ends.dropped] == [
+            ("GONE", ends.visible_end)
+        ]
+        kept = await read(broker, 0, at_record=True)
+        assert b"gone" not in bodies_of(kept)
+        # Neighbours in the log, so a reply ends where a file does.
+        every = await read(broker, 0, at_record=True, with_deleted_topics=True)
+        assert bodies_of(every)[1::2] == [b"gone"] * (len(bodies_of(every)) // 2)
+        assert every.next_offset == FILE_BYTES
+        assert len(every.frames) < FILE_BYTES
+        log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+        assert every.frames == log[: len(every.frames)]
+        rest = await read(broker, FILE_BYTES, at_record=True, with_deleted_topics=True)
+        assert len(bodies_of(every) + bodies_of(rest)) == 20

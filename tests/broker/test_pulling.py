@@ -161,6 +161,20 @@ async def test_a_reader_that_goes_away_does_not_wait_any_more(
         await broker.until(lambda seen: seen.waiting_pulls == 0)
 
 
+async def test_thousands_who_come_at_once_are_all_taken(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for _ in range(4_000):
+            tasks.create_task(broker.pull("T", wait_ms=30_000))
+        await broker.until(lambda seen: seen.waiting_pulls == 4_000)
+        await broker.append("T", 0, b"for all")
+
+
 async def test_a_pull_too_many_is_answered_at_once(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

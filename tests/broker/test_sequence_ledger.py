@@ -136,7 +136,7 @@ def test_a_deleted_topic_takes_its_sequences_along() -> None:
     ledger = ledger_with(run(0, 10))
     other = KEY._replace(topic="U")
     ledger.note(other, run(0, 1))
-    ledger.drop_topic("T")
+    ledger.drop_topics("T")
     assert list(ledger.copy()) == [other]
     assert ledger.stored(batch(0), 10, NOW_MS) == ()
 

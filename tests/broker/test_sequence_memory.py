@@ -192,7 +192,7 @@ async def test_a_topic_deleted_behind_the_snapshot_is_not_recalled(tmp_path: Pat
     bench.append(1, 0, b"a")
     bench.owner.confirm(bench.append(2, 0, b"kept", topic="Kept").end_offset)
     bench.memory.write(bench.memory.snapshot())
-    bench.owner.store.drop_topic("T")
+    bench.owner.store.drop_topics("T")
     assert bench.known(bench.recall()) == {2: 1}
     bench.owner.store.close()
 

@@ -1,12 +1,20 @@
-"""An etcd that was wiped and set up alike tells nothing about what a broker stores."""
+"""A store and the etcd that knows it: another one says nothing about what the store holds."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from rockoon_proto.v1.nameserver_pb2 import CreateTopicRequest, Placement, TopicConfig
+from rockoon_proto.v1.nameserver_pb2 import (
+    CreateTopicRequest,
+    DescribeClusterRequest,
+    Placement,
+    TopicConfig,
+)
+from rockoon_runtime.process import ExitStatus, Fatal
 from support.broker import RunningBroker, running_broker
 from support.etcd import EtcdServer
+from support.eventually import eventually
 from support.nameserver import Nameserver, running_nameserver
 
 
@@ -20,6 +28,57 @@ async def create_topic(nameserver: Nameserver, name: str) -> int:
 async def append(broker: RunningBroker, body: bytes, revision: int) -> int:
     appended = await broker.append("T", 0, body, route_revision=revision)
     return int(appended.first_queue_offset)
+
+
+async def cluster_that_refuses(store: Path, nameserver: Nameserver) -> str:
+    """See a broker refuse to start, once and again, and return what it says is to be accepted."""
+    refusals = []
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup) as refused:
+            async with running_broker(store, [nameserver.address]):
+                pytest.fail("it started")
+        (fatal, *_) = leaves(refused.value)
+        assert isinstance(fatal, Fatal)
+        assert fatal.status == ExitStatus.CONFIGURATION
+        refusals.append(str(fatal))
+    first, again = refusals
+    assert first == again
+    said = re.fullmatch(
+        r"this store belongs to cluster ([0-9a-f]{16}) \(so says .*/config/clusterId\), and the "
+        r"nameservers to cluster ([0-9a-f]{16}): point nameservers at its own, or start with "
+        r"accept_cluster_id = \2 to take what it holds into that one",
+        first,
+    )
+    assert said is not None
+    assert said[1] != said[2]
+    return said[2]
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found
+
+
+async def test_a_broker_whose_etcd_is_set_up_anew_under_it_goes_on_until_its_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "etcd").mkdir()
+    with EtcdServer(tmp_path / "etcd") as etcd:
+        async with (
+            running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
+            running_broker(tmp_path / "store", [nameserver.address]) as broker,
+        ):
+            revision = await create_topic(nameserver, "T")
+            assert await append(broker, b"0", revision) == 0
+            etcd.kill()
+            etcd.erase()
+            etcd.start()
+            await eventually(lambda: "from the next start on this will be refused" in caplog.text)
+            assert await broker.bodies("T") == [b"0"]
+        async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
+            await cluster_that_refuses(tmp_path / "store", nameserver)
 
 
 @pytest.mark.parametrize("revisions_go_on", [True, False])
@@ -40,11 +99,22 @@ async def test_messages_outlive_the_etcd_that_knew_their_topic(
         if revisions_go_on:
             for number in range(revision + 20):
                 etcd.control("put", f"/others/{number % 5}", str(number))
+        async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
+            accepted = await cluster_that_refuses(tmp_path / "store", nameserver)
+            assert not (await nameserver.call("DescribeCluster", DescribeClusterRequest())).nodes
         async with (
             running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
-            running_broker(tmp_path / "store", [nameserver.address]) as broker,
+            running_broker(
+                tmp_path / "store", [nameserver.address], accept_cluster_id=accepted
+            ) as broker,
         ):
             again = await create_topic(nameserver, "T")
             assert (again > revision) is revisions_go_on
             assert await append(broker, b"1", again) == 1
+            assert await broker.bodies("T") == [b"0", b"1"]
+        # The store has gone over: nothing has to be accepted any more.
+        async with (
+            running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
+            running_broker(tmp_path / "store", [nameserver.address]) as broker,
+        ):
             assert await broker.bodies("T") == [b"0", b"1"]

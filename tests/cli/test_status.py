@@ -43,3 +43,13 @@ def test_etcd_out_of_reach_is_shown_while_the_rest_goes_on(rockoon: Any, cluster
     finally:
         cluster.start("etcd")
     wait_until(lambda: rockoon("status", status=None).status == 0, "the nameserver to be back")
+
+
+def test_one_broker_is_shown_in_full(rockoon: Any) -> None:
+    shown = rockoon("broker", "describe", "broker-a")
+    assert shown.words[0][:3] == ["broker", "broker-a", "at"]
+    assert ["takes", "messages"] in shown.words
+    said = rockoon("broker", "describe", "broker-a", "--json").json
+    assert said["name"] == "broker-a"
+    assert said["compaction"]["generation"] is None
+    assert rockoon.fails("broker", "describe", "nobody") == "no live broker is named 'nobody'"

@@ -39,6 +39,28 @@ def test_placements_permissions_and_attributes_are_kept(rockoon: Any) -> None:
     assert described["groups"] == []
 
 
+def test_a_topic_becomes_a_compacted_one_and_an_ordinary_one_again(rockoon: Any) -> None:
+    rockoon("topic", "create", "latest", "--add", "broker-a=1")
+    set_policy = ("topic", "set", "latest", "--attribute")
+    told = rockoon(*set_policy, "cleanup.policy=COMPACTION")
+    assert told.out == "topic latest: permissions rw\n  cleanup.policy = COMPACTION\n"
+    assert "cleanup.policy is 'NEVER'" in rockoon.fails(*set_policy, "cleanup.policy=NEVER")
+    shown = rockoon("topic", "describe", "latest")
+    assert ["broker-a", "0", "0", "0", "0", "-", "-", "-"] in shown.words, "nothing is compacted"
+    [queue] = rockoon("topic", "describe", "latest", "--json").json["queues"]
+    assert (queue["compacted_to_offset"], queue["compacted_records"]) == (None, None)
+    assert "has no key" in rockoon("produce", "latest", stdin="no key", status=1).err
+    rockoon("produce", "latest", "--key-field", "id", stdin='{"id": "k"}')
+    assert "2 of 2 messages" in rockoon("produce", "latest", *("--tombstone", "k") * 2).out
+    [newest, _, _] = rockoon("message", "query", "latest", "--key", "k", "--json").json["messages"]
+    assert (newest["body"], newest["keys"]) == ("", ["k"])
+
+    again = rockoon(*set_policy, "cleanup.policy=", "--permissions", "r", "--json").json
+    assert (again["attributes"], again["permissions"]) == ({}, "r")
+    assert "is not compacted" in rockoon.fails("produce", "latest", "--tombstone", "k")
+    assert "say what to change" in rockoon("topic", "set", "latest", status=2).err
+
+
 def test_residency_is_shown_when_it_is_asked_for(rockoon: Any) -> None:
     rockoon("topic", "create", "resident", "--add", "broker-a=1", "--add", "broker-b=1")
     rockoon("produce", "resident", stdin="x")

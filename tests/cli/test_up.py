@@ -145,3 +145,22 @@ def test_wrong_usage_is_explained(options: tuple[str, str], sentence: str) -> No
     )
     assert ended.returncode == 2
     assert sentence in " ".join(ended.stderr.split())
+
+
+def test_with_access_keys_it_says_what_commands_need_and_others_are_refused(
+    tmp_path: Path,
+) -> None:
+    with up(tmp_path / "cluster", choose_port(()), "--access") as running:
+        exports = dict(re.findall(r"export (\w+)=(\S+)", running.shown))
+        secret = Path(exports["ROCKOON_ACCESS_SECRET_FILE"]).read_text().strip()
+        assert secret not in running.shown
+
+        def status(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+            own = os.environ | environment
+            return subprocess.run([*ROCKOON, "status"], env=own, capture_output=True, text=True)
+
+        assert status(exports).returncode == 0
+        refused = status({"ROCKOON_NAMESERVERS": exports["ROCKOON_NAMESERVERS"]})
+        assert refused.returncode == 1
+        assert "bears no access key" in refused.stderr
+        assert running.end(signal.SIGINT) == 0

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster, parse_addresses
+from rockoon.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster, parse_addresses
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
     InvalidArgument,
     NameserverUnavailable,
+    NotReady,
     OffsetServiceUnavailable,
+    TimedOut,
     TopicNotFound,
     WrongCluster,
 )
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.scripted_nameserver import ScriptedNameserver
+from support.tcp_gate import TcpGate
 
 NOBODY = "127.0.0.1:1"
 
@@ -135,6 +138,67 @@ async def test_a_dead_nameserver_among_live_ones_does_not_matter(
             assert (await cluster.route("orders")).name == "orders"
 
 
+async def test_calls_that_hang_together_at_a_nameserver_all_go_on_to_the_next(
+    nameserver: ScriptedNameserver,
+) -> None:
+    # Its host has vanished: nothing is refused, nothing is answered.
+    async with TcpGate(nameserver.address) as gate, ScriptedNameserver() as second:
+        for each in (nameserver, second):
+            each.put_topic("orders", {"broker-a": 1})
+        async with rockoon.connect([gate.address, second.address]) as cluster:
+            gate.freeze()
+            request = pb.GetRouteRequest(topics=["orders"])
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(5):
+                    tasks.create_task(
+                        cluster.call_nameserver(
+                            "GetRoute", request, retry_seconds=0, timeout_seconds=2.0
+                        )
+                    )
+            assert second.asked == [["orders"]] * 5
+            # And nobody goes back to the one that hangs.
+            await cluster.call_nameserver(
+                "GetRoute", request, retry_seconds=0, timeout_seconds=10.0
+            )
+            assert second.asked == [["orders"]] * 6
+
+
+async def test_a_failure_of_the_nameserver_that_answers_leads_nobody_to_the_one_that_hangs(
+    nameserver: ScriptedNameserver,
+) -> None:
+    async with (
+        TcpGate(nameserver.address) as gate,
+        ScriptedNameserver() as second,
+        rockoon.connect([gate.address, second.address]) as cluster,
+    ):
+        gate.freeze()
+        request = pb.GetRouteRequest(topics=["orders"])
+
+        async def ask(seconds: float) -> None:
+            await cluster.call_nameserver(
+                "GetRoute", request, retry_seconds=0, timeout_seconds=seconds
+            )
+
+        await ask(2.0)
+        second.failure = NotReady(service="the nameserver", reason="a test")
+        with pytest.raises((NotReady, TimedOut)):
+            await ask(0.5)
+        second.failure = None
+        async with asyncio.timeout(5.0):
+            await ask(60.0)
+
+
+async def test_a_route_is_known_in_time_while_a_nameserver_hangs(
+    nameserver: ScriptedNameserver,
+) -> None:
+    async with TcpGate(nameserver.address) as gate, ScriptedNameserver() as second:
+        second.put_topic("orders", {"broker-a": 1})
+        async with rockoon.connect([gate.address, second.address]) as cluster:
+            gate.freeze()
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                assert (await cluster.route("orders")).name == "orders"
+
+
 async def test_the_watch_goes_on_at_another_nameserver() -> None:
     async with ScriptedNameserver() as first, ScriptedNameserver() as second:
         for nameserver in (first, second):
@@ -189,6 +253,35 @@ async def test_a_broker_that_is_away_can_be_waited_for(nameserver: ScriptedNames
             await asyncio.sleep(0)
             nameserver.put_node("broker-a", "127.0.0.1:2")
             assert await waiting is not None
+
+
+async def test_an_offset_service_that_only_the_nameservers_lose_is_called_where_it_was(
+    nameserver: ScriptedNameserver,
+) -> None:
+    async with rockoon.connect(nameserver.address) as cluster:
+        nameserver.put_node("offset", NOBODY, pb.OFFSET_SERVICE)
+        await cluster.wait_offset_service(20)
+        seen = cluster.routes_changed.count
+        nameserver.remove_node("offset")
+        await cluster.routes_changed.wait(seen)
+        # One that restarts is not called while it cannot answer.
+        gone_at = asyncio.get_running_loop().time()
+        with pytest.raises(OffsetServiceUnavailable):
+            cluster.offset_service()
+        await cluster.wait_offset_service(UNLISTED_SECONDS)
+        assert asyncio.get_running_loop().time() - gone_at >= UNLISTED_SECONDS
+        assert cluster.offset_service() is not None
+        # And who pauses for it pauses, rather than asking without end.
+        paused_at = asyncio.get_running_loop().time()
+        await cluster.pause_for_offset_service(0.05)
+        assert asyncio.get_running_loop().time() - paused_at >= 0.05
+        nameserver.put_node("offset", nameserver.address, pb.OFFSET_SERVICE)
+        await cluster.wait_offset_service(20)
+        seen = cluster.routes_changed.count
+        nameserver.remove_node("offset")
+        await cluster.routes_changed.wait(seen)
+        with pytest.raises(OffsetServiceUnavailable):
+            cluster.offset_service()
 
 
 async def test_after_leaving_nothing_can_be_started(nameserver: ScriptedNameserver) -> None:

@@ -1,6 +1,7 @@
 """What `send` takes, what it gives back, and when it waits."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from rockoon.errors import (
     InvalidArgument,
     InvalidProperty,
     InvalidTopicName,
+    KeyMissing,
     PropertiesTooLarge,
     QueueNotFound,
     TopicNotFound,
@@ -534,3 +536,29 @@ async def test_a_bug_in_a_background_task_ends_the_block_and_does_not_hang_it(
         async with asyncio.timeout(10), rockoon.connect(nameserver.address) as cluster:
             await cluster.producer(clock=clock).send("orders", b"x")
     assert group.group_contains(ZeroDivisionError)
+
+
+async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
+    cluster: Cluster, nameserver: ScriptedNameserver, broker: FakeAppendBroker
+) -> None:
+    nameserver.put_topic("latest", {"broker-a": 2}, attributes={"cleanup.policy": "COMPACTION"})
+    async with cluster.producer() as producer:
+        await producer.send("latest", b"value", keys="k")
+        for keys in (None, [], " "):
+            with pytest.raises(KeyMissing, match="'latest' needs keys="):
+                producer.send("latest", b"x", keys=keys)
+        with pytest.raises(KeyMissing):
+            await producer.send_many("latest", [b"x", b"y"])
+        with pytest.raises(KeyMissing):
+            await producer.send_many("latest", [b"x", b"y"], keys=["k", None])
+        await producer.send("latest", b"", keys="k")
+        await producer.flush()
+        assert sorted(broker.all_bodies("latest")) == [b"", b"value", b"x"]
+
+        nameserver.put_topic("latest", {"broker-a": 2})
+        async with asyncio.timeout(20):
+            while b"free" not in broker.all_bodies("latest"):
+                # The producer hears of it a little later.
+                with suppress(KeyMissing):
+                    await producer.send("latest", b"free")
+                await asyncio.sleep(0)

@@ -118,7 +118,7 @@ def test_nodes_come_move_and_go() -> None:
     assert routes.broker_address("broker-a") == "a:2"
     assert routes.apply(pb.RouteUpdate(revision=3, removed_nodes=[node("broker-a")]))
     assert routes.broker_address("broker-a") is None
-    assert routes.offset_service_address() is None
+    assert routes.offset_service() is None
 
 
 def test_of_two_offset_services_the_one_that_started_last_is_asked() -> None:
@@ -126,7 +126,7 @@ def test_of_two_offset_services_the_one_that_started_last_is_asked() -> None:
     old = node("one", "one:1", pb.OFFSET_SERVICE, started=100)
     new = node("two", "two:1", pb.OFFSET_SERVICE, started=200)
     routes.apply(pb.RouteUpdate(revision=1, snapshot=True, nodes=[new, old]))
-    assert routes.offset_service_address() == "two:1"
+    assert routes.offset_service().address == "two:1"
 
 
 def test_a_queue_reads_what_it_prints() -> None:

@@ -73,3 +73,19 @@ def test_no_nameserver_is_told_on_entering() -> None:
         sync.connect("127.0.0.1:1", connect_seconds_max=0.3),
     ):
         pass
+
+
+def test_what_fails_in_the_loop_is_told_but_no_news_for_loops_that_have_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with asyncio.Runner(loop_factory=sync._new_loop) as runner:
+        loop = runner.get_loop()
+        loop.call_exception_handler(
+            {
+                "message": "Exception in callback PollerCompletionQueue._handle_events",
+                "exception": RuntimeError("Event loop is closed"),
+            }
+        )
+        assert not caplog.records
+        loop.call_exception_handler({"message": "a task failed", "exception": RuntimeError()})
+    assert "a task failed" in caplog.text

@@ -185,7 +185,7 @@ async def test_a_message_whose_topic_was_deleted_goes_nowhere_and_is_reported_on
 ) -> None:
     (message_id,) = await desk.send({"DELAY": 1}, topic="U")
     desk.topics.discard(("U", 0))
-    desk.store.drop_topic("U")
+    desk.store.drop_topics("U")
     desk.clock.pass_ms(1000)
     await desk.turns()
     assert message_id in caplog.text
@@ -201,7 +201,7 @@ async def test_a_message_for_a_topic_that_is_another_by_now_is_not_put_into_it(
     desk: AsideDesk,
 ) -> None:
     await desk.send({"DELAY": 1}, topic="U")
-    desk.store.drop_topic("U")
+    desk.store.drop_topics("U")
     await desk.send({"DELAY": 1}, topic="U", bodies=[b"new"])
     desk.clock.pass_ms(1000)
     await desk.turns()

@@ -153,7 +153,9 @@ def test_a_file_that_cannot_be_sent_is_a_sentence_before_anything_starts(
     assert sentence in said
 
 
-@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b'{"a": 1}\n' * 999)[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"not gzip", gzip.compress(b'{"a": 1}\n' * 999)[:-9]], ids=["other", "cut"]
+)
 def test_a_damaged_gz_file_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "records.ndjson.gz"
     file.write_bytes(content)

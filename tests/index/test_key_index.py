@@ -72,6 +72,17 @@ def test_times_narrow_a_search_and_never_lose_a_message(indexed: Indexed) -> Non
     assert indexed.find("k", begin_ms=stored[-1][1] + 1000) == []
 
 
+def test_a_search_that_begins_within_the_log_finds_what_is_behind(indexed: Indexed) -> None:
+    indexed.open_index()
+    for _ in range(SHAPE.units + 20):
+        indexed.send(keyed(keys="k"))
+    indexed.follow()
+    offsets = [offset for _, offset, _ in indexed.every_key()]
+    for number, offset in enumerate(offsets):
+        assert indexed.find("k", offset_min=offset) == offsets[number:][::-1]
+        assert indexed.find("k", offset_min=offset + 1) == offsets[number + 1 :][::-1]
+
+
 def test_the_index_of_apache_is_served_and_gone_on_with(tmp_path: Path) -> None:
     owner = Indexed(unpack_golden(tmp_path / "store"), shape=IndexShape(100, 400))
     index = owner.open_index()

@@ -1,10 +1,13 @@
 """How far behind a group is: never negative, never a guess."""
 
+import asyncio
+import urllib.request
 from typing import Any
 
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon.local.ports import choose_port
 from rockoon_proto.errors import ERROR_METADATA_KEY
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -146,3 +149,30 @@ async def test_lag_says_what_its_readers_leave_out(cluster: Cluster) -> None:
 async def test_lag_of_a_group_that_does_not_exist(cluster: Cluster) -> None:
     with pytest.raises(Exception, match="does not exist"):
         await cluster.stub.Lag(pb.LagRequest(group="nobody"))
+
+
+async def test_how_long_messages_wait_for_a_reader_is_told_only_when_it_is_known(
+    cluster: Cluster,
+) -> None:
+    """Queue 0 has 50 to 99 to read: the first 10 stored at 1000, the rest at 4000; it is 10000."""
+    page = f"127.0.0.1:{choose_port(())}"
+    cluster.more_settings = {"metrics_listen": page}
+    await cluster.restart_service()
+    await started(cluster)
+    start = await cluster.start_of()
+
+    def queueing_ms() -> float | None:
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith("rocketmq_consumer_queueing_latency{")]
+        return float(found[0].rpartition(" ")[2]) if found else None
+
+    assert await asyncio.to_thread(queueing_ms) == 9000, "nobody has pulled anything"
+    await beat(cluster)
+    assert await asyncio.to_thread(queueing_ms) is None, "its member has not told"
+    await beat(cluster, (0, 55, start.epoch))
+    assert await asyncio.to_thread(queueing_ms) == 9000
+    await beat(cluster, (0, 60, start.epoch))
+    assert await asyncio.to_thread(queueing_ms) == 6000
+    await beat(cluster, (0, 100, start.epoch))
+    assert await asyncio.to_thread(queueing_ms) == 0

@@ -175,6 +175,8 @@ async def test_the_service_is_in_the_routes_while_it_runs_and_keeps_its_identity
 ) -> None:
     key = (ns.OFFSET_SERVICE, "offset")
     first = cluster.nameserver.nodes[key]
+    # What a nameserver compares with its own.
+    assert first.shared_settings["tls"] == first.shared_settings["access"] == '"off"'
     assert first.address == cluster.address
     await cluster.stop_service()
     assert key not in cluster.nameserver.nodes
@@ -184,6 +186,24 @@ async def test_the_service_is_in_the_routes_while_it_runs_and_keeps_its_identity
     # Renewed: a nameserver that lost it is told again.
     del cluster.nameserver.nodes[key]
     await cluster.until(lambda: key in cluster.nameserver.nodes)
+
+
+async def test_who_has_not_heard_yet_that_the_service_leaves_is_served(cluster: Cluster) -> None:
+    """It is out of the routes first; what comes until that is known is taken and kept."""
+    await cluster.stop_service()
+    # For half of the time that it has, as the calls do not cease.
+    cluster.more_settings |= {"drain_quiet_ms": 60_000, "drain_seconds_max": 4.0}
+    await cluster.start_service()
+    cluster.broker.queue(TOPIC).append(10)
+    epoch = (await cluster.start_of()).epoch
+    cluster.stop.request("the test says so")
+    await cluster.until(lambda: (ns.OFFSET_SERVICE, "offset") not in cluster.nameserver.nodes)
+    late = await cluster.commit(10, epoch)
+    assert not late.HasField("error")
+    await cluster.stop_service()
+    cluster.more_settings.clear()
+    await cluster.start_service()
+    assert [each.offset for each in await cluster.progress()] == [10]
 
 
 async def test_a_damaged_journal_is_refused_with_the_place(

@@ -6,14 +6,13 @@ repeats the life of a seed that failed.
 """
 
 import logging
-import os
-import random
 from pathlib import Path
 
 import pytest
 from offset.simulated.simulation import Simulation
 
-SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
+from support.seeds import seeds
+
 SHORT_OPERATIONS = 20_000
 SOAK_OPERATIONS = 1_000_000
 
@@ -33,7 +32,7 @@ def live(seed: int, operations: int, directory: Path) -> None:
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32) for _ in range(2)])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_whatever_happens_no_place_is_lost_and_no_queue_has_two_owners(
     tmp_path: Path, seed: int
 ) -> None:
@@ -41,7 +40,7 @@ def test_whatever_happens_no_place_is_lost_and_no_queue_has_two_owners(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32)])
+@pytest.mark.parametrize("seed", seeds(1))
 def test_a_million_operations_lose_no_place_and_make_no_second_owner(
     tmp_path: Path, seed: int
 ) -> None:

@@ -33,6 +33,8 @@ SMALL: dict[str, Any] = {
     "index_units": 4000,
     "first_routes_seconds_max": 20.0,
     "drain_seconds_max": 5.0,
+    # Nobody here has to hear of the end first.
+    "drain_quiet_ms": 0,
     # Disks of test machines are as full as they are.
     "disk_full_percent": 100,
     "disk_forced_percent": 100,
@@ -139,16 +141,23 @@ def batch(
     queue_id: int = 0,
     *bodies: bytes,
     tags: str | Sequence[str] = "TagA",
+    keys: str | Sequence[str] = "",
     request_id: int = 0,
     route_revision: int = 0,
 ) -> pb.AppendRequest:
     """A request with one record for each body."""
-    each = [tags] * len(bodies) if isinstance(tags, str) else tags
+    columns = [
+        [f"{name}\x01{value}\x02".encode() if value else b"" for value in each]
+        for name, each in (
+            ("TAGS", [tags] * len(bodies) if isinstance(tags, str) else tags),
+            ("KEYS", [keys] * len(bodies) if isinstance(keys, str) else keys),
+        )
+    ]
     frames, lengths = encode_batch(
         topic.encode(),
         queue_id,
         list(bodies),
-        [f"TAGS\x01{tag}\x02".encode() if tag else b"" for tag in each],
+        [tag + key for tag, key in zip(*columns, strict=True)],
         NOW_MS,
         BORN_HOST,
     )

@@ -14,22 +14,33 @@ class BrokerRoutes(FakeNameserver):
 
     Attributes:
         etcd_cluster_id: identity of the etcd it claims to follow.
+        cluster_id: identity of the cluster; 0 tells none.
         refuse_register: raised by RegisterNode while it is set.
         registrations: how often nodes have registered or renewed.
+        registered: the last request of a node.
         watches: how many watches were opened.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.etcd_cluster_id = 77
+        self.cluster_id = 0
         self.refuse_register: RockoonError | None = None
         self.registrations = 0
+        self.registered = pb.RegisterNodeRequest()
         self.watches = 0
 
-    async def create_topic(self, name: str, queues: Mapping[str, int], permissions: int = 6) -> int:
-        """Create a topic with some queues on each broker; returns its revision."""
+    async def create_topic(
+        self, name: str, queues: Mapping[str, int], permissions: int = 6, **attributes: str
+    ) -> int:
+        """Create a topic with some queues on each broker; returns its revision.
+
+        Args:
+            attributes: their names have underscores where the topic's have dots.
+        """
         placements = [pb.Placement(broker=broker, queues=count) for broker, count in queues.items()]
-        config = pb.TopicConfig(name=name, permissions=permissions)
+        named = {name.replace("_", "."): value for name, value in attributes.items()}
+        config = pb.TopicConfig(name=name, permissions=permissions, attributes=named)
         request = pb.CreateTopicRequest(config=config, placements=placements)
         return int((await self.CreateTopic(request, None)).revision)
 
@@ -37,6 +48,16 @@ class BrokerRoutes(FakeNameserver):
         """Change what may be done with a topic; returns the revision."""
         self.topics[name].config.permissions = permissions
         await self._tell(topics=[self.topics[name]])
+        return self.revision
+
+    async def set_attribute(self, topic: str, name: str, value: str) -> int:
+        """Give a topic an attribute, or take it away with an empty value; returns the revision."""
+        attributes = self.topics[topic].config.attributes
+        if value:
+            attributes[name] = value
+        else:
+            attributes.pop(name, None)
+        await self._tell(topics=[self.topics[topic]])
         return self.revision
 
     async def delete_topic(self, name: str) -> int:
@@ -64,6 +85,7 @@ class BrokerRoutes(FakeNameserver):
         if self.refuse_register is not None:
             raise self.refuse_register
         reply = await super().RegisterNode(request, context)
+        self.registered = request
         self.registrations += 1
         async with self._changed:
             self._changed.notify_all()
@@ -82,4 +104,5 @@ class BrokerRoutes(FakeNameserver):
         self.watches += 1
         async for update in super().WatchRoutes(request, context):
             update.etcd_cluster_id = self.etcd_cluster_id
+            update.cluster_id = self.cluster_id
             yield update

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -49,12 +50,23 @@ class EtcdServer:
         directory: an existing directory for its data and its log.
         durable: sync to disk as in production; off by default, because most tests do not pull
             the plug of the machine.
+        tls_flags: for its clients, who come plainly without; `control_flags` are then those of
+            etcdctl.
     """
 
-    def __init__(self, directory: Path, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        durable: bool = False,
+        tls_flags: Sequence[str] = (),
+        control_flags: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self.client_port, self._peer_port = free_ports(2)
         self._durable = durable
+        self._tls_flags = tuple(tls_flags)
+        self._control_flags = tuple(control_flags)
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = threading.Event()
 
@@ -74,7 +86,8 @@ class EtcdServer:
             EtcdDied: it ended, or took longer than `wait_seconds`.
         """
         assert self._process is None, "it runs already"
-        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        scheme = "https" if self._tls_flags else "http"
+        client, peer = f"{scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
         arguments = {
             "name": "test",
             "data-dir": str(self.directory / "data"),
@@ -89,6 +102,7 @@ class EtcdServer:
             "logger": "zap",
         }
         command = [etcd_binary(), *(f"--{name}={value}" for name, value in arguments.items())]
+        command += self._tls_flags
         if not self._durable:
             command.append("--unsafe-no-fsync")
         self._ready = threading.Event()
@@ -128,7 +142,8 @@ class EtcdServer:
 
     def control(self, *arguments: str) -> str:
         """Run etcdctl against it and return what it printed."""
-        command = [etcd_binary("etcdctl"), f"--endpoints={self.endpoint}", *arguments]
+        command = [etcd_binary("etcdctl"), f"--endpoints={self.endpoint}"]
+        command += [*self._control_flags, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def erase(self) -> None:

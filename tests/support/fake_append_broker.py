@@ -20,6 +20,7 @@ from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 from support.scripted_nameserver import ScriptedNameserver
 
 STORE_HOST = encode_host("127.0.0.1", 10911)
@@ -83,9 +84,7 @@ class FakeAppendBroker(BrokerServicer):
         def register(server: aio.Server) -> None:
             add_BrokerServicer_to_server(self, server)
 
-        self._server = GrpcServer(
-            "broker", "rockoon", self._address, register, [], drain_seconds_max=0
-        )
+        self._server = GrpcServer("broker", "rockoon", self._address, register, [], drain=AT_ONCE)
         await self._server.__aenter__()
         self._address = self._server.address
         self._nameserver.put_node(self.name, self._address)

@@ -16,6 +16,7 @@ from rockoon_proto.errors import MessageNotFound, QueueNotFound
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 
 
 @dataclass
@@ -77,9 +78,7 @@ class FakeBroker(BrokerServicer):
         def register(server: aio.Server) -> None:
             add_BrokerServicer_to_server(self, server)
 
-        self._server = GrpcServer(
-            "broker", self.cluster, self.listen, register, (), drain_seconds_max=0
-        )
+        self._server = GrpcServer("broker", self.cluster, self.listen, register, (), drain=AT_ONCE)
         await self._server.__aenter__()
         self.listen = self._server.address
 

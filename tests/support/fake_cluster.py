@@ -36,6 +36,7 @@ from rockoon_proto.v1.offset_pb2_grpc import (
     add_OffsetServiceServicer_to_server,
 )
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 
 HOST = encode_host("127.0.0.1", 10911)
 Place = tuple[str, str, int]
@@ -54,9 +55,7 @@ class Listener:
         def register(server: aio.Server) -> None:
             self._add(self._servicer, server)
 
-        self._server = GrpcServer(
-            "fake", "rockoon", self.address, register, [], drain_seconds_max=0
-        )
+        self._server = GrpcServer("fake", "rockoon", self.address, register, [], drain=AT_ONCE)
         await self._server.__aenter__()
         self.address = self._server.address
 

@@ -18,6 +18,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import (
     add_NameServerServicer_to_server,
 )
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 
 
 class FakeNameserver(NameServerServicer):
@@ -57,7 +58,7 @@ class FakeNameserver(NameServerServicer):
             add_NameServerServicer_to_server(self, server)
 
         self._server = GrpcServer(
-            "nameserver", self.cluster, self.listen, register, (), drain_seconds_max=0
+            "nameserver", self.cluster, self.listen, register, (), drain=AT_ONCE
         )
         await self._server.__aenter__()
         self.listen = self._server.address

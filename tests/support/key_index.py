@@ -100,11 +100,16 @@ class Indexed(Owner):
             pieces += 1
 
     def find(
-        self, key: str, topic: str = "T", begin_ms: int = 0, end_ms: int = FOREVER_MS
+        self,
+        key: str,
+        topic: str = "T",
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        offset_min: int = 0,
     ) -> list[int]:
         """Physical offsets of the candidates, newest first."""
         assert self.index is not None
-        wanted = Wanted(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms)
+        wanted = Wanted(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
         found = self.index.search(wanted)
         assert len(found.offsets) <= CANDIDATES_MAX
         return found.offsets

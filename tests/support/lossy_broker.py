@@ -19,6 +19,7 @@ from rockoon_proto.v1.broker_pb2_grpc import (
     add_BrokerServicer_to_server,
 )
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 
 
 class Loss(Enum):
@@ -85,9 +86,7 @@ class LossyBroker(BrokerServicer):
         def register(server: aio.Server) -> None:
             add_BrokerServicer_to_server(self, server)
 
-        self._server = GrpcServer(
-            "broker", "rockoon", "127.0.0.1:0", register, [], drain_seconds_max=0
-        )
+        self._server = GrpcServer("broker", "rockoon", "127.0.0.1:0", register, [], drain=AT_ONCE)
         await self._server.__aenter__()
         return self
 

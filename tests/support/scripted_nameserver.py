@@ -18,6 +18,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import (
     add_NameServerServicer_to_server,
 )
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 
 
 class ScriptedNameserver(NameServerServicer):
@@ -54,7 +55,7 @@ class ScriptedNameserver(NameServerServicer):
             add_NameServerServicer_to_server(self, server)
 
         self._server = GrpcServer(
-            "nameserver", self._cluster, self._listen, register, [], drain_seconds_max=0
+            "nameserver", self._cluster, self._listen, register, [], drain=AT_ONCE
         )
         await self._server.__aenter__()
         self._listen = self._server.address
@@ -78,12 +79,18 @@ class ScriptedNameserver(NameServerServicer):
 
     # What a test writes
 
-    def put_topic(self, name: str, queues: Mapping[str, int], permissions: int = 6) -> int:
+    def put_topic(
+        self,
+        name: str,
+        queues: Mapping[str, int],
+        permissions: int = 6,
+        attributes: Mapping[str, str] | None = None,
+    ) -> int:
         """Create a topic, or change it, with queues per broker; returns the revision."""
         self.revision += 1
         before = self.topics.get(name)
         topic = pb.Topic(
-            config=pb.TopicConfig(name=name, permissions=permissions),
+            config=pb.TopicConfig(name=name, permissions=permissions, attributes=attributes),
             incarnation=before.incarnation if before else self.revision,
             modified_revision=self.revision,
             blocks=[

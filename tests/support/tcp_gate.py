@@ -8,25 +8,36 @@ from types import TracebackType
 class TcpGate:
     """Passes bytes to and from `target` ("host:port"); an async context manager.
 
+    Args:
+        target: where it leads.
+        host: where it listens.
+        port: likewise; 0 takes a free one.
+
     `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
     nothing; `open` ends both.
     """
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, target: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.target = target
+        self._host = host
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
-        self.port = 0
+        self.port = port
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many lead through it now."""
+        return len(self._writers) // 2
 
     async def open(self) -> None:
         self._flowing.set()
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._connected, self._host, self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
@@ -40,7 +51,7 @@ class TcpGate:
         self._flowing.clear()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
+        host, _, port = self.target.rpartition(":")
         with contextlib.suppress(OSError):
             there, onward = await asyncio.open_connection(host, int(port))
             self._writers |= {writer, onward}

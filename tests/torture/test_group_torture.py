@@ -7,7 +7,6 @@ repeats the choices of a seed (not the timing).
 """
 
 import asyncio
-import os
 import random
 import time
 from collections import defaultdict
@@ -22,6 +21,7 @@ from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.producer import Producer
 from rockoon.receipt import Receipt
+from support.seeds import seeds
 
 TOPIC = "tortured"
 GROUPS = ("plain", "orderly")
@@ -33,7 +33,6 @@ QUEUES_MAX = 12
 SEND_SECONDS = 0.01
 WATCH_SECONDS = 0.1
 SETTLE_SECONDS_MAX = 90.0
-SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
 
 
 class Load:
@@ -215,7 +214,7 @@ async def torture(directory: Path, seed: int, seconds: float, processes_max: int
     return verdict
 
 
-@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32)])
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_groups_lose_nothing_and_share_nothing_whatever_is_done_to_them(
     tmp_path: Path, seed: int
 ) -> None:
@@ -223,7 +222,7 @@ async def test_groups_lose_nothing_and_share_nothing_whatever_is_done_to_them(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", SEEDS or [random.randrange(1 << 32)])
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_fifty_members_under_torture_for_minutes(tmp_path: Path, seed: int) -> None:
     await torture(tmp_path, seed, seconds=180, processes_max=16)
 

@@ -94,6 +94,8 @@ async def test_who_does_not_know_is_asked_again_until_the_half_message_is_given_
             assert check.checks == checks
             await payer.answer(check, pb.UNKNOWN)
         described = await broker.until(lambda each: each.transactions_given_up == 1)
+        # It is counted when it is appended, and seen when it is durable.
+        await broker.pull(GIVEN_UP_TOPIC, wait_ms=5000)
         # People have to see what it was; nobody can write there.
         wanted = pb.QueueRange(topic=GIVEN_UP_TOPIC, queue_id=0, offset=0)
         found = await broker.call("Read", pb.ReadRequest(range=wanted))

@@ -18,6 +18,7 @@ from rockoon.transactional_producer import TransactionalProducer
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
 from support.scripted_nameserver import ScriptedNameserver
 
 SECONDS_MAX = 20
@@ -99,7 +100,7 @@ async def started(
     def register(server: aio.Server) -> None:
         add_BrokerServicer_to_server(broker, server)
 
-    server = GrpcServer("broker", "rockoon", "127.0.0.1:0", register, [], drain_seconds_max=0)
+    server = GrpcServer("broker", "rockoon", "127.0.0.1:0", register, [], drain=AT_ONCE)
     async with ScriptedNameserver() as nameserver, server:
         nameserver.put_topic("orders", {"broker-a": 2})
         nameserver.put_node("broker-a", server.address)

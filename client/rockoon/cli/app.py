@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rockoon.cli import (
+    access,
+    brokers,
     dead_letters,
     delayed,
     group_members,
@@ -17,8 +19,10 @@ from rockoon.cli import (
     topics,
     transactions,
 )
+from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tls
 
 if TYPE_CHECKING:
     from rockoon.cli.produce import Tally
@@ -38,11 +42,13 @@ app.add_typer(topics.app, name="topic")
 groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
 app.add_typer(groups.app, name="group")
+app.add_typer(brokers.app, name="broker")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
 app.add_typer(delayed.app, name="delayed")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(access.app, name="access")
 app.add_typer(spark.app, name="spark")
 
 
@@ -65,12 +71,19 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
+    tls_ca: TlsCa = "",
+    tls_certificate: TlsCertificate = "",
+    tls_key: TlsKey = "",
+    tls_server_name: TlsServerName = "",
+    access_key: AccessKeyName = "",
+    access_secret_file: AccessSecretFile = "",
 ) -> None:
-    pass
+    set_tls(tls_ca, tls_certificate, tls_key, tls_server_name)
+    set_access(access_key, access_secret_file)
 
 
 @app.command()
@@ -103,11 +116,25 @@ def up(
             metavar="sync|async", help="Acknowledge a message once it is on disk, or before."
         ),
     ] = None,
+    tls: Annotated[
+        str,
+        typer.Option(
+            metavar="off|on|mutual",
+            help="Encrypt connections; mutual: clients show certificates too. DIR/tls has them.",
+        ),
+    ] = "off",
+    access_is_on: Annotated[
+        bool,
+        typer.Option(
+            "--access", help="Callers need access keys; DIR/access has the cluster secret."
+        ),
+    ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C."""
     for option, value, choices in (
         ("--new-queue-rule", new_queue_rule, ("exact", "classic")),
         ("--flush", flush, ("sync", "async")),
+        ("--tls", tls, ("off", "on", "mutual")),
     ):
         if value is not None and value not in choices:
             raise typer.BadParameter(
@@ -123,6 +150,8 @@ def up(
             port=port,
             new_queue_rule=new_queue_rule,
             flush=flush,
+            tls=tls,
+            access=access_is_on,
         )
     )
 
@@ -208,17 +237,27 @@ def produce(
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Deliver at 2026-01-31T12:00.")
     ] = None,
+    tombstone: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Read nothing; delete this key of a compacted topic. Repeatable."
+        ),
+    ] = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Send every line of a file, or of standard input, as a message."""
     from rockoon.cli.output import print_json
-    from rockoon.cli.produce import LineReader, parse_delay
+    from rockoon.cli.produce import LineReader, parse_delay, send_tombstones
     from rockoon.cli.produce import produce as send_lines
 
+    if tombstone and any((file, key_field, tag_field, delay, at)):
+        raise typer.BadParameter("it goes alone: nothing is read", param_hint="--tombstone")
     reader = LineReader(key_field, tag_field, parse_delay(delay, at))
 
     async def work(cluster: "Cluster") -> "Tally":
+        if tombstone:
+            return await send_tombstones(cluster, topic, tombstone)
         return await send_lines(cluster, topic, file, reader, quiet=as_json)
 
     tally = with_cluster(nameservers, work)

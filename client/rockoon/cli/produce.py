@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,26 @@ async def produce(
             finally:
                 await settle(tally)
                 tally.seconds = time.perf_counter() - began
+    return tally
+
+
+async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -> Tally:
+    """Send an empty message for each key: of a compacted topic, what has the key is deleted.
+
+    Raises:
+        CommandError: the topic is not there, or not compacted.
+    """
+    await find_topic(cluster, topic)
+    if not (await cluster.route(topic)).compacted:
+        raise CommandError(f"topic {topic} is not compacted: nothing is deleted there by key")
+    tally = Tally()
+    began = time.perf_counter()
+    async with cluster.producer() as producer:
+        for key in keys:
+            tally.waiting.append(producer.send(topic, b"", key=key, keys=key))
+            tally.sent += 1
+        await settle(tally)
+    tally.seconds = time.perf_counter() - began
     return tally
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 CONNECT_SECONDS_MAX = 5.0
+# Somebody waits for an answer.
+RETRY_SECONDS = 10.0
 LISTEN_SECONDS_MAX = 2.0
 
 Result = TypeVar("Result")
@@ -47,7 +49,9 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
         raise NameserverUnavailable(address=", ".join(addresses))
 
     async def session() -> Result:
-        async with connect(addresses, connect_seconds_max=CONNECT_SECONDS_MAX) as cluster:
+        async with connect(
+            addresses, connect_seconds_max=CONNECT_SECONDS_MAX, retry_seconds=RETRY_SECONDS
+        ) as cluster:
             return await work(cluster)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rockoon.cli.compaction import compaction_json, compaction_sentences
 from rockoon.cli.output import for_humans, print_table
 
 if TYPE_CHECKING:
@@ -22,15 +23,27 @@ def show_status(status: "ClusterStatus") -> None:
         ("offset", each.name, each.address, *offset_cells(each)) for each in status.offset_services
     ]
     print_table(("SERVICE", "NAME", "ADDRESS", "STATE", "FIGURES"), rows, empty="")
+    for each in status.brokers:
+        for sentence in compaction_sentences(each.broker) if each.broker is not None else ():
+            print(f"{each.name}: {sentence}")
     if not status.brokers:
         print("There is no broker: nothing can be sent.")
     if not status.offset_services:
         print("There is no offset service: consumers cannot start.")
 
 
+def no_answer(status: "NodeStatus") -> str:
+    """Why a node has not answered: it is down, or it may well be up and cannot be asked."""
+    # Here: the command's help must not load protobuf.
+    from rockoon.errors import NoExternalAddress
+
+    known = isinstance(status.error, NoExternalAddress)
+    return f"{'NOT REACHED' if known else 'DOWN'}: {status.error}"
+
+
 def nameserver_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.cluster is None:
-        return (f"DOWN: {status.error}", None)
+        return (no_answer(status), None)
     answer = status.cluster
     figures = f"topics {answer.topics}, groups {answer.groups}"
     if answer.etcd_reachable:
@@ -40,7 +53,7 @@ def nameserver_cells(status: "NodeStatus") -> tuple[Any, ...]:
 
 def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.broker is None:
-        return (f"DOWN: {status.error}", None)
+        return (no_answer(status), None)
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
@@ -49,7 +62,7 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
 
 def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.error is not None:
-        return (f"DOWN: {status.error}", None)
+        return (no_answer(status), None)
     return ("up", f"members {status.members}")
 
 
@@ -95,13 +108,15 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
             "store_id": status.node.store_id,
             "started_at_ms": status.node.started_at_ms,
             "version": status.node.version,
+            "external_address": status.node.external_address or None,
         }
     return said
 
 
 def broker_json(answer: "DescribeBrokerReply") -> dict[str, Any]:
-    return {
+    figures = {
         field.name: getattr(answer, field.name)
         for field in answer.DESCRIPTOR.fields
         if isinstance(getattr(answer, field.name), int | float | str | bool)
     }
+    return figures | {"compaction": compaction_json(answer.compaction)}

@@ -1,4 +1,4 @@
-"""`rockoon topic`: create, list, describe, expand, delete."""
+"""`rockoon topic`: create, list, describe, set, expand, delete."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,16 +137,61 @@ def describe(
     for key, value in route.attributes.items():
         print(f"  {key} = {value}")
     print(f"read by: {', '.join(description.groups) or 'no group'}\n")
-    more = ("IN MEMORY BY DISTANCE", "BY PAGES") if residency else ()
+    compacted = route.compacted or any(has_compacted(ends) for ends in description.queues)
+    more: tuple[str, ...] = ("COMPACTED TO", "LEFT") if compacted else ()
+    more += ("IN MEMORY BY DISTANCE", "BY PAGES") if residency else ()
     print_table(
         ("BROKER", "QUEUE", "OLDEST", "END", "MESSAGES", "LAST MESSAGE STORED", *more),
         (
-            queue_row(ends) + (residency_cells(ends) if residency else ())
+            queue_row(ends)
+            + (compacted_cells(ends) if compacted else ())
+            + (residency_cells(ends) if residency else ())
             for ends in description.queues
         ),
-        numbers=("QUEUE", "OLDEST", "END", "MESSAGES"),
+        numbers=("QUEUE", "OLDEST", "END", "MESSAGES", "COMPACTED TO", "LEFT"),
         empty="It has no queues.",
     )
+
+
+@app.command("set")
+def set_attributes(
+    name: Name,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="To set; NAME= removes one. Repeatable."),
+    ] = None,
+    permissions: Annotated[
+        str | None, typer.Option(metavar="rw|r|w", help="Whether clients may read, write, or both.")
+    ] = None,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Change a topic's attributes or permissions.
+
+    With cleanup.policy=COMPACTION messages need a key from now on, and the newest of each key is
+    kept. With DELETE messages go by their age again, and what was compacted goes with the next run
+    of `rockoon spark compact`.
+    """
+    if permissions is not None and permissions not in PERMISSIONS:
+        raise typer.BadParameter(f"{permissions!r} is none of rw, r, w", param_hint="--permissions")
+    attributes = parse_pairs(attribute or (), "NAME=VALUE")
+    if not attributes and permissions is None:
+        raise typer.BadParameter("say what to change: --attribute or --permissions")
+
+    async def work(cluster: "Cluster") -> "TopicRoute":
+        return await cluster.admin.update_topic(
+            name,
+            permissions=0 if permissions is None else PERMISSIONS[permissions],
+            attributes=attributes,
+        )
+
+    route = with_cluster(nameservers, work)
+    if as_json:
+        print_json(route_json(route))
+        return
+    print(f"topic {route.name}: permissions {PERMISSION_NAMES.get(route.permissions, '')}")
+    for key, value in route.attributes.items():
+        print(f"  {key} = {value}")
 
 
 @app.command()
@@ -235,6 +280,8 @@ def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
         "last_store_timestamp_ms": (
             state.last_store_timestamp_ms if state.HasField("last_store_timestamp_ms") else None
         ),
+        "compacted_to_offset": compacted_cells(ends)[0],
+        "compacted_records": compacted_cells(ends)[1],
         "first_in_memory_by_distance": residency_of(ends)[0],
         "first_pages_resident": residency_of(ends)[1],
     }
@@ -248,6 +295,17 @@ def queue_row(ends: "QueueEnds") -> tuple[Any, ...]:
     messages = state.max_offset - state.min_offset
     last = local_time(state.last_store_timestamp_ms)
     return (broker, queue_id, state.min_offset, state.max_offset, messages, last)
+
+
+def has_compacted(ends: "QueueEnds") -> bool:
+    return ends.state is not None and ends.state.HasField("compacted_to_offset")
+
+
+def compacted_cells(ends: "QueueEnds") -> tuple[int | None, int | None]:
+    """Up to where a queue is compacted, and how many messages that has left."""
+    if ends.state is None or not has_compacted(ends):
+        return None, None
+    return ends.state.compacted_to_offset, ends.state.compacted_records
 
 
 def residency_of(ends: "QueueEnds") -> tuple[bool | None, bool | None]:

@@ -1,5 +1,6 @@
 """`rockoon up`: a cluster in the foreground, until Ctrl-C."""
 
+import shlex
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from types import FrameType
 from rockoon.cli.failures import FAILED
 from rockoon.cli.output import print_table
 from rockoon.local.cluster import LocalCluster
+from rockoon.local.cluster_secret import secret_file
 
 DEFAULT_PORT = 9876
 
@@ -27,6 +29,8 @@ def run_up(
     port: int,
     new_queue_rule: str | None,
     flush: str | None,
+    tls: str,
+    access: bool,
 ) -> int:
     """Run a cluster until a signal arrives or a node ends by itself; return the exit status."""
     settings: dict[str, dict[str, object]] = {}
@@ -35,7 +39,13 @@ def run_up(
     if flush is not None:
         settings["broker"] = {"flush": flush}
     cluster = LocalCluster(
-        directory, nameservers=nameservers, brokers=brokers, port=port, settings=settings
+        directory,
+        nameservers=nameservers,
+        brokers=brokers,
+        port=port,
+        settings=settings,
+        tls=tls,
+        access=access,
     )
     try:
         with stopping_on_signals():
@@ -74,14 +84,31 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
         ((node.name, node.address, node.pid) for node in cluster.nodes),
         empty="",
     )
-    first = cluster.nameservers[0]
-    if first != f"127.0.0.1:{DEFAULT_PORT}":
-        print(f"\nin another terminal, first: export ROCKOON_NAMESERVERS={first}")
+    exports = environment_of(cluster)
+    print("\nin another terminal" + (", first:" if exports else ":"))
+    for name, value in exports.items():
+        print(f"  export {name}={shlex.quote(value)}")
+    if exports:
         print("then:")
-    else:
-        print("\nin another terminal:")
     print("  rockoon topic create orders")
     print("  echo hello | rockoon produce orders")
     print("  rockoon consume orders --from first")
     print("  rockoon status")
     print("\nCtrl-C stops it; the data stays.", flush=True)
+
+
+def environment_of(cluster: LocalCluster) -> dict[str, str]:
+    """What a command needs to find and trust the cluster, as far as it is not the default."""
+    found = {}
+    first = cluster.nameservers[0]
+    if first != f"127.0.0.1:{DEFAULT_PORT}":
+        found["ROCKOON_NAMESERVERS"] = first
+    if cluster.tls is not None:
+        files = {"CA": cluster.tls.ca, "CERTIFICATE": cluster.tls.certificate}
+        for name, path in (files | {"KEY": cluster.tls.key}).items():
+            if path:
+                found[f"ROCKOON_TLS_{name}"] = str(Path(path).absolute())
+    if cluster.access is not None:
+        found["ROCKOON_ACCESS_KEY"] = cluster.access.id
+        found["ROCKOON_ACCESS_SECRET_FILE"] = str(secret_file(cluster.directory).absolute())
+    return found

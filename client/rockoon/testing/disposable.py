@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rockoon.local.cluster import LocalCluster
 
 if TYPE_CHECKING:
+    from rockoon.access import AccessKey
     from rockoon.connection import Cluster
     from rockoon.sync import Cluster as SyncCluster
+    from rockoon.tls import Tls
 
 TOPIC_NAME_BYTES_MAX = 100
 
@@ -25,16 +27,30 @@ class DisposableCluster(LocalCluster):
     Args:
         nameservers: how many.
         brokers: how many.
+        tls, access: as of `LocalCluster`.
     """
 
-    def __init__(self, *, nameservers: int = 1, brokers: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        nameservers: int = 1,
+        brokers: int = 1,
+        tls: str = "off",
+        access: bool = False,
+    ) -> None:
         # Room for small tests is taken from the disk in one piece, by every broker.
         settings = {"broker": {"commit_log_file_bytes": 64 << 20}}
-        super().__init__(nameservers=nameservers, brokers=brokers, settings=settings)
+        super().__init__(
+            nameservers=nameservers, brokers=brokers, settings=settings, tls=tls, access=access
+        )
 
-    def connect(self) -> "Connection":
-        """A connection to use with `with` or `async with`."""
-        return Connection(self.nameservers)
+    def connect(self, access: "AccessKey | None" = None) -> "Connection":
+        """A connection to use with `with` or `async with`.
+
+        Args:
+            access: None takes the cluster's own key, if it has one.
+        """
+        return Connection(self.nameservers, self.tls, access or self.access)
 
     def new_topic(self, hint: str = "topic", queues_per_broker: int = 4) -> str:
         """Create a topic that nobody else has.
@@ -50,7 +66,7 @@ class DisposableCluster(LocalCluster):
         name = f"{stem or 'topic'}-{secrets.token_hex(4)}"
 
         async def create() -> None:
-            async with Connection(self.nameservers) as cluster:
+            async with self.connect() as cluster:
                 await cluster.admin.create_topic(name, queues_per_broker=queues_per_broker)
 
         run_apart(create())
@@ -67,15 +83,22 @@ class DisposableCluster(LocalCluster):
 class Connection:
     """The way into a cluster, for either kind of test."""
 
-    def __init__(self, nameservers: list[str]) -> None:
+    def __init__(
+        self,
+        nameservers: list[str],
+        tls: "Tls | None" = None,
+        access: "AccessKey | None" = None,
+    ) -> None:
         self._nameservers = nameservers
+        self._tls = tls
+        self._access = access
         self._open: Cluster | None = None
         self._open_sync: SyncCluster | None = None
 
     async def __aenter__(self) -> "Cluster":
         from rockoon.connection import connect
 
-        self._open = connect(self._nameservers)
+        self._open = connect(self._nameservers, tls=self._tls, access=self._access)
         return await self._open.__aenter__()
 
     async def __aexit__(
@@ -90,7 +113,7 @@ class Connection:
     def __enter__(self) -> "SyncCluster":
         from rockoon.sync import connect
 
-        self._open_sync = connect(self._nameservers)
+        self._open_sync = connect(self._nameservers, tls=self._tls, access=self._access)
         return self._open_sync.__enter__()
 
     def __exit__(

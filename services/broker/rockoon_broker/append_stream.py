@@ -8,11 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from rockoon_broker.appends import Placed
+from rockoon_broker.clock import Clock
 from rockoon_broker.sequences.ledger import Run
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import broker_pb2
+from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
 UNANSWERED_MAX = 64
+# As `Append`, which is the same for one batch.
+STORED = Call("append", SUCCESS, may_wait=False)
 
 
 def reply_to(request_id: int, placed: Placed, store_host: bytes) -> broker_pb2.AppendReply:
@@ -50,18 +54,26 @@ class AppendStream:
     Args:
         place: puts a request's batch into the log, or raises RockoonError.
         store_host: for the answers, 8 bytes.
+        calls: is told how long each batch took, from its arrival to its answer.
+        clock: measures that.
     """
 
     def __init__(
         self,
         place: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]],
         store_host: bytes,
+        calls: CallTimes,
+        clock: Clock,
     ) -> None:
         self._place = place
         self._store_host = store_host
+        self._calls = calls
+        self._clock = clock
         self._slots = asyncio.Semaphore(UNANSWERED_MAX)
         # Written by `read`, read by `answers`; None is the end. Bounded by `_slots`.
-        self._outcomes: asyncio.Queue[tuple[int, Placed | RockoonError] | None] = asyncio.Queue()
+        self._outcomes: asyncio.Queue[tuple[int, Placed | RockoonError, float] | None] = (
+            asyncio.Queue()
+        )
         self._ended = False
         self._idle = True
         self._failure: Exception | None = None
@@ -75,11 +87,12 @@ class AppendStream:
                 if request is None or self._ended:
                     break
                 self._idle = False
+                came_seconds = self._clock.monotonic_seconds()
                 try:
                     outcome: Placed | RockoonError = await self._place(request)
                 except RockoonError as refusal:
                     outcome = refusal
-                self._outcomes.put_nowait((request.request_id, outcome))
+                self._outcomes.put_nowait((request.request_id, outcome, came_seconds))
                 self._idle = True
         except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
             self._failure = failure
@@ -95,12 +108,15 @@ class AppendStream:
     async def answers(self) -> AsyncIterator[broker_pb2.AppendReply]:
         """The answers, each as soon as its batch and all before it are durable."""
         while (item := await self._outcomes.get()) is not None:
-            request_id, outcome = item
+            request_id, outcome, came_seconds = item
             if isinstance(outcome, Placed) and outcome.durable is not None:
                 outcome = await outcome.durable or outcome
+            took_seconds = self._clock.monotonic_seconds() - came_seconds
             if isinstance(outcome, RockoonError):
+                self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
                 yield broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
             else:
+                self._calls.note(STORED, took_seconds)
                 yield reply_to(request_id, outcome, self._store_host)
             self._slots.release()
         if self._failure is not None:

@@ -21,14 +21,17 @@ from rockoon_broker.sequences.ledger import Run, Runs, SequencedBatch, SequenceL
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.columns import decode_columns
+from rockoon_format.index_entries import have_keys
 from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_proto.errors import (
     BodyTooLarge,
     InvalidArgument,
     InvalidTopicName,
+    KeyMissing,
     MalformedBatch,
     NotReady,
     PropertiesTooLarge,
@@ -89,14 +92,16 @@ class Appends:
         self._waits_for_sync = waits_for_sync
         self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
-        # End of each batch that waits for a sync, and who waits.
-        self._pending: deque[tuple[int, asyncio.Future[RockoonError | None]]] = deque()
+        # End of each batch that waits for a sync, who waits, and since when.
+        self._pending: deque[tuple[int, asyncio.Future[RockoonError | None], float]] = deque()
         self._loop = asyncio.get_running_loop()
         # Set whenever a sync has made room; whoever waits for room clears it first.
         self._room = asyncio.Event()
         self._failure: RockoonError | None = None
         self.messages = 0
         self.bytes = 0
+        self.taken = Flow()
+        self.sync_waits = SyncWaits()
 
     async def place(
         self,
@@ -148,8 +153,10 @@ class Appends:
             # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
             return
         pending = self._pending
+        now = self._clock.monotonic_seconds()
         while pending and pending[0][0] <= end:
-            durable = pending.popleft()[1]
+            _, durable, placed_at = pending.popleft()
+            self.sync_waits.note(now - placed_at, now)
             if not durable.done():
                 durable.set_result(None)
         for queue in advanced:
@@ -226,12 +233,12 @@ class Appends:
             raise NotReady(service="the broker", reason="it is stopping") from failure
         self.messages += appended.count
         self.bytes += len(frames)
+        if not made_here:
+            self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
         if not self._waits_for_sync:
             self._arrived((topic, queue_id))
             return Placed(appended, None)
-        durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
-        self._pending.append((appended.end_offset, durable))
-        return Placed(appended, durable)
+        return Placed(appended, self._wait_for(appended.end_offset))
 
     def _place_once(
         self,
@@ -274,9 +281,12 @@ class Appends:
         )
         if not self._pending:
             return Placed(appended, None, runs)
+        return Placed(appended, self._wait_for(self._pending[-1][0]), runs)
+
+    def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
         durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
-        self._pending.append((self._pending[-1][0], durable))
-        return Placed(appended, durable, runs)
+        self._pending.append((end, durable, self._clock.monotonic_seconds()))
+        return durable
 
     def _refusal(self, failure: BatchError) -> RockoonError:
         if failure.reason is BatchFault.BODY_TOO_LARGE:
@@ -299,3 +309,25 @@ def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.
     if wrong is not None:
         number = sequenced.first_sequence + wrong
         raise MalformedBatch(index=wrong, reason=f"it does not end with sequence {number}")
+
+
+def check_keys(topic: str, frames: bytes, lengths: bytes) -> None:
+    """Refuse messages without a key, for a compacted topic: it could not tell which they replace.
+
+    Args:
+        topic: for the error.
+        frames: records back to back, not checked yet.
+        lengths: their sizes, packed little-endian u32.
+
+    Raises:
+        KeyMissing: the property KEYS of a message is missing or blank.
+        MalformedBatch: these are no records.
+    """
+    try:
+        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    except (RecordError, ValueError) as failure:
+        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    properties_lengths = np.maximum(columns.properties_lengths, 0)
+    keyed = have_keys(frames, np.cumsum(columns.lengths) - properties_lengths, properties_lengths)
+    if not keyed.all():
+        raise KeyMissing(index=int(keyed.argmin()), topic=topic)

@@ -10,11 +10,14 @@ the topics down, happen in another thread; the store is not used meanwhile, or n
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from rockoon_broker.appends import AppendLimits, Appends, Placed
+import numpy as np
+
+from rockoon_broker.appends import AppendLimits, Appends, Placed, check_keys
 from rockoon_broker.aside import MessagesAside
 from rockoon_broker.clock import Clock
+from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
@@ -26,12 +29,15 @@ from rockoon_broker.sequences.memory import SequenceMemory
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.retention import DiskUsage
 from rockoon_broker.store.store import Store
 from rockoon_broker.topic_file import TopicFile
 from rockoon_broker.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
+from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
+from rockoon_node.store_cluster import StoreCluster, cluster_id
 from rockoon_proto.errors import (
     InvalidArgument,
     NotReady,
@@ -51,7 +57,11 @@ CATCH_UP_KNOWN_SECONDS_MAX = 0.25
 TICK_SECONDS_MAX = 0.1
 RETRY_SECONDS = 1.0
 NOTE_SECONDS = 10.0
+# Each is a directory that is moved; the marks of all are one write.
+TOPICS_DROPPED_AT_ONCE_MAX = 100
 CONFIG_DIRECTORY = "config"
+CLUSTER_ID_FILE = "clusterId"
+KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 # No route leads there; people have to get at what is in it.
 GIVEN_UP = ServedTopic(TRANSACTION_CHECK_MAX_TIME_TOPIC, queues=1, permissions=PERMISSION_READ)
 
@@ -63,10 +73,12 @@ class Broker:
         store: the log.
         sequences: what idempotent producers have sent.
         table: the topics served now; replaced as a whole, by `apply` alone.
+        cluster: whose the store is.
         routes: who keeps the table in step.
         key_index: who keeps the index by key in step; None with `index = off`.
         nameservers: whom to ask.
         aside: messages that wait for something before their readers get them.
+        compaction: generations of compacted topics that are handed over.
         group_rules: what each consumer group says of messages that fail.
         recovery_seconds: how long opening the store took.
     """
@@ -88,7 +100,12 @@ class Broker:
         self.table = topic_file.read()
         self.nameservers = nameservers
         self.group_rules = GroupRules()
-        self.routes = RouteFollower(nameservers, self._take)
+        self.cluster = StoreCluster(
+            settings.store_path / CONFIG_DIRECTORY / CLUSTER_ID_FILE,
+            disk.replace_file,
+            cluster_id("accept_cluster_id", settings.accept_cluster_id),
+        )
+        self.routes = RouteFollower(nameservers, self._take, self._refusal)
         self.recovery_seconds = recovery_seconds
         self._topic_file = topic_file
         self._clock = clock
@@ -118,17 +135,24 @@ class Broker:
             self.check_writable,
             self._knows_for_sure,
         )
+        self.compaction = BrokerCompaction(
+            store.compaction, disk, clock, settings.disk_full_percent
+        )
         self.key_index: IndexFollower | None = None
         if settings.index == "on":
             shape = IndexShape(settings.index_slots, settings.index_units)
             directory = IndexDirectory(settings.store_path, shape, disk)
             self.key_index = IndexFollower(store, directory, clock)
+        if self.table.topics:
+            self._tell_compacted()
         # The last table whose change is complete, unlike `table` while topics are being dropped.
         self._applied = self.table
         # The table as it was last written down, and when, in monotonic seconds.
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
         self._removal_refused = False
+        # Where the log began when its first message was last looked at, and that one's store time.
+        self._oldest: tuple[int, int] | None = None
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
         self._given_up_revision = 0
 
@@ -226,6 +250,9 @@ class Broker:
             # acknowledged and then go with it, so the sender has to wait.
             reason = f"routes of revision {route_revision} have not reached it"
             raise NotReady(service="the broker", reason=reason)
+        found = self.table.topics.get(topic)
+        if found is not None and found.compacted and not made_here:
+            check_keys(topic, frames, lengths)
 
         def check() -> None:
             self.check_writable(topic, queue_id, route_revision)
@@ -235,22 +262,37 @@ class Broker:
                 raise InvalidArgument(reason="only ordinary batches have sequence numbers")
             if not made_here:
                 self.appends.check_limits(frames, lengths)
-            if handling == HALF:
-                transactions = self.aside.transactions
-                return await transactions.place(topic, queue_id, frames, lengths, check)
-            if handling == DELAYED:
-                return await self.aside.delays.place(topic, queue_id, frames, lengths, check)
-            raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
+            if handling not in KINDS:
+                raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
+            desk = self.aside.transactions if handling == HALF else self.aside.delays
+            placed = await desk.place(topic, queue_id, frames, lengths, check)
+            if not made_here:
+                sizes = np.frombuffer(lengths, "<u4")
+                kind = KINDS[handling]
+                self.appends.taken.add(topic, kind, len(sizes), len(frames), sizes)
+            return placed
         return await self.appends.place(
             topic, queue_id, frames, lengths, check, sequenced, made_here=made_here
         )
 
-    async def pull(self, wish: PullWish, route_revision: int) -> Pulled:
-        """Messages of a queue; see `Pulls.pull`."""
+    async def pull(self, wish: PullWish, route_revision: int, birth_revision: int = 0) -> Pulled:
+        """Messages of a queue; see `Pulls.pull`.
+
+        Args:
+            wish: what is wanted.
+            route_revision: routes that the reader has seen the queue in, 0 for none.
+            birth_revision: etcd's when the queue was created, 0 for any: in a topic that was
+                created later it is another queue, and the one meant is not found.
+        """
         await self.catch_up([(wish.topic, wish.queue_id)], route_revision)
 
         def check() -> None:
             self.check_readable(wish.topic, wish.queue_id, route_revision)
+            topic = self.served(wish.topic, wish.queue_id)
+            if 0 < birth_revision < topic.incarnation:
+                raise QueueNotFound(
+                    topic=wish.topic, queue=wish.queue_id, broker=self.settings.name
+                )
 
         return await self.pulls.pull(wish, check)
 
@@ -319,6 +361,13 @@ class Broker:
 
     # What changes.
 
+    def _refusal(self, update: RouteUpdate) -> str:
+        try:
+            return self.cluster.join(update.cluster_id)
+        except OSError as failure:
+            log.warning("which cluster this store belongs to is not written down: %s", failure)
+            return ""
+
     async def _take(self, update: RouteUpdate) -> None:
         await self.apply(change_from_wire(update, self.settings.name))
         self.group_rules.take(update)
@@ -342,10 +391,14 @@ class Broker:
             self._waiting.topic_gone(topic)
         while True:
             try:
-                for topic in planned.drop:
-                    log.info("topic %s was deleted: dropping its messages", topic)
-                    self.store.drop_topic(topic)
-                    self.sequences.ledger.drop_topic(topic)
+                for topics in in_parts(planned.drop, TOPICS_DROPPED_AT_ONCE_MAX):
+                    log.info("deleted: dropping the messages of %s", ", ".join(topics))
+                    self.store.drop_topics(*topics)
+                    self.sequences.ledger.drop_topics(*topics)
+                    self.appends.taken.drop_topics(*topics)
+                    self.pulls.given.drop_topics(*topics)
+                    # Others have their turn.
+                    await asyncio.sleep(0)
                 if planned.changed or self._revision_is_stale(planned.table):
                     await asyncio.to_thread(self._write, planned.table)
                 break
@@ -358,6 +411,10 @@ class Broker:
                 log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
                 await asyncio.sleep(RETRY_SECONDS)
         self.table = self._applied = planned.table
+        self._tell_compacted()
+
+    def _tell_compacted(self) -> None:
+        self.store.set_compacted_topics({topic.name for topic in self.table.compacted})
 
     def _revision_is_stale(self, table: TopicTable) -> bool:
         """Whether what is written down is far behind.
@@ -390,6 +447,7 @@ class Broker:
                 return
             for queue in advanced:
                 self._waiting.arrived(queue)
+            self.compaction.publishing.ticked()
             self._report_removals()
             await asyncio.sleep(pause_seconds)
 
@@ -413,10 +471,33 @@ class Broker:
     @property
     def disk_used_ratio(self) -> float:
         """Share of the store's partition in use, 0 to 1."""
-        usage = self._disk.usage(self.settings.store_path)
+        usage = self.disk_usage
         return usage.used_bytes / max(usage.used_bytes + usage.usable_bytes, 1)
+
+    @property
+    def disk_usage(self) -> DiskUsage:
+        """The store's partition. Raises OSError."""
+        return self._disk.usage(self.settings.store_path)
+
+    def oldest_message_ms(self) -> int | None:
+        """When the log's first message was stored, epoch milliseconds; None when there is none.
+
+        Raises:
+            OSError: the disk.
+        """
+        begin = self.store.log_min_offset
+        if self._oldest is None or self._oldest[0] != begin:
+            times = self.store.read_log(begin, 1).records.store_timestamps_ms
+            self._oldest = (begin, int(times[0])) if len(times) else None
+        return None if self._oldest is None else self._oldest[1]
 
     def _failed(self, failure: OSError, on_failed: Callable[[str], None]) -> None:
         reason = f"a sync of {self.settings.store_path} failed: {failure}"
         self.appends.failed(reason)
         on_failed(reason)
+
+
+def in_parts(names: Sequence[str], count_max: int) -> Iterator[Sequence[str]]:
+    """Some at a time, in their order."""
+    for first in range(0, len(names), count_max):
+        yield names[first : first + count_max]

@@ -70,7 +70,7 @@ async def query_messages(
         InvalidArgument: a field is out of bounds.
         TopicNotFound, TopicNotReadable: the topic.
         RouteNotReached: no such topic yet, but the caller has heard more than this broker.
-        IndexOff: this broker keeps no index.
+        IndexOff: this broker keeps no index, and has nothing compacted of the topic.
         StoreCorrupt: the disk does not give what is in the index.
     """
     query = to_query(request)
@@ -82,7 +82,7 @@ async def query_messages(
         raise TopicNotFound(topic=query.topic)
     if not found.readable:
         raise TopicNotReadable(topic=query.topic)
-    if broker.key_index is None:
+    if broker.key_index is None and not broker.store.compaction.covered_end(query.topic):
         raise IndexOff(broker=broker.settings.name)
     try:
         return to_wire(await answer(query, broker.store, broker.key_index, clock))

@@ -35,6 +35,7 @@ class Stretch:
     start: int
     position: int
     at_record: bool
+    with_deleted_topics: bool = False
     skipped_bytes: int = 0
     first_offset: int | None = None
     frames: list[bytes] = field(default_factory=list)
@@ -42,9 +43,12 @@ class Stretch:
     bytes: int = 0
 
     def add(self, chunk: LogChunk, store: Store) -> None:
-        """Take over the records of a chunk, without those that went with their topic."""
+        """Take over the records of a chunk; unless all are wanted, those that did not go with
+        their topic."""
         self.position = chunk.next_offset
-        kept = kept_records(chunk, store)
+        kept = np.ones(chunk.records.count, np.bool_)
+        if not self.with_deleted_topics:
+            kept = kept_records(chunk, store)
         if not kept.any():
             return
         if self.first_offset is None:
@@ -88,8 +92,9 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
     if not 0 <= request.max_bytes <= BYTES_MAX:
         raise InvalidArgument(reason=f"max_bytes is {request.max_bytes}, not 1 to {BYTES_MAX}")
     start = request.physical_offset
-    stretch = Stretch(start, start, request.at_record)
-    if start < request.end_offset:
+    stretch = Stretch(start, start, request.at_record, request.with_deleted_topics)
+    reads = start < request.end_offset
+    if reads:
         try:
             await read(broker, stretch, request.end_offset, request.max_bytes or BYTES_DEFAULT)
         except OSError as failure:
@@ -99,7 +104,13 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
             raise StoreFailed(reason=str(failure)) from failure
         except StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure
-    return to_wire(stretch, broker.store)
+    reply = to_wire(stretch, broker.store)
+    if not reads:
+        marks = sorted(broker.store.dropped_marks.items())
+        reply.dropped.extend(
+            broker_pb2.DroppedTopic(topic=topic, dropped_below=mark) for topic, mark in marks
+        )
+    return reply
 
 
 async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> None:
@@ -126,6 +137,9 @@ async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> No
                     stretch.at_record = chunk.next_at_record
                 return
             stretch.add(chunk, store)
+            if stretch.frames and chunk.next_offset != chunk.start + len(chunk.frames):
+                # A file ends: what follows is not its neighbour.
+                return
         else:
             sought = store.find_record(stretch.position, PIECE_BYTES)
             stretch.skipped_bytes = sought.offset - stretch.start
@@ -147,4 +161,6 @@ def to_wire(stretch: Stretch, store: Store) -> broker_pb2.ReadLogReply:
         skipped_bytes=stretch.skipped_bytes,
         log_min_offset=store.log_min_offset,
         visible_end=store.visible_end,
+        durable_end=store.durable_end,
+        log_file_bytes=store.settings.commit_log_file_bytes,
     )

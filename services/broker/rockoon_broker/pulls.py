@@ -14,6 +14,7 @@ from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.reading import GetResult, GetStatus
 from rockoon_broker.store.store import Store
+from rockoon_broker.traffic import Flow
 from rockoon_format.sql92 import Expression
 from rockoon_proto.errors import StoreCorrupt
 
@@ -44,6 +45,8 @@ class PullWish:
     """None selects every message."""
     expression: Expression | None = None
     """Likewise; not together with `tag_codes`."""
+    group: str = ""
+    """Whose reader; empty outside groups. For counting only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Pulls:
         self._wait_ms_max = wait_ms_max
         self.messages = 0
         self.bytes = 0
+        self.given = Flow()
 
     async def pull(self, wish: PullWish, check: Callable[[], None]) -> Pulled:
         """Answer with messages, or with why there are none; waits as long as the reader wishes.
@@ -102,6 +106,8 @@ class Pulls:
             check()
         self.messages += found.count
         self.bytes += len(found.frames)
+        if found.count:
+            self.given.add(wish.topic, wish.group, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
 

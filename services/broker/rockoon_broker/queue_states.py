@@ -67,6 +67,7 @@ def _state(
     status = broker.store.queue_status(
         queue.topic, queue.queue_id, with_residency=request.with_residency
     )
+    coverage = broker.store.compaction.coverages.get((queue.topic, queue.queue_id))
     # Fields that are None stay absent.
     return broker_pb2.QueueState(
         queue=queue,
@@ -76,6 +77,8 @@ def _state(
         last_store_timestamp_ms=status.last_store_timestamp_ms,
         first_in_memory_by_distance=status.first_entry_in_memory_by_distance,
         first_pages_resident=status.first_entry_pages_resident,
+        compacted_to_offset=None if coverage is None else coverage.covered_to,
+        compacted_records=None if coverage is None else coverage.records,
     )
 
 
@@ -88,7 +91,7 @@ def _tell_fate(
         if stored is None:
             return
         state.asked_store_timestamp_ms = stored.store_timestamp_ms
-        if forecast is not None:
+        if forecast is not None and not stored.lasting:
             loss = forecast.of(stored.physical_offset)
             state.asked_loss_at_ms = loss.at_ms
             state.asked_loss_cause = LOSS_CAUSES[loss.cause]

@@ -4,24 +4,33 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib.metadata import version
 
 from grpc import aio
 
+from rockoon_broker.access_rules import RULES
 from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
+from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
+from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_proto.errors import StoreCorrupt
 from rockoon_proto.v1 import nameserver_pb2
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.metrics import with_access
+from rockoon_runtime.access.settings import access_gate, cluster_credentials
+from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.tls import ServerTls, client_tls, server_tls, with_certificate
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -40,8 +49,8 @@ async def serve(
 ) -> None:
     """Run a broker until `stop` is requested and everything is put away.
 
-    It ends from the outside in: not ready, out of the routes, waiting readers answered, calls
-    finished, loops ended, store closed.
+    It ends from the outside in: not ready, out of the routes, waiting readers answered, what still
+    comes taken, calls finished, loops ended, store closed.
 
     Args:
         settings: as loaded.
@@ -55,40 +64,63 @@ async def serve(
         SettingsError, ListenError: a setting cannot be used.
     """
     clock, disk = clock or SystemClock(), disk or Disk()
-    nameservers = Nameservers(settings.nameservers, settings.cluster)
+    tls = server_tls(settings)
+    access = cluster_credentials(settings)
+    gate = access_gate(settings, access, RULES)
+    nameservers = Nameservers(settings.nameservers, settings.cluster, client_tls(settings), access)
     broker: Broker | None = None
+    metrics = BrokerMetrics(clock)
+    calls = CallTimes()
+    measured = with_calls(*with_access(*with_certificate(TABLE, metrics.measure, tls), gate), calls)
+    telemetry = Telemetry("broker", settings.cluster, settings.name, settings, *measured)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            service = BrokerService(tasks, clock)
-            server = make_server(settings, service)
+        async with telemetry, asyncio.TaskGroup() as tasks:
+            service = BrokerService(tasks, clock, calls)
+            if telemetry.tracer is not None:
+                service.trace(telemetry.tracer)
+            server = make_server(settings, service, tls, calls, gate)
+            server.trace(telemetry.tracer)
             await server.set_serving(False)
             async with server:
                 address = settings.advertise or server.address
                 broker = await open_broker(settings, address, nameservers, stop, clock, disk)
+                opened = broker
+                metrics.follow(broker, service)
                 node = node_of(broker, address, disk, clock.now_ms())
-                registration = Registration(nameservers, node)
+                registration = Registration(nameservers, node, lambda: opened.cluster.known)
                 loops = [
                     tasks.create_task(broker.run_ticks(), name="store-ticks"),
                     tasks.create_task(broker.routes.run(stop), name="route-follower"),
                     tasks.create_task(broker.sequences.run(), name="producer-sequences"),
                     tasks.create_task(broker.aside.run(), name="messages-aside"),
+                    tasks.create_task(broker.compaction.run(), name="compaction"),
                 ]
                 if broker.key_index is not None:
                     loops.append(tasks.create_task(broker.key_index.run(), name="key-index"))
-                await at_most(settings.first_routes_seconds_max, broker.routes.settled.wait())
-                service.serve(broker)
-                await server.set_serving(True)
-                loops.append(tasks.create_task(registration.run(stop), name="registration"))
-                await at_most(settings.first_routes_seconds_max, registration.settled.wait())
+                if gate is not None:
+                    keys = KeyFollower(nameservers, gate, address, settings.advertise_external)
+                    loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
+                    await at_most(settings.first_routes_seconds_max, keys.settled, stop)
+                await at_most(settings.first_routes_seconds_max, broker.routes.settled, stop)
+                # The nameservers may be another cluster's.
+                if stop.fatal is None:
+                    service.serve(broker)
+                    await server.set_serving(True)
+                    loops.append(tasks.create_task(registration.run(stop), name="registration"))
+                    await at_most(settings.first_routes_seconds_max, registration.settled, stop)
                 if not stop.requested:
                     announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
 
-                await server.set_serving(False)
-                service.refuse("it is stopping")
-                broker.aside.transactions.asking.end()
+                server.begin_drain()
+                # Producers choose other brokers from then on, readers wait for this one to return.
                 await registration.leave()
                 broker.release_waiting()
+                if stop.fatal is None:
+                    await server.wait_quiet()
+                service.refuse("it is stopping")
+                broker.aside.transactions.asking.end()
+                broker.compaction.end()
             for task in loops:
                 task.cancel()
             await broker.aside.finish()
@@ -99,20 +131,31 @@ async def serve(
             close_store(broker, stop)
 
 
-def make_server(settings: BrokerSettings, service: BrokerService) -> GrpcServer:
+def make_server(
+    settings: BrokerSettings,
+    service: BrokerService,
+    tls: ServerTls | None,
+    calls: CallTimes,
+    gate: Gate | None,
+) -> GrpcServer:
     def register(server: aio.Server) -> None:
         add_to_server(service, server)
 
-    return GrpcServer(
+    server = GrpcServer(
         "broker",
         settings.cluster,
         settings.listen,
         register,
         [SERVICE_NAME],
-        drain_seconds_max=settings.drain_seconds_max,
+        drain=settings,
         # Pulls that wait must not keep appends out.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
+        tls=tls,
+        calls=calls,
+        gate=gate,
     )
+    service.tell_batches(server.note_call)
+    return server
 
 
 async def open_broker(
@@ -133,7 +176,7 @@ async def open_broker(
         broker = await Broker.open(
             settings, store_host, nameservers, clock=clock, disk=disk, on_failed=failed
         )
-    except (StoreError, OSError) as failure:
+    except (StoreError, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
     recovery = broker.store.recovery
     log.info(
@@ -191,14 +234,16 @@ def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nam
         store_id=store_id,
         started_at_ms=started_at_ms,
         version=version("rockoon-broker"),
+        external_address=settings.advertise_external,
+        shared_settings=shared_settings(settings),
     )
 
 
-async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> None:
-    """Wait for something that is good to have, but not for ever."""
+async def at_most(seconds: float, event: asyncio.Event, stop: Stop) -> None:
+    """Wait for something that is good to have, but not for ever, nor when the broker is to stop."""
     try:
         async with asyncio.timeout(seconds):
-            await wish
+            await stop.or_event(event)
     except TimeoutError:
         log.warning("no nameserver has answered in %.1f s: going on without", seconds)
 
@@ -206,6 +251,7 @@ async def at_most(seconds: float, wish: Coroutine[object, object, object]) -> No
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
     settled = broker.aside.settlement.capture()
+    broker.compaction.close()
     if broker.key_index is not None:
         broker.key_index.close()
     try:

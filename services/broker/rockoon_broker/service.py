@@ -2,9 +2,10 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -14,6 +15,14 @@ from rockoon_broker.append_stream import AppendStream, reply_to
 from rockoon_broker.appends import Placed
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
+from rockoon_broker.compaction.wire import (
+    compaction_state,
+    describe_compaction,
+    discard_generation,
+    publish_generation,
+    put_generation_file,
+    read_generation,
+)
 from rockoon_broker.delays.wire import cancel_delayed, delayed_counts, list_delayed
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.key_queries import query_messages
@@ -34,6 +43,7 @@ from rockoon_broker.transactions.wire import (
 from rockoon_broker.turns import in_turns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_format.record import decode_record, encode_host
+from rockoon_format.resources import topic_need
 from rockoon_proto.errors import (
     Busy,
     InvalidArgument,
@@ -44,6 +54,13 @@ from rockoon_proto.errors import (
     StoreCorrupt,
 )
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
+from rockoon_runtime.access.gate import Caller, current_caller
+from rockoon_runtime.calls import CallTimes
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from rockoon_broker.pull_tracing import PullTracing
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
@@ -103,11 +120,13 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     Args:
         tasks: owns the tasks that read AppendStreams.
         clock: for `as_of_ms`, and for how long a call has kept others waiting.
+        calls: is told how long the batches of streams took.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, clock: Clock, calls: CallTimes) -> None:
         self._tasks = tasks
         self._clock = clock
+        self._calls = calls
         self._broker: Broker | None = None
         self._send_backs: SendBacks | None = None
         self._refusal = "it is recovering its store"
@@ -115,6 +134,22 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._streams: set[AppendStream] = set()
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
+        self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]] = self._place
+        # Told of every batch: those of a stream are no calls.
+        self._note_batch: Callable[[], None] = lambda: None
+        self._pull_tracing: PullTracing | None = None
+
+    def trace(self, tracer: "Tracer") -> None:
+        """Have a span for every batch whose sender traces it, and every pull that gives it out."""
+        from rockoon_broker.append_tracing import AppendTracing
+        from rockoon_broker.pull_tracing import PullTracing
+
+        self._pull_tracing = PullTracing(tracer)
+        self._placing = AppendTracing(tracer, self._place).place
+
+    def tell_batches(self, note: Callable[[], None]) -> None:
+        """Call `note` with every batch that comes."""
+        self._note_batch = note
 
     def serve(self, broker: Broker) -> None:
         """Answer calls from now on."""
@@ -128,6 +163,25 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._broker = None
         for stream in self._streams:
             stream.end()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._broker is not None
+
+    @property
+    def streams_open(self) -> int:
+        """AppendStreams: one for each producer that has sent lately."""
+        return len(self._streams)
+
+    @property
+    def messages_returned(self) -> int:
+        """Put into retry topics since the start."""
+        return 0 if self._send_backs is None else self._send_backs.messages_returned
+
+    @property
+    def messages_dead(self) -> int:
+        """Put into dead-letter topics since the start."""
+        return 0 if self._send_backs is None else self._send_backs.messages_dead
 
     def _open(self) -> Broker:
         if self._broker is None:
@@ -148,7 +202,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[broker_pb2.AppendReply]:
         self._open()
-        stream = AppendStream(self._place, self._store_host)
+        placing = writing(self._placing, current_caller())
+        stream = AppendStream(placing, self._store_host, self._calls, self._clock)
         self._streams.add(stream)
         reader = self._tasks.create_task(
             stream.read(aiter(request_iterator)), name="append-stream-reader"
@@ -169,11 +224,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             raise Busy(reason=f"{self._single_bytes} bytes wait for room in the log")
         self._single_bytes += size
         try:
-            return await self._place(request)
+            return await self._placing(request)
         finally:
             self._single_bytes -= size
 
     async def _place(self, request: broker_pb2.AppendRequest) -> Placed:
+        self._note_batch()
         return await self._open().append(
             request.topic,
             request.queue_id,
@@ -204,8 +260,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             wait_ms=request.wait_ms,
             tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
             expression=expression_of(request.sql_expression) if request.sql_expression else None,
+            group=request.group,
         )
-        pulled = await self._open().pull(wish, request.route_revision)
+        came_ns = 0 if self._pull_tracing is None else time.time_ns()
+        pulled = await self._open().pull(wish, request.route_revision, request.birth_revision)
+        if self._pull_tracing is not None:
+            self._pull_tracing.pulled(wish, pulled, came_ns)
         found = pulled.found
         reply = broker_pb2.PullReply(
             status=STATUSES[pulled.status],
@@ -300,6 +360,31 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> broker_pb2.ReadLogReply:
         return await read_log(self._open(), request)
 
+    async def DescribeCompaction(
+        self, request: broker_pb2.DescribeCompactionRequest, context: object
+    ) -> broker_pb2.DescribeCompactionReply:
+        return describe_compaction(self._open(), request, self._clock.now_ms())
+
+    async def ReadGeneration(
+        self, request: broker_pb2.ReadGenerationRequest, context: object
+    ) -> broker_pb2.ReadGenerationReply:
+        return await read_generation(self._open(), request)
+
+    async def PutGenerationFile(
+        self, request_iterator: Any, context: object
+    ) -> broker_pb2.PutGenerationFileReply:
+        return await put_generation_file(self._open(), aiter(request_iterator))
+
+    async def PublishGeneration(
+        self, request: broker_pb2.PublishGenerationRequest, context: object
+    ) -> broker_pb2.PublishGenerationReply:
+        return await publish_generation(self._open(), request)
+
+    async def DiscardGeneration(
+        self, request: broker_pb2.DiscardGenerationRequest, context: object
+    ) -> broker_pb2.DiscardGenerationReply:
+        return await discard_generation(self._open(), request)
+
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object
     ) -> broker_pb2.DescribeBrokerReply:
@@ -309,7 +394,22 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         described.messages_dead = self._send_backs.messages_dead
         described.delayed.CopyFrom(delayed_counts(self._open().aside.delays))
         describe_transactions(self._open().aside.transactions, described)
+        described.compaction.CopyFrom(compaction_state(self._open()))
         return described
+
+
+def writing(
+    placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]], caller: Caller | None
+) -> Callable[[broker_pb2.AppendRequest], Awaitable[Placed]]:
+    """Places those batches of a stream that its caller may send; None may send all."""
+    if caller is None:
+        return placing
+
+    async def place(request: broker_pb2.AppendRequest) -> Placed:
+        caller.require(*topic_need("write", request.topic))
+        return await placing(request)
+
+    return place
 
 
 def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
@@ -378,6 +478,10 @@ def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
     record = decode_record(frame)
     topic = record.topic.decode()
     if record.store_host != where.store_host or topic not in broker.table.topics:
+        raise not_here
+    caller = current_caller()
+    if caller is not None and not caller.may(*topic_need("read", topic)):
+        # Whether there is such a message is not for him to know either.
         raise not_here
     broker.check_readable(topic, record.queue_id)
     return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))

@@ -9,13 +9,17 @@ from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
+from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import SettingsError, setting
+from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.tls import TlsSettings
 
 STORE_PATH = Path("store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
     """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
@@ -23,6 +27,11 @@ class BrokerSettings:
     listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 takes a free one")
     advertise: str | None = setting(
         None, "host:port that others are told; by default where it listens"
+    )
+    advertise_external: str = setting(
+        "",
+        "host:port told to clients that came in by a nameserver's external_listen (empty: they "
+        "cannot call this broker)",
     )
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "host:port of every nameserver, separated by commas"
@@ -34,11 +43,17 @@ class BrokerSettings:
         None,
         "IPv4 host:port written into every record and message id; by default the advertised one",
     )
+    accept_cluster_id: str = setting(
+        "",
+        "cluster (16 hexadecimal digits, as the refusal names it) to which a store of another one "
+        "may go over: its topics are then taken for those of the same names there",
+    )
 
     flush: str = setting(
         "sync",
         "sync: acknowledge a message when it is on disk; async: when the system has it",
         choices=("sync", "async"),
+        shared=True,
     )
     flush_interval_ms: int = setting(
         500, "how often the log is synced with flush = async, milliseconds", minimum=1
@@ -53,7 +68,9 @@ class BrokerSettings:
         256 << 20, "bytes that may wait for a sync before appends wait as well", minimum=4096
     )
 
-    reserved_hours: float = setting(72.0, "age after which a CommitLog file is deleted", minimum=0)
+    reserved_hours: float = setting(
+        72.0, "age after which a CommitLog file is deleted", minimum=0, shared=True
+    )
     delete_when: str = setting("04", "local hours in which expired files are deleted: 04;16")
     disk_used_percent_max: int = setting(
         75, "above this share of the disk expired files go at any hour", minimum=10, maximum=95
@@ -71,15 +88,18 @@ class BrokerSettings:
         60_000, "how long after the start this begins, milliseconds", minimum=0
     )
 
-    body_bytes_max: int = setting(4 << 20, "largest message body", minimum=1, maximum=1 << 26)
+    body_bytes_max: int = setting(
+        4 << 20, "largest message body", minimum=1, maximum=1 << 26, shared=True
+    )
     properties_bytes_max: int = setting(
         31_743,
         "largest properties of a message; a record holds 32767, retries and delays note theirs",
         minimum=0,
         maximum=32_767,
+        shared=True,
     )
     batch_bytes_max: int = setting(
-        16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20
+        16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20, shared=True
     )
     batch_messages_max: int = setting(
         65_536, "most messages in one batch", minimum=1, maximum=1 << 20
@@ -92,6 +112,7 @@ class BrokerSettings:
         "on",
         "on: messages can be looked up by key; off: nothing is indexed, no such query answered",
         choices=("on", "off"),
+        shared=True,
     )
     index_slots: int = setting(
         SLOTS_DEFAULT,
@@ -117,10 +138,15 @@ class BrokerSettings:
     )
 
     delay_levels: str = setting(
-        DELAY_LEVELS, "delays of levels 1, 2, ... of delayed messages: numbers with s, m, h or d"
+        DELAY_LEVELS,
+        "delays of levels 1, 2, ... of delayed messages: numbers with s, m, h or d",
+        shared=True,
     )
     delay_seconds_max: int = setting(
-        259_200, "how far ahead the time of a delayed message may lie, seconds", minimum=1
+        259_200,
+        "how far ahead the time of a delayed message may lie, seconds",
+        minimum=1,
+        shared=True,
     )
     delayed_messages_max: int = setting(
         5_000_000,
@@ -147,9 +173,6 @@ class BrokerSettings:
     )
     first_routes_seconds_max: float = setting(
         3.0, "how long a start waits for the nameservers before it serves without", minimum=0
-    )
-    drain_seconds_max: float = setting(
-        5.0, "how long calls in flight may take when the broker stops", minimum=0
     )
 
     def for_sequences(self) -> MemoryLimits:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from rockoon_format.topic_attributes import is_compacted
+
 INCARNATION_UNKNOWN = 0
 """Of a topic that a RocketMQ broker left, or one that was seen in another etcd's routes."""
 
@@ -31,6 +33,10 @@ class ServedTopic:
     """etcd create revision of the topic."""
     permissions: int = PERMISSIONS_DEFAULT
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def compacted(self) -> bool:
+        return is_compacted(self.name, self.attributes)
 
     @property
     def readable(self) -> bool:
@@ -72,6 +78,12 @@ class TopicTable:
     def served(self) -> list[ServedTopic]:
         """Topics with queues on this broker."""
         return [topic for topic in self.topics.values() if topic.queues]
+
+    @property
+    def compacted(self) -> list[ServedTopic]:
+        """Compacted topics with queues on this broker, by name."""
+        found = [topic for topic in self.served if topic.compacted]
+        return sorted(found, key=lambda topic: topic.name)
 
 
 @dataclass(frozen=True, slots=True)

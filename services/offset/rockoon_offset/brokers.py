@@ -11,8 +11,10 @@ from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start_position import Loss, QueueState
+from rockoon_proto.channels import Dialer, Tls
 from rockoon_proto.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.signature import Credentials
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY
@@ -37,16 +39,31 @@ class Brokers:
         table: where brokers are; read anew for every call.
         cluster: sent along, so that a broker of another cluster refuses.
         timeout_seconds: for each call.
+        tls: how they are called; None means plainly.
+        access: signs the calls; None means that they are not signed.
+
+    Raises:
+        PemError: a file of `tls` cannot be used.
     """
 
-    def __init__(self, table: RouteTable, cluster: str, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        table: RouteTable,
+        cluster: str,
+        timeout_seconds: float,
+        tls: Tls | None = None,
+        access: Credentials | None = None,
+    ) -> None:
         self._table = table
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._timeout_seconds = timeout_seconds
-        # Broker name → the address its channel leads to.
-        self._channels: dict[str, tuple[str, aio.Channel]] = {}
-        # Channels to addresses that brokers have left. Closing one cancels the calls on it, and a
-        # cancelled call is not one that failed; so they are kept until those are long over.
+        self._dialer = Dialer(CHANNEL_OPTIONS, tls, access)
+        # Broker name → the address its channel leads to and the version of our certificates, and
+        # the channel.
+        self._channels: dict[str, tuple[tuple[str, int], aio.Channel]] = {}
+        # Channels to addresses that brokers have left, or with former certificates. Closing one
+        # cancels the calls on it, and a cancelled call is not one that failed; so they are kept
+        # until those are long over.
         self._retired: list[aio.Channel] = []
 
     async def queue_states(self, queues: Iterable[Queue]) -> Answers[QueueState]:
@@ -149,9 +166,9 @@ class Brokers:
         if address is None:
             raise BrokerUnavailable(broker=broker)
         known = self._channels.get(broker)
-        if known is None or known[0] != address:
-            channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            self._channels[broker] = (address, channel)
+        wanted = (address, self._dialer.version)
+        if known is None or known[0] != wanted:
+            self._channels[broker] = (wanted, self._dialer.channel(address))
             if known is not None:
                 self._retired.append(known[1])
                 if len(self._retired) > RETIRED_CHANNELS_MAX:

@@ -1,6 +1,7 @@
 """Commits and releases: checked, taken by the ledger, durable when answered."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -128,6 +129,9 @@ class Commits:
         self._ends = ends
         self._release = release
         self._now_ms = now_ms
+        # Since the start, of one queue each; what was refused by the error's name.
+        self.taken = 0
+        self.refused: Counter[str] = Counter()
 
     async def commit(
         self, commits: Sequence[Commit], releases: Sequence[Release] = ()
@@ -156,6 +160,9 @@ class Commits:
                 )
             except RockoonError as reason:
                 error = self._explained(commit, reason)
+                self.refused[error.name] += 1
+            else:
+                self.taken += 1
             progress = self._store.ledger.find(commit.group, commit.queue)
             outcomes.append(Outcome(0 if progress is None else progress.offset, error))
         self._store.write(records)

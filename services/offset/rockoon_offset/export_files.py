@@ -7,15 +7,21 @@ stays as `.bak`, as RocketMQ leaves it.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_offset.disk import Disk, replace_file
+from rockoon_offset.readers import in_order
 from rockoon_offset.records import Progress
 from rockoon_offset.store import Store
 from rockoon_offset.transfer import to_rocketmq
 
 log = logging.getLogger(__name__)
+
+# Rest after a round, in times of the CPU that it took: much progress is exported less often, as
+# the thread that writes keeps the event loop waiting for the interpreter.
+REST_RATIO = 20
 
 FILE_NAME = "consumerOffset.json"
 
@@ -35,15 +41,19 @@ class ExportFiles:
         self._now_ms = now_ms
         self._exported_changes = -1
         # Brokers that a file was written for: one whose progress is all gone gets an empty table.
+        # Guarded by `_writing`.
         self._brokers: set[str] = set()
-        # Guards the files: a round that was cancelled goes on writing in its thread for a moment.
+        # Of the last round's thread.
+        self._cpu_seconds = 0.0
+        # Guards the files too: a round that was cancelled goes on writing in its thread for a
+        # moment.
         self._writing = threading.Lock()
 
     async def run(self) -> None:
         """Export until cancelled."""
         while self._interval_seconds:
             await self.export()
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(max(self._interval_seconds, REST_RATIO * self._cpu_seconds))
 
     async def export(self) -> None:
         """Export now, unless nothing has changed."""
@@ -51,14 +61,13 @@ class ExportFiles:
         if changes == self._exported_changes or not self._interval_seconds:
             return
         await self._store.durable()
-        progress = self._store.ledger.list_progress()
-        self._brokers |= {entry.queue.broker for entry in progress}
+        # A copy; sorted and divided by the thread, as a million entries take seconds.
+        progress = self._store.ledger.all_progress()
         try:
             await asyncio.to_thread(
                 self._write,
                 self._store.root / "config",
                 progress,
-                sorted(self._brokers),
                 changes,
                 self._now_ms(),
             )
@@ -68,16 +77,22 @@ class ExportFiles:
         else:
             self._exported_changes = changes
 
-    def _write(
-        self, config: Path, progress: list[Progress], brokers: list[str], changes: int, now_ms: int
-    ) -> None:
+    def _write(self, config: Path, progress: list[Progress], changes: int, now_ms: int) -> None:
         """Write one file per broker; in a thread of its own. Raises OSError."""
+        began = time.thread_time()
         disk = Disk()
+        progress.sort(key=lambda entry: (in_order(entry.group), entry.queue))
+        by_broker: dict[str, list[Progress]] = {}
+        for entry in progress:
+            by_broker.setdefault(entry.queue.broker, []).append(entry)
         with self._writing:
-            for broker in brokers:
+            self._brokers |= by_broker.keys()
+            for broker in sorted(self._brokers):
                 path = config / broker / FILE_NAME
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if path.exists():
                     backup = path.with_name(f"{FILE_NAME}.bak")
                     replace_file(disk, backup, path.read_bytes())
-                replace_file(disk, path, to_rocketmq(progress, broker, changes, now_ms))
+                content = to_rocketmq(by_broker.get(broker, []), broker, changes, now_ms)
+                replace_file(disk, path, content)
+            self._cpu_seconds = time.thread_time() - began

@@ -17,6 +17,7 @@ owner has to end the process; the next start reads what is really there.
 import logging
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -56,6 +57,15 @@ class Contents(NamedTuple):
     # Where the newest journal goes on; what lies behind was never finished.
     end: int
     torn_bytes: int
+
+
+class JournalCounts(NamedTuple):
+    """Of the journal being written, and of this process."""
+
+    bytes: int
+    syncs: int
+    # Writing included.
+    sync_seconds: float
 
 
 def journal_path(directory: Path, generation: int) -> Path:
@@ -204,6 +214,8 @@ class Journal:
         self._end = contents.end
         self._fd = self._open_journal(contents.generation, contents.end)
         self._synced_batches = 0
+        self._syncs = 0
+        self._sync_seconds = 0.0
         self._snapshot_thread: threading.Thread | None = None
         # Guarded by `_lock`: what waits for the writer, and whether it may go on.
         self._lock = threading.Condition()
@@ -245,6 +257,9 @@ class Journal:
             self._lock.notify()
         self.appended_batches += 1
         return self.appended_batches
+
+    def counts(self) -> JournalCounts:
+        return JournalCounts(self._end, self._syncs, self._sync_seconds)
 
     @property
     def wants_rotation(self) -> bool:
@@ -311,8 +326,11 @@ class Journal:
             return
         records = [record for batch in batches for record in batch.records]
         data = frames.frame(self._sequence, records)
+        began = time.perf_counter()
         self._disk.write_all(self._fd, data, self._end)
         self._disk.fdatasync(self._fd)
+        self._sync_seconds += time.perf_counter() - began
+        self._syncs += 1
         self._end += len(data)
         self._sequence += len(records)
         self._synced_batches += len(batches)

@@ -7,7 +7,7 @@ not known is said to be unknown.
 from collections.abc import Callable
 
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.lag_rows import QueueLag, filled
+from rockoon_offset.lag_rows import QueueLag, filled, pulled_offset
 from rockoon_offset.membership import BROADCASTING, Membership
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import reader_of
@@ -63,7 +63,7 @@ class Lags:
             raise GroupNotFound(group=group)
         if topic and topic not in self._table.topics:
             raise TopicNotFound(topic=topic)
-        topics = {topic} if topic else self._topics_of(group)
+        topics = {topic} if topic else self.topics_of(group)
         queues = sorted(
             queue
             for name in topics & self._table.topics.keys()
@@ -87,11 +87,18 @@ class Lags:
             (row.queue, None if known is None else known.offset)
             for row, known in zip(rows, progress, strict=True)
         ]
+        unpulled = [
+            (row.queue, pulled_offset(row.queue, known, owner))
+            for row, known, owner in zip(rows, progress, owners, strict=True)
+        ]
         await self._store.durable()
-        states = await self._brokers.states_with_fate(dict.fromkeys(asked))
+        wanted = dict.fromkeys([*asked, *(each for each in unpulled if each[1] is not None)])
+        states = await self._brokers.states_with_fate(wanted)
         return [
-            filled(row, known, states[item], owner)
-            for row, known, item, owner in zip(rows, progress, asked, owners, strict=True)
+            filled(row, known, states[item], owner, states.get(beyond))
+            for row, known, item, owner, beyond in zip(
+                rows, progress, asked, owners, unpulled, strict=True
+            )
         ]
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
@@ -113,7 +120,8 @@ class Lags:
         lease = self._membership.live(group, member, self._now_ns())
         return lease is None or lease.member.mode != BROADCASTING
 
-    def _topics_of(self, group: str) -> set[str]:
+    def topics_of(self, group: str) -> set[str]:
+        """Those that a group reads or has progress on."""
         subscribed = {topic for name, topic in self._table.subscriptions if name == group}
         return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 

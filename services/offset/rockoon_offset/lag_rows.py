@@ -6,7 +6,7 @@ owner how far it has pulled. What one of them did not say is unknown here, never
 
 from typing import NamedTuple
 
-from rockoon_offset.membership import Lease
+from rockoon_offset.membership import Lease, Position
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Progress
 from rockoon_offset.start_position import QueueState
@@ -26,6 +26,8 @@ class QueueLag(NamedTuple):
     lag_ms: int | None = None
     in_flight: int | None = None
     ready: int | None = None
+    queueing_ms: int | None = None
+    """Age of the oldest message that is not pulled."""
     in_flight_as_of_ms: int = 0
     lost: int = 0
     loss_ms: int | None = None
@@ -41,6 +43,7 @@ def filled(
     progress: Progress | None,
     state: QueueState | RockoonError,
     owner: Lease | None,
+    unpulled: QueueState | RockoonError | None = None,
 ) -> QueueLag:
     """Fill in a row.
 
@@ -49,6 +52,7 @@ def filled(
         progress: taken before `state`: an end only grows, so no difference is negative.
         state: of the queue, asked about the message at the committed offset; or why it is not told.
         owner: of the progress; None when no live member has the queue.
+        unpulled: of the queue, asked about the message at `pulled_offset`, if there is one.
     """
     row = row._replace(owner="" if progress is None else progress.owner)
     if isinstance(state, RockoonError):
@@ -72,14 +76,40 @@ def filled(
             loss_cause=state.asked_loss.cause,
         )
     if owner is None:
-        return row._replace(in_flight=0, ready=lag)
-    position = owner.positions.get(row.queue)
-    if position is None or position.epoch != progress.epoch:
+        return row._replace(in_flight=0, ready=lag, queueing_ms=row.lag_ms)
+    position = _position(row.queue, progress, owner)
+    if position is None:
         return row
     in_flight = min(max(0, position.next_offset - progress.offset), lag)
+    queueing_ms = row.lag_ms
+    if in_flight == lag:
+        queueing_ms = 0
+    elif in_flight:
+        queueing_ms = None
+        if isinstance(unpulled, QueueState):
+            queueing_ms = _lag_ms(position.next_offset, unpulled)
     return row._replace(
-        in_flight=in_flight, ready=lag - in_flight, in_flight_as_of_ms=owner.heard_at_ms
+        in_flight=in_flight,
+        ready=lag - in_flight,
+        in_flight_as_of_ms=owner.heard_at_ms,
+        queueing_ms=queueing_ms,
     )
+
+
+def pulled_offset(queue: Queue, progress: Progress | None, owner: Lease | None) -> int | None:
+    """Up to where the owner has pulled, when that is beyond what is committed; None otherwise."""
+    if progress is None or owner is None:
+        return None
+    position = _position(queue, progress, owner)
+    if position is None or position.next_offset <= progress.offset:
+        return None
+    return position.next_offset
+
+
+def _position(queue: Queue, progress: Progress, owner: Lease) -> Position | None:
+    """How far an owner has pulled, unless it is of a reading before this one."""
+    position = owner.positions.get(queue)
+    return None if position is None or position.epoch != progress.epoch else position
 
 
 def _lag_ms(committed: int, state: QueueState) -> int | None:

@@ -108,6 +108,10 @@ class Ledger:
         """A group and its members with progress of their own, in order."""
         return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
 
+    def all_progress(self) -> list[Progress]:
+        """Progress of all groups and members, in no order: a copy that costs little."""
+        return list(self._places)
+
     def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
         """Progress of one group or all; sorted by group and queue. See `each_progress`."""
         return list(self.each_progress(group, topic, broker))

@@ -193,6 +193,9 @@ class Membership:
 
     def readers(self, topics: frozenset[str]) -> set[str]:
         """Groups of which a member reads one of some topics."""
+        if not topics:
+            # Most changes of the routes are of groups; all members need not be looked at for those.
+            return set()
         return {
             name
             for name, leases in self._groups.items()

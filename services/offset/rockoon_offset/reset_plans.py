@@ -145,6 +145,11 @@ class ResetPlans:
         await self._store.durable()
         return plan
 
+    def group_of(self, reset_id: str) -> str:
+        """Whose progress a plan or a reset moves. Raises ResetNotFound."""
+        plan = self._plans.get(reset_id)
+        return self._store.ledger.reset(reset_id).group if plan is None else plan.group
+
     async def apply(self, reset_id: str, operator: str) -> ResetApplied:
         """Do what a plan says; doing it twice is doing it once.
 

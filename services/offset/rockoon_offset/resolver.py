@@ -1,6 +1,7 @@
 """Where readers start: collects the facts, has the decision made, and has it written down."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -99,6 +100,8 @@ class Resolver:
         self._cluster_rule = cluster_rule
         self._route_wait_seconds = route_wait_seconds
         self._now_ms = now_ms
+        # Decisions since the start.
+        self.starts: Counter[StartReason] = Counter()
 
     async def resolve(
         self,
@@ -364,6 +367,7 @@ class Resolver:
                 self._now_ms(),
             )
         )
+        self.starts[decision.reason] += 1
         progress = ledger.find(group, queue)
         assert progress is not None
         if before is not None and before.owner != progress.owner:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from grpc import aio
 
+from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
+from rockoon_offset.access_rules import RULES
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.commits import Commits, QueueEnds
 from rockoon_offset.disk import Disk
@@ -19,6 +21,7 @@ from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.handover import Handovers
 from rockoon_offset.lag import Lags
+from rockoon_offset.metrics import TABLE, OffsetMetrics
 from rockoon_offset.reset_plans import ResetPlans
 from rockoon_offset.resolver import Resolver
 from rockoon_offset.route_table import Change
@@ -32,8 +35,14 @@ from rockoon_offset.transfer import Importer
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, Node
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.metrics import with_access
+from rockoon_runtime.access.settings import access_gate, cluster_credentials
+from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.tls import ServerTls, client_tls, server_tls, with_certificate
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -58,6 +67,7 @@ class Parts:
     groups: Groups
     export_files: ExportFiles
     servicer: OffsetService
+    metrics: OffsetMetrics
 
 
 async def serve(
@@ -79,20 +89,24 @@ async def serve(
         announce: told kind, name and address when it serves.
 
     Raises:
-        SettingsError: no nameserver, a lease that heartbeats cannot keep, or no etcd cluster id.
+        SettingsError: no nameserver, a lease that heartbeats cannot keep, no etcd cluster id, or a
+            certificate or cluster secret that cannot be used.
         ListenError: the address cannot be had.
         Fatal: the store cannot be used, or another offset service has the cluster.
     """
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
     etcd_cluster_id(settings.accept_etcd_cluster_id)
-    nameservers = Nameservers(settings.nameservers, settings.cluster)
+    tls = server_tls(settings)
+    access = cluster_credentials(settings)
+    gate = access_gate(settings, access, RULES)
+    nameservers = Nameservers(settings.nameservers, settings.cluster, client_tls(settings), access)
     try:
         store = open_store(settings, stop, disk)
         try:
             parts = assembled(settings, store, nameservers)
             try:
-                await run_parts(settings, stop, store, nameservers, parts, announce)
+                await run_parts(settings, tls, gate, stop, store, nameservers, parts, announce)
             finally:
                 await parts.brokers.close()
         finally:
@@ -142,7 +156,13 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         nameservers, routes_changed, store, etcd_cluster_id(settings.accept_etcd_cluster_id)
     )
     table = routes.table
-    brokers = Brokers(table, settings.cluster, settings.broker_timeout_seconds)
+    brokers = Brokers(
+        table,
+        settings.cluster,
+        settings.broker_timeout_seconds,
+        client_tls(settings),
+        cluster_credentials(settings),
+    )
     watch = GroupWatch(settings.watchers_max)
     ends = QueueEnds(brokers, time.monotonic)
     groups = Groups(
@@ -167,32 +187,32 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
         settings.route_wait_seconds,
         now_ms,
     )
+    commits = Commits(store, table, ends, groups.release, now_ms)
+    lags = Lags(
+        store, table, brokers, groups.membership, time.monotonic_ns, settings.progress_entries_max
+    )
     servicer = OffsetService(
         settings,
         store,
         groups,
         watch,
         resolver,
-        Commits(store, table, ends, groups.release, now_ms),
+        commits,
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
-        Lags(
-            store,
-            table,
-            brokers,
-            groups.membership,
-            time.monotonic_ns,
-            settings.progress_entries_max,
-        ),
+        lags,
         Importer(store, table, subscriptions, brokers, watch, now_ms),
         routes,
         now_ms,
     )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
-    return Parts(routes, brokers, watch, groups, export_files, servicer)
+    metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)
+    return Parts(routes, brokers, watch, groups, export_files, servicer, metrics)
 
 
 async def run_parts(
     settings: OffsetSettings,
+    tls: ServerTls | None,
+    gate: Gate | None,
     stop: Stop,
     store: Store,
     nameservers: Nameservers,
@@ -202,13 +222,28 @@ async def run_parts(
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
 
-    server = GrpcServer("offset", settings.cluster, settings.listen, register, SERVICE_NAMES)
-    async with asyncio.TaskGroup() as tasks:
+    calls = CallTimes()
+    server = GrpcServer(
+        "offset",
+        settings.cluster,
+        settings.listen,
+        register,
+        SERVICE_NAMES,
+        drain=settings,
+        tls=tls,
+        calls=calls,
+        gate=gate,
+    )
+    measure = parts.metrics.measure
+    metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
+    telemetry = Telemetry("offset", settings.cluster, settings.name, settings, *metrics)
+    async with telemetry, asyncio.TaskGroup() as tasks:
         loops = [
             tasks.create_task(parts.routes.run(stop), name="follow the routes"),
             tasks.create_task(parts.groups.run(), name="expire members"),
             tasks.create_task(parts.export_files.run(), name="export files"),
         ]
+        server.trace(telemetry.tracer)
         async with server:
             await server.set_serving(False)
             registration = Registration(
@@ -220,30 +255,29 @@ async def run_parts(
                     store_id=store.store_id,
                     started_at_ms=now_ms(),
                     version=VERSION,
+                    external_address=settings.advertise_external,
+                    shared_settings=shared_settings(settings),
                 ),
             )
-            if await done_or_stopped(parts.routes.loaded, stop):
+            if gate is not None:
+                address = settings.advertise or server.address
+                keys = KeyFollower(nameservers, gate, address, settings.advertise_external)
+                loops.append(tasks.create_task(keys.run(stop), name="access keys"))
+                await stop.or_event(keys.settled)
+            if await stop.or_event(parts.routes.loaded):
                 loops.append(tasks.create_task(registration.run(stop), name="stay registered"))
-                if await done_or_stopped(registration.in_routes, stop):
+                if await stop.or_event(registration.in_routes):
                     parts.groups.open()
                     await server.set_serving(True)
                     announce("offset", settings.name, settings.advertise or server.address)
                     await stop.wait()
-            for loop in loops:
-                loop.cancel()
+            server.begin_drain()
             await registration.leave()
-            # Streams would otherwise keep the server from draining.
+            # Members learn from the routes when to come again.
             parts.watch.close()
+            if stop.fatal is None:
+                await server.wait_quiet()
+        for loop in loops:
+            loop.cancel()
     if stop.fatal is None:
         await parts.export_files.export()
-
-
-async def done_or_stopped(event: asyncio.Event, stop: Stop) -> bool:
-    """Wait for an event; False when the wish to stop came first."""
-    async with asyncio.TaskGroup() as tasks:
-        stopping = tasks.create_task(stop.wait(), name="stop while starting")
-        waiting = tasks.create_task(event.wait(), name="start")
-        await asyncio.wait({stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        waiting.cancel()
-    return event.is_set() and not stop.requested

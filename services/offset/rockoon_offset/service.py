@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Any
 
+from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.commit_check import Commit
 from rockoon_offset.commits import Commits, Release
 from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
 from rockoon_offset.lag import Lags
-from rockoon_offset.readers import reader_of
+from rockoon_offset.readers import group_of, reader_of
 from rockoon_offset.records import Progress, ResetApplied
 from rockoon_offset.request_checks import (
     bounded,
@@ -53,6 +54,7 @@ from rockoon_offset.wire import (
 from rockoon_proto.errors import InvalidArgument, RockoonError
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
+from rockoon_runtime.access.gate import current_caller, sees
 
 
 class OffsetService(OffsetServiceServicer):
@@ -141,6 +143,7 @@ class OffsetService(OffsetServiceServicer):
         check_group(request.group)
         if request.member:
             check_member(request.member)
+        self._check_topic(request.group, request.queue.topic)
         found = await self._resolver.query(
             request.group, queue_from_wire(request.queue), request.member
         )
@@ -192,6 +195,9 @@ class OffsetService(OffsetServiceServicer):
         bounded_names(member_id=request.member_id)
         bounded(request.entries)
         bounded(request.release)
+        if request.force:
+            for topic in {entry.queue.topic for entry in request.entries}:
+                self._check_topic(request.group, topic)
         reader = request.group
         if request.mode == pb.BROADCASTING:
             check_member(request.member_id)
@@ -227,6 +233,7 @@ class OffsetService(OffsetServiceServicer):
         check_topic(request.topic)
         bounded(request.queues)
         bounded(request.target.offsets.offsets)
+        self._check_topic(request.group, request.topic)
         if request.member:
             check_member(request.member)
         plan = await self._plans.plan(
@@ -241,11 +248,13 @@ class OffsetService(OffsetServiceServicer):
     async def ApplyReset(self, request: pb.ApplyResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()
         check_operator(request.operator)
+        self._check_may_reset(request.reset_id)
         return self._reset_to_wire(await self._plans.apply(request.reset_id, request.operator))
 
     async def UndoReset(self, request: pb.UndoResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()
         check_operator(request.operator)
+        self._check_may_reset(request.reset_id)
         return self._reset_to_wire(await self._plans.undo(request.reset_id, request.operator))
 
     async def ListProgress(
@@ -264,6 +273,8 @@ class OffsetService(OffsetServiceServicer):
     async def Lag(self, request: pb.LagRequest, context: Any) -> pb.LagReply:
         self._routes.require()
         check_group(request.group)
+        if request.topic:
+            self._check_topic(request.group, request.topic)
         lags = await self._lags.lags(request.group, request.topic)
         return pb.LagReply(
             queues=map(lag_to_wire, lags),
@@ -278,6 +289,7 @@ class OffsetService(OffsetServiceServicer):
         context: Any,
     ) -> pb.ListMembersReply:
         names = [request.group] if request.group else self._groups.membership.groups()
+        names = [name for name in names if sees(group_resource(name))]
         return pb.ListMembersReply(
             groups=[
                 pb.GroupMembers(
@@ -329,9 +341,28 @@ class OffsetService(OffsetServiceServicer):
     ) -> list[Progress]:
         """What is asked for, when it fits a reply. Raises InvalidArgument."""
         found = self._store.ledger.each_progress(group, topic, broker)
+        if current_caller() is not None and not group:
+            found = (each for each in found if sees(group_resource(group_of(each.group))))
         progress = list(islice(found, self._settings.progress_entries_max + 1))
         check_reply_entries(len(progress), self._settings.progress_entries_max, narrower)
         return progress
+
+    def _check_may_reset(self, reset_id: str) -> None:
+        """Raises NotPermitted to who may not move the group's progress, ResetNotFound."""
+        caller = current_caller()
+        if caller is not None:
+            caller.require("write", group_resource(self._plans.group_of(reset_id)))
+
+    def _check_topic(self, group: str, topic: str) -> None:
+        """Raises NotPermitted to who may see a group, and asks in its name about a topic that it
+        does not read and that he may not see: whether that exists is not for him to know."""
+        caller = current_caller()
+        if (
+            caller is not None
+            and not caller.may("see", topic_resource(topic))
+            and topic not in self._lags.topics_of(group)
+        ):
+            caller.require(*topic_need("see", topic))
 
     def _members(self, group: str) -> list[pb.Member]:
         return [member_to_wire(lease) for lease in self._groups.membership.leases(group)]

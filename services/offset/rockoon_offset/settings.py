@@ -3,17 +3,26 @@
 import dataclasses
 from pathlib import Path
 
+from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import setting
+from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OffsetSettings:
+class OffsetSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
     """See each line."""
 
     cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")
     name: str = setting("offset", "this service's name among the cluster's nodes")
     listen: str = setting("127.0.0.1:10912", "host:port to listen on; port 0 takes a free one")
     advertise: str = setting("", "host:port told to others (empty: the address listened on)")
+    advertise_external: str = setting(
+        "",
+        "host:port told to clients that came in by a nameserver's external_listen (empty: they "
+        "cannot call this service)",
+    )
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "nameservers, host:port,host:port,..."
     )
@@ -53,7 +62,7 @@ class OffsetSettings:
     export_seconds: float = setting(
         5.0,
         "how often config/<broker>/consumerOffset.json is written when it has changed, seconds "
-        "(0: never)",
+        "(0: never); less often where that would take more than a twentieth of a core",
         minimum=0,
         maximum=86400,
     )

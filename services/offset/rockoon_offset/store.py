@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.disk import Disk, replace_file
-from rockoon_offset.journal import Journal
+from rockoon_offset.journal import Journal, JournalCounts
 from rockoon_offset.ledger import Ledger
 from rockoon_offset.records import Record, decode, encode
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
@@ -151,6 +151,9 @@ class Store:
     def changes(self) -> int:
         """Grows with every change written since the start."""
         return self._journal.appended_batches
+
+    def journal_counts(self) -> JournalCounts:
+        return self._journal.counts()
 
     async def durable(self) -> None:
         """Wait until everything written so far is on disk.

@@ -35,6 +35,8 @@ class Wanted:
     begin_ms: int
     """Store times, epoch milliseconds, inclusive."""
     end_ms: int
+    offset_min: int = 0
+    """Messages that start below this physical offset are not wanted."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,9 @@ class Candidates:
     ) -> None:
         """Add what one chain holds."""
         for unit in walk_chain(header, newest, read_unit):
+            # The chain goes back in the log.
+            if unit.physical_offset < wanted.offset_min:
+                return
             self.units_walked += 1
             if len(self.offsets) >= CANDIDATES_MAX or self.units_walked > UNITS_WALKED_MAX:
                 self.gave_up = (
@@ -72,9 +77,10 @@ class Candidates:
 
 
 def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
-    """Whether a file can have a message of the time wanted."""
+    """Whether a file can have a message of the time and place wanted."""
     return (
         header.next_unit > 1
+        and wanted.offset_min <= header.end_offset
         and wanted.begin_ms <= header.end_timestamp_ms
         and wanted.end_ms >= header.begin_timestamp_ms
     )

@@ -1,12 +1,17 @@
-"""Answering who asks for messages by key: candidates of the index, compared with the messages."""
+"""Answering who asks for messages by key: candidates of the index, compared with the messages.
+
+Of a compacted topic the generation in force knows what it holds, and nothing else of what it covers
+is an answer, although the log may still have it; the index is asked for what is behind that.
+"""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import Candidates, Wanted
+from rockoon_broker.index.lookup import CANDIDATES_MAX, Wanted
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.store import Store
 from rockoon_broker.turns import in_turns
@@ -52,35 +57,55 @@ class KeyAnswer:
     indexed_until_ms: int
 
 
-async def answer(query: KeyQuery, store: Store, follower: IndexFollower, clock: Clock) -> KeyAnswer:
+async def answer(
+    query: KeyQuery, store: Store, follower: IndexFollower | None, clock: Clock
+) -> KeyAnswer:
     """Find messages; waits a little for the index to catch up with the log.
+
+    Args:
+        query: checked.
+        store: open.
+        follower: the index; without one only what is compacted is found.
+        clock: tells when others have their turn.
 
     Raises:
         OSError: the disk.
     """
-    log_end = await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
-    index = follower.index
+    log_end = store.visible_end
+    if follower is not None:
+        log_end = await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
+    key_hash = index_key_hash(f"{query.topic}#{query.key}")
+    # From here to the search's begin nothing is waited for, so both are of one generation.
+    compacted_end = store.compaction.covered_end(query.topic)
+    compacted = store.compaction.offsets_with_key(
+        query.topic, key_hash, query.begin_ms, query.end_ms
+    )
+    too_many = why_too_many(len(compacted))
+    compacted = compacted[-CANDIDATES_MAX:]
+    index = None if follower is None else follower.index
     if index is None:
-        return KeyAnswer([], "the index is being opened: ask again", 0)
+        frames, more = await matching(query, compacted, store, clock)
+        return KeyAnswer(frames, more or too_many or why_no_index(follower, compacted_end), 0)
     # Said before the search: what is added meanwhile is found and not counted on.
-    unreached = why_unreached(query, index, log_end, store.log_min_offset)
+    begin = max(store.log_min_offset, compacted_end)
+    unreached = why_unreached(query, index, log_end, begin)
     until_ms = index.until_ms or 0
-    wanted = Wanted(index_key_hash(f"{query.topic}#{query.key}"), query.begin_ms, query.end_ms)
+    wanted = Wanted(key_hash, query.begin_ms, query.end_ms, compacted_end)
     candidates = await asyncio.to_thread(index.search, wanted)
-    frames, more = await matching(query, candidates, store, clock)
-    reasons = (more, candidates.gave_up, candidates.unserved, unreached)
+    frames, more = await matching(query, [*candidates.offsets, *compacted], store, clock)
+    reasons = (more, candidates.gave_up, too_many, candidates.unserved, unreached)
     return KeyAnswer(frames, next(filter(None, reasons), ""), until_ms)
 
 
 async def matching(
-    query: KeyQuery, candidates: Candidates, store: Store, clock: Clock
+    query: KeyQuery, candidates: Iterable[int], store: Store, clock: Clock
 ) -> tuple[list[bytes], str]:
     """The candidates that are wanted, newest first, and why some are left out."""
     frames: list[bytes] = []
     size = 0
     damage = ""
     # A message with the key twice is there twice.
-    offsets = sorted(set(candidates.offsets), reverse=True)
+    offsets = sorted(set(candidates), reverse=True)
     async for offset in in_turns(offsets, clock):
         try:
             frame = store.read_at(offset)
@@ -119,19 +144,36 @@ def is_wanted(query: KeyQuery, record: Record) -> bool:
     return query.key in split_keys(find_value(record.properties, PROPERTY_KEYS) or "")
 
 
-def why_unreached(query: KeyQuery, index: KeyIndex, log_end: int, log_min_offset: int) -> str:
+def why_too_many(compacted: int) -> str:
+    """Why not all compacted candidates are looked at; empty if they are."""
+    if compacted <= CANDIDATES_MAX:
+        return ""
+    return f"the key is too frequent: {compacted} compacted messages may have it; narrow the time"
+
+
+def why_no_index(follower: IndexFollower | None, compacted_end: int) -> str:
+    """Why what the log has behind a physical offset was not searched."""
+    if follower is not None:
+        return "the index is being opened: ask again"
+    return (
+        f"this broker keeps no index: of its log only what is compacted, up to {compacted_end}, "
+        "was searched"
+    )
+
+
+def why_unreached(query: KeyQuery, index: KeyIndex, log_end: int, log_begin: int) -> str:
     """What of the time asked for the index does not cover, in a sentence; empty if nothing.
 
     Args:
         log_end: where the log ended when the query came, physical.
-        log_min_offset: where it begins.
+        log_begin: where what the index has to answer for begins.
     """
     until_ms = index.until_ms or 0
     if index.position < log_end and query.end_ms >= until_ms:
         behind = log_end - index.position
         return f"the index is {behind} bytes of the log behind: ask again"
     begins_ms = index.begins_ms
-    uncovered = index.covered_from > log_min_offset
+    uncovered = index.covered_from > log_begin
     if uncovered and begins_ms is not None and query.begin_ms < begins_ms:
         return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
     return ""

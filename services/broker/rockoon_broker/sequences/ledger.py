@@ -164,9 +164,10 @@ class SequenceLedger:
         self.changes += 1
         self._bound()
 
-    def drop_topic(self, topic: str) -> None:
-        """A topic was deleted: what was stored in it is as if it had never been."""
-        self.drop([key for key in self._sequences if key.topic == topic])
+    def drop_topics(self, *topics: str) -> None:
+        """Topics were deleted: what was stored in them is as if it had never been."""
+        gone = frozenset(topics)
+        self.drop([key for key in self._sequences if key.topic in gone])
 
     def drop(self, keys: Collection[SequenceKey]) -> None:
         """These sequences' messages went with their topics."""

@@ -47,6 +47,7 @@ from rockoon_format.record import (
     encode_host,
     encode_record,
 )
+from rockoon_format.resources import group_resource
 from rockoon_proto.errors import (
     Busy,
     NotReady,
@@ -56,6 +57,7 @@ from rockoon_proto.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
+from rockoon_runtime.access.gate import current_caller
 
 log = logging.getLogger(__name__)
 
@@ -207,8 +209,14 @@ class Transactions:
 
         Raises:
             RockoonError: they are refused, or the store takes none; nothing was appended.
+            NotPermitted: they name a producer group in which the caller may not send; its
+                producers would be asked about what they have not sent.
         """
         halves = halves_of(topic, queue_id, frames, lengths)
+        caller = current_caller()
+        if caller is not None:
+            for group in {facts.group for _, facts in halves}:
+                caller.require("write", group_resource(group))
         encoded = [self._encoded(half, index) for index, (half, _) in enumerate(halves)]
 
         def check_all() -> None:

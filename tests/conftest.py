@@ -1,0 +1,37 @@
+"""How tests are shared out when several processes run them."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+ROOT = Path(__file__).parent.parent
+
+
+@cache
+def needs_spark(file: str) -> bool:
+    """Whether tests of a file, by its path from the root, share the session of tests/spark."""
+    return file.startswith("tests/spark/") and "spark: SparkSession" in (ROOT / file).read_text()
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that one process has to run, one after another, begin first: nobody waits for them."""
+    items.sort(key=lambda item: not needs_spark(file_of(item.nodeid)))
+
+
+class ByFile(LoadScopeScheduling):
+    """The tests of one file run in one process, so that they share its clusters; so do all that
+    share the Spark session, which takes seconds to start and a gigabyte."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = file_of(nodeid)
+        return "tests/spark" if needs_spark(file) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)

@@ -1,0 +1,57 @@
+"""A group's lag as a metric: of a topic, out of what is known of its queues."""
+
+from rockoon_offset.lag_rows import QueueLag
+from rockoon_offset.metrics import of_lag
+from rockoon_offset.queues import Queue
+
+GROUP = "billing"
+OF_ORDERS = (GROUP, "orders", "false")
+
+
+def row(topic: str, queue_id: int, **known: object) -> QueueLag:
+    return QueueLag(Queue(topic, "broker-a", queue_id))._replace(**known)
+
+
+def measured(*rows: QueueLag) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {(each.metric.name, each.labels): each.value for each in of_lag(GROUP, rows)}
+
+
+def test_messages_of_queues_are_added_and_of_ages_the_worst_is_told() -> None:
+    found = measured(
+        row("orders", 0, lag=2, lag_ms=900, in_flight=1, ready=1, queueing_ms=40, lost=3,
+            loss_ms=8_000),
+        row("orders", 1, lag=5, lag_ms=100, in_flight=2, ready=3, queueing_ms=70, lost=4,
+            loss_ms=5_000),
+        # Nothing of it can be lost: what retention does to it is no matter.
+        row("orders", 2, lag=0, lag_ms=0, in_flight=0, ready=0, queueing_ms=0, loss_ms=10),
+        row("%RETRY%billing", 0, lag=1, lag_ms=7, in_flight=0, ready=1, queueing_ms=7),
+    )  # fmt: skip
+    assert {name: value for (name, labels), value in found.items() if labels == OF_ORDERS} == {
+        "rockoon_consumer_lag_unknown_queues": 0,
+        "rocketmq_consumer_lag_messages": 7,
+        "rocketmq_consumer_lag_latency": 900,
+        "rocketmq_consumer_inflight_messages": 3,
+        "rocketmq_consumer_ready_messages": 4,
+        "rocketmq_consumer_queueing_latency": 70,
+        "rockoon_consumer_lost_messages": 7,
+        "rockoon_consumer_time_to_loss_seconds": 5.0,
+    }
+    assert found["rocketmq_consumer_lag_messages", (GROUP, "%RETRY%billing", "true")] == 1
+
+
+def test_what_is_unknown_of_one_queue_is_counted_and_not_guessed() -> None:
+    known = {"lag": 4, "lag_ms": 50, "in_flight": 1, "ready": 3}
+    found = measured(
+        row("orders", 0, **known),
+        row("orders", 1, unknown_because="its broker is away"),
+        # Left there by a member that is gone, who alone may read it.
+        row("orders", 2, lag=100, lag_ms=1, absent=True),
+        row("elsewhere", 0, unknown_because="its broker is away"),
+    )
+    assert found["rockoon_consumer_lag_unknown_queues", OF_ORDERS] == 1
+    assert found["rocketmq_consumer_lag_messages", OF_ORDERS] == 4
+    # Its member has not told how far it has pulled: no age, rather than one that is too small.
+    assert ("rocketmq_consumer_queueing_latency", OF_ORDERS) not in found
+    assert ("rockoon_consumer_time_to_loss_seconds", OF_ORDERS) not in found
+    elsewhere = {name for name, labels in found if labels == (GROUP, "elsewhere", "false")}
+    assert elsewhere == {"rockoon_consumer_lag_unknown_queues"}

@@ -1,0 +1,38 @@
+"""A producer that sends while a test looks."""
+
+import threading
+
+from rockoon.sync import Cluster
+
+
+class Sending(threading.Thread):
+    """Sends numbers until it is stopped.
+
+    Attributes:
+        acknowledged: so many are stored.
+        begun: so many were sent, or are being sent.
+    """
+
+    def __init__(self, connection: Cluster, topic: str) -> None:
+        super().__init__()
+        self.acknowledged = self.begun = 0
+        self._connection, self._topic = connection, topic
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self._is_over.is_set():
+            number = self.begun
+            self.begun += 1
+            # One at a time: the faster it grows, the longer a log takes to read.
+            self._connection.send(self._topic, b"%d" % number)
+            self.acknowledged = self.begun
+
+    def __enter__(self) -> "Sending":
+        self.start()
+        while self.is_alive() and self.acknowledged < 300:
+            self.join(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.join()
