@@ -7,7 +7,7 @@ PACKAGES := protos format services/runtime services/node services/nameserver ser
 WORKERS ?= 3
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test demo demo-spark expansion hosts bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
+.PHONY: help cluster setup check test explore demo demo-spark expansion hosts bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -41,6 +41,11 @@ check: setup  ## formatting, lint, types, layering, generated code
 
 test: setup  ## every test that a fresh machine can run
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# A bug that it finds: put its seed into the test's known ones.
+explore: setup  ## the random tests with SEEDS=20 seeds each that nobody has tried; ONLY=tests/store for some
+	ROCKOON_FRESH_SEEDS=$(or $(SEEDS),20) $(BIN)/python -m pytest -n $(WORKERS) -m "random and not soak" $(ONLY) \
+		-o addopts="-ra --strict-markers --import-mode=importlib -p no:locust" --timeout 600
 
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
