@@ -91,7 +91,8 @@ def compact_store(
     former = {
         topic.topic: topic
         for topic in (old.topics if old else ())
-        if topic.topic in topics and topic.dropped_below == marks.get(topic.topic, 0)
+        # A mark that retention has passed is forgotten; a deletion since has a higher one.
+        if topic.topic in topics and marks.get(topic.topic, 0) <= topic.dropped_below
     }
     seen = [
         each
@@ -124,7 +125,9 @@ def compact_store(
         log_tail=log_tail(root, end),
         topics=tuple(
             GenerationTopic(
-                topic, marks.get(topic, 0), _covered(topic, former.get(topic), seen, left)
+                topic,
+                former[topic].dropped_below if topic in former else marks.get(topic, 0),
+                _covered(topic, former.get(topic), seen, left),
             )
             for topic in sorted(topics, key=str.encode)
         ),
