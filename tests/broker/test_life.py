@@ -11,6 +11,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_proto import errors
 from rockoon_proto.failed_call import from_rpc_error
@@ -22,7 +23,6 @@ from rockoon_runtime.settings import SettingsError
 from support.broker import RunningBroker, batch, running_broker
 from support.broker import settings_of as broker_settings
 from support.broker_routes import BrokerRoutes
-from support.etcd import free_ports
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 
@@ -52,7 +52,7 @@ async def test_a_broker_that_recovers_is_not_ready_and_says_so(
     async with running_broker(tmp_path, [nameserver.address]):
         pass
     disk = HoldingDisk(held=True, everything=True)
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{choose_port()}"
     # Who watches its health, and never hangs up, does not hold up its end.
     settings = {"listen": address, "drain_seconds_max": 60.0}
     async with asyncio.TaskGroup() as tasks:

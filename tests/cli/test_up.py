@@ -84,7 +84,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_data_stays_from_one_run_to_the_next(tmp_path: Path) -> None:
-    port = choose_port(())
+    port = choose_port()
     with up(tmp_path / "data", port, "--new-queue-rule", "classic", "--flush", "async") as first:
         assert list(first.processes) == ["etcd", "nameserver-a", "broker-a", "offset"]
         assert f"export ROCKOON_NAMESERVERS=127.0.0.1:{port}" in first.shown
@@ -106,7 +106,7 @@ def test_data_stays_from_one_run_to_the_next(tmp_path: Path) -> None:
 
 
 def test_a_node_that_dies_ends_the_whole_with_a_line_that_says_which(tmp_path: Path) -> None:
-    with up(tmp_path / "data", choose_port(()), "--brokers", "2") as running:
+    with up(tmp_path / "data", choose_port(), "--brokers", "2") as running:
         os.kill(running.processes["broker-b"], signal.SIGKILL)
         assert running.process.wait(DEADLINE_SECONDS) == 1
         said = running.output.read_text()
@@ -116,7 +116,7 @@ def test_a_node_that_dies_ends_the_whole_with_a_line_that_says_which(tmp_path: P
 
 
 def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path) -> None:
-    with up(tmp_path / "data", choose_port(())) as running:
+    with up(tmp_path / "data", choose_port()) as running:
         running.end(signal.SIGKILL)
         for name, pid in running.processes.items():
             wait_until(lambda pid=pid: gone(pid), f"{name} to end")
@@ -150,7 +150,7 @@ def test_wrong_usage_is_explained(options: tuple[str, str], sentence: str) -> No
 def test_with_access_keys_it_says_what_commands_need_and_others_are_refused(
     tmp_path: Path,
 ) -> None:
-    with up(tmp_path / "cluster", choose_port(()), "--access") as running:
+    with up(tmp_path / "cluster", choose_port(), "--access") as running:
         exports = dict(re.findall(r"export (\w+)=(\S+)", running.shown))
         secret = Path(exports["ROCKOON_ACCESS_SECRET_FILE"]).read_text().strip()
         assert secret not in running.shown

@@ -47,7 +47,7 @@ def test_a_typo_gets_a_suggestion(rockoon: Any, typed: list[str], meant: str) ->
 
 @pytest.mark.parametrize("arguments", [["topic", "list"], ["produce", "orders"], ["status"]])
 def test_without_a_cluster_the_way_to_one_is_shown(rockoon: Any, arguments: list[str]) -> None:
-    nowhere = f"127.0.0.1:{choose_port(())}"
+    nowhere = f"127.0.0.1:{choose_port()}"
     ran = rockoon(*arguments, "--nameservers", nowhere, status=1)
     assert ran.out == ""
     assert f"rockoon: no nameserver answers at {nowhere}" in ran.err

@@ -161,7 +161,7 @@ async def test_an_offset_service_without_an_external_address_is_named_over_tls_t
     tmp_path: Path,
 ) -> None:
     # The certificates of a local cluster bear no other address.
-    nameserver = f"127.0.0.1:{choose_port(set())}"
+    nameserver = f"127.0.0.1:{choose_port()}"
     settings = {"nameserver": {"external_listen": nameserver}}
     local = LocalCluster(tmp_path / "cluster", durable=False, settings=settings, tls="mutual")
     async with local, rockoon.connect(nameserver, tls=local.tls) as cluster:

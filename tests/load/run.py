@@ -89,7 +89,7 @@ def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
             stack.callback(lambda: loop.run(clean_up(plan)))
         loop.run(set_up(plan))
         meter = UsageMeter({n.name: n.pid for n in local.nodes if n.pid} if local else {})
-        port = options.port or choose_port(())
+        port = options.port or choose_port()
         processes = Processes(directory, meter)
         stack.callback(processes.end)
         processes.start("master", "master", "--dir", str(directory), "--port", str(port))

@@ -123,7 +123,7 @@ def test_a_program_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[Node]:
-    port = choose_port(())
+    port = choose_port()
     node = Node(
         "etcd",
         Kind.ETCD,
@@ -173,7 +173,7 @@ from pathlib import Path
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.ports import choose_port
 from rockoon.local.process import Kind, Node
-port = choose_port(())
+port = choose_port()
 command = etcd_command(find_etcd(), Path({str(tmp_path / "etcd")!r}), port, durable=False)
 node = Node("etcd", Kind.ETCD, port, command, Path({str(tmp_path / "log")!r}), environment={{}},
             on_unexpected_end=print, probe=lambda: etcd_healthy(port))

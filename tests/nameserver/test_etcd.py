@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rockoon.local.ports import choose_port
 from rockoon_nameserver import etcd as etcd_module
 from rockoon_nameserver.etcd import Compacted, Etcd, LeaseGone
 from rockoon_nameserver.etcd_data import (
@@ -20,7 +21,7 @@ from rockoon_nameserver.etcd_data import (
     under,
 )
 from rockoon_proto.errors import EtcdUnavailable
-from support.etcd import EtcdServer, free_ports
+from support.etcd import EtcdServer
 from support.tcp_gate import TcpGate
 
 DEADLINE_SECONDS = 20
@@ -181,7 +182,7 @@ async def test_a_watch_fails_when_etcd_dies_and_a_new_one_goes_on_where_it_was(
 
 
 async def test_an_etcd_that_is_not_there_fails_every_call_and_soon() -> None:
-    async with Etcd([f"127.0.0.1:{free_ports(1)[0]}"], timeout_seconds=1) as etcd:
+    async with Etcd([f"127.0.0.1:{choose_port()}"], timeout_seconds=1) as etcd:
         await every_call_fails(etcd)
 
 
@@ -218,7 +219,7 @@ async def every_call_fails(etcd: Etcd) -> None:
 async def test_the_next_member_is_asked_after_one_that_does_not_answer(
     shared_etcd: EtcdServer,
 ) -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{choose_port()}"
     async with Etcd([nobody, shared_etcd.endpoint]) as etcd:
         with pytest.raises(EtcdUnavailable, match=nobody):
             await etcd.header()

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 
+from rockoon.local.ports import choose_port
 from rockoon_runtime.process import ExitStatus
-from support.etcd import EtcdServer, free_ports
+from support.etcd import EtcdServer
 
 DEADLINE_SECONDS = 20
 
@@ -42,7 +43,7 @@ def test_it_announces_itself_and_stops_on_sigterm(shared_etcd: EtcdServer, clust
 
 
 def test_it_gives_up_with_one_sentence_when_etcd_does_not_answer_in_time() -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{choose_port()}"
     process = start("--etcd", nobody, "--start-timeout-seconds", "0.5")
     status, errors = end(process)
     assert status == ExitStatus.UNAVAILABLE
@@ -52,7 +53,7 @@ def test_it_gives_up_with_one_sentence_when_etcd_does_not_answer_in_time() -> No
 
 
 def test_it_stops_while_it_waits_for_etcd() -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{choose_port()}"
     process = start("--etcd", nobody)
     assert process.stderr is not None
     while "does not answer" not in process.stderr.readline():

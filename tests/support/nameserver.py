@@ -9,6 +9,7 @@ import grpc
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from rockoon.local.ports import choose_port
 from rockoon_nameserver.server import serve
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_proto.errors import NameserverUnavailable
@@ -16,7 +17,6 @@ from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.process import Stop
-from support.etcd import free_ports
 
 CALL_SECONDS = 20.0
 
@@ -60,7 +60,7 @@ async def running_nameserver(
     *, wait_serving: bool = True, **settings: Any
 ) -> AsyncIterator[Nameserver]:
     """Run a nameserver; `settings` are those of NameserverSettings, at least `etcd`."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{choose_port()}"
     chosen = NameserverSettings(**{"listen": address, **settings})
     stop = Stop()
     async with asyncio.TaskGroup() as tasks:

@@ -65,7 +65,7 @@ async def measured(folder: Path, mode: str, seconds: float) -> list[Cost]:
         async with LocalCluster(folder, brokers=1, settings=settings) as local:
             return await work(local, None, seconds)
     with collector() as endpoint:
-        page = f"127.0.0.1:{choose_port(())}"
+        page = f"127.0.0.1:{choose_port()}"
         settings["broker"] |= {"metrics_listen": page, "otlp_endpoint": endpoint}
         settings["broker"] |= {"otlp_interval_seconds": LOOK_SECONDS, "log_format": "json"}
         provider = TracerProvider(shutdown_on_exit=False)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.ports import can_listen, choose_port
+from rockoon.local.ports import PortBlock, can_listen
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class LocalCluster:
         # Made when the cluster starts.
         self._encryption: Encryption | None = None
         self._access: AccessKey | None = None
+        # Held while it runs.
+        self._ports: PortBlock | None = None
         # Written by the thread that owns the cluster, in the order in which nodes depend on one
         # another; the nodes' own threads only add to `_ended`.
         self._nodes: dict[str, Node] = {}
@@ -180,7 +182,7 @@ class LocalCluster:
         except BaseException:
             self._end_all(signal.SIGKILL)
             self._nodes.clear()
-            self._directory.close()
+            self._close()
             raise
 
     def stop(self, name: str | None = None, *, wait: bool = True) -> None:
@@ -201,7 +203,7 @@ class LocalCluster:
         try:
             self._end_all(signal.SIGTERM)
         finally:
-            self._directory.close()
+            self._close()
 
     def kill(self, name: str) -> None:
         """End a node's process at once (SIGKILL), as a crash would."""
@@ -230,7 +232,8 @@ class LocalCluster:
         if chosen in names:
             raise LocalClusterError(f"there is a node {chosen!r} already")
         self._settings[chosen] = self._settings.get(chosen, {}) | settings
-        record = NodeRecord(chosen, Kind.BROKER, choose_port(self._ports()))
+        port = self._choose_port(node.port for node in self.nodes)
+        record = NodeRecord(chosen, Kind.BROKER, port)
         self._nodes[chosen] = self._make(record, find_etcd())
         self._save()
         self.start(chosen, wait=wait)
@@ -309,6 +312,7 @@ class LocalCluster:
     def _plan(self) -> list[NodeRecord]:
         """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
         kept = {record.name: record for record in self._directory.load()}
+        self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
         taken: set[int] = set()
         records: list[NodeRecord] = []
 
@@ -320,7 +324,7 @@ class LocalCluster:
                     "or stop the program that listens there"
                 )
             if port is None or port in taken or not can_listen(port):
-                port = choose_port(taken)
+                port = self._choose_port(taken)
             taken.add(port)
             records.append(NodeRecord(name, kind, port))
 
@@ -411,11 +415,17 @@ class LocalCluster:
         flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
         return (sys.executable, "-m", MODULES[record.kind], "--stop-with-parent", *flags)
 
-    def _ports(self) -> set[int]:
-        return {node.port for node in self._nodes.values()}
+    def _choose_port(self, taken: Iterable[int]) -> int:
+        assert self._ports is not None, "it is not started"
+        return self._ports.choose(set(taken))
 
     def _save(self) -> None:
         self._directory.save(NodeRecord(n.name, n.kind, n.port) for n in self._nodes.values())
+
+    def _close(self) -> None:
+        if self._ports is not None:
+            self._ports.close()
+        self._directory.close()
 
     def _end_all(self, number: signal.Signals) -> None:
         for kinds in ((Kind.BROKER, Kind.OFFSET), (Kind.NAMESERVER,), (Kind.ETCD,)):

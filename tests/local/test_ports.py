@@ -1,0 +1,57 @@
+"""Which ports nodes get, when several clusters choose at once."""
+
+import random
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from rockoon.local.ports import BLOCK_PORTS, HIGHEST, LOWEST, PortBlock, choose_port
+
+HOLDER = """
+import random, sys
+from rockoon.local.ports import choose_port
+random.seed(7)
+print(choose_port(), flush=True)
+sys.stdin.read()
+"""
+
+
+def first_of(port: int) -> int:
+    return port - (port - LOWEST) % BLOCK_PORTS
+
+
+def test_two_processes_that_choose_by_the_same_chance_choose_different_ports() -> None:
+    # Neither listens yet: its service is still being loaded.
+    random.seed(7)
+    ours = choose_port()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        theirs = int(holder.stdout.readline())
+        assert first_of(theirs) != first_of(ours)
+        with PortBlock(around=theirs) as other:
+            assert first_of(other.choose()) != first_of(theirs)
+        holder.kill()
+
+
+def test_a_port_comes_again_only_after_all_others_of_the_block() -> None:
+    with PortBlock() as block:
+        # Whoever does not know of blocks may listen on one of them.
+        chosen = [block.choose() for _ in range(BLOCK_PORTS // 2)]
+        assert len(set(chosen)) == len(chosen)
+        assert LOWEST <= min(chosen) <= max(chosen) < HIGHEST
+        assert {first_of(port) for port in chosen} == {first_of(chosen[0])}
+
+
+def test_a_port_that_is_listened_on_or_taken_is_not_chosen() -> None:
+    with PortBlock() as block:
+        taken = block.choose()
+        with socket.create_server(("127.0.0.1", block.choose())) as server:
+            listened_on = server.getsockname()[1]
+            chosen = {block.choose({taken}) for _ in range(2 * BLOCK_PORTS)}
+            assert not chosen & {taken, listened_on}
+        with pytest.raises(OSError, match="no free port between"):
+            block.choose(range(LOWEST, HIGHEST))
