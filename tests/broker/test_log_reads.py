@@ -11,6 +11,7 @@ from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.seeds import seeds
 
 FILE_BYTES = 16_384
 
@@ -43,11 +44,10 @@ async def stretch(
     return bodies, damages
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_every_record_is_in_the_one_stretch_that_it_starts_in(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, seed: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     await nameserver.create_topic("T", {"broker-a": 1})
     await nameserver.create_topic("U", {"broker-a": 1})

@@ -17,6 +17,7 @@ from grpc import aio
 from rockoon_runtime.process import ExitStatus
 from support.broker import CHANNEL_OPTIONS, RunningBroker, batch, running_broker
 from support.broker_routes import BrokerRoutes
+from support.seeds import seeds
 
 HERE = Path(__file__).parent
 QUEUES = 4
@@ -102,12 +103,11 @@ async def send_until_acknowledged(broker: RunningBroker, batches: int) -> list[i
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_a_kill_during_load_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, nameserver: BrokerRoutes, flush: str
+    tmp_path: Path, nameserver: BrokerRoutes, flush: str, seed: int
 ) -> None:
     """With `async` too: the process dies, the system and its page cache do not."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     randomness = random.Random(seed)
     await nameserver.create_topic("T", {"broker-a": QUEUES})
     acknowledged = [0] * QUEUES

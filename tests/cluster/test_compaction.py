@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from rockoon_runtime.process import Stop
 from support.broker import CHANNEL_OPTIONS, RunningBroker
 from support.compaction import compact_store
 from support.generations import made_elsewhere, publish, upload
+from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
 TOPIC = "latest"
@@ -198,11 +198,10 @@ async def handled_by_a_group(
         assert message.queue_offset == first.queue_offset
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_while_generations_are_swapped_a_reader_misses_nothing_newer(
-    local: LocalCluster,
+    local: LocalCluster, seed: int
 ) -> None:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
     choose = random.Random(seed)
     async with rockoon.connect(local.nameservers) as cluster:
         attributes = {"cleanup.policy": "COMPACTION"}
@@ -243,11 +242,10 @@ async def calls_to(local: LocalCluster) -> AsyncIterator[RunningBroker]:
         yield RunningBroker(address, channel, Stop())
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_killed_while_a_generation_is_published_the_broker_has_one_or_the_other(
-    local: LocalCluster, tmp_path: Path
+    local: LocalCluster, tmp_path: Path, seed: int
 ) -> None:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
     choose = random.Random(seed)
     async with rockoon.connect(local.nameservers) as cluster:
         attributes = {"cleanup.policy": "COMPACTION"}

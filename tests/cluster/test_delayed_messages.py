@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ from rockoon.connection import Cluster
 from rockoon.errors import BrokerUnavailable, DelayedSettled, DelayTooLong, MessageNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message
+from support.seeds import seeds
 
 SECONDS_MAX = 40
 # What a loaded machine may be late by. Early is never right.
@@ -151,9 +151,10 @@ async def test_a_broker_that_is_away_may_have_the_message_that_nobody_else_has()
             assert not found.whole
 
 
-async def test_every_message_comes_once_although_brokers_are_killed_while_they_fall_due() -> None:
-    seed = secrets.randbits(32)
-    print("seed", seed)
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_every_message_comes_once_although_brokers_are_killed_while_they_fall_due(
+    seed: int,
+) -> None:
     choose = random.Random(seed)
     with LocalCluster(brokers=1) as processes:
         async with rockoon.connect(processes.nameservers, cluster="rockoon") as cluster:

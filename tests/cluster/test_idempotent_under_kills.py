@@ -1,9 +1,7 @@
 """kill -9 of a broker under an idempotent producer: every message is stored once, none is lost."""
 
 import asyncio
-import os
 import random
-import secrets
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.producer import Producer
+from support.seeds import seeds
 
 TOPIC = "once"
 BROKER = "broker-a"
@@ -22,8 +21,6 @@ LOOK_SECONDS = 0.005
 # Enough to keep the broker writing, so that a kill finds batches at every stage of their way.
 BUFFERED_MAX = 4000
 BODY_BYTES = 500
-
-SEED = os.environ.get("ROCKOON_TEST_SEEDS", "").partition(",")[0]
 
 
 class Load:
@@ -79,11 +76,10 @@ async def read_everything(cluster: rockoon.Cluster) -> tuple[Counter[str], Count
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_kill_nine_of_the_broker_stores_every_message_of_an_idempotent_producer_once(
-    tmp_path: Path,
+    tmp_path: Path, seed: int
 ) -> None:
-    seed = int(SEED) if SEED else secrets.randbits(32)
-    print(f"seed {seed}: repeat with ROCKOON_TEST_SEEDS={seed}")
     chance = random.Random(seed)
     settings = {"broker": {"flush": "sync", "commit_log_file_bytes": "8MiB"}}
     async with (

@@ -8,9 +8,7 @@ What must hold, whichever process dies, and however often:
 """
 
 import asyncio
-import os
 import random
-import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from rockoon.message import Message, MessageQueue, SendResult
 from rockoon.producer import Producer
 from rockoon.receipt import Receipt
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
+from support.seeds import seeds
 
 TOPIC = "load"
 KEYS = 16
@@ -39,8 +38,6 @@ HALVES = (("broker", "offset", "broker"), ("etcd", "broker", "nameserver"))
 SECONDS_MAX = 60
 LOOK_SECONDS = 0.02
 PACE_SECONDS = 0.002
-
-SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
 
 
 class Load:
@@ -221,20 +218,9 @@ async def scenario(folder: Path, seed: int, kinds: Sequence[str]) -> None:
     print(f"killed {victims}: {len(load.acknowledged)} of {load.sent} acknowledged, none lost")
 
 
-@pytest.mark.parametrize("seed", SEEDS or [None])
+@pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize("kinds", HALVES, ids="+".join)
 async def test_kill_nine_of_any_process_under_load_loses_nothing(
-    tmp_path: Path, kinds: Sequence[str], seed: int | None
+    tmp_path: Path, kinds: Sequence[str], seed: int
 ) -> None:
-    chosen = secrets.randbits(32) if seed is None else seed
-    print(f"seed {chosen}: repeat with ROCKOON_TEST_SEEDS={chosen}")
-    await scenario(tmp_path / "cluster", chosen, kinds)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-async def test_many_kills(tmp_path: Path) -> None:
-    for number in range(40):
-        chosen = secrets.randbits(32)
-        print(f"round {number}, seed {chosen}: repeat with ROCKOON_TEST_SEEDS={chosen}")
-        await scenario(tmp_path / f"cluster-{number}", chosen, HALVES[number % len(HALVES)])
+    await scenario(tmp_path / "cluster", seed, kinds)

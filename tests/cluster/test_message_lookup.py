@@ -2,13 +2,15 @@
 
 import asyncio
 import random
-import secrets
 from pathlib import Path
+
+import pytest
 
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.message import SendResult
 from rockoon.stored_messages import FoundMessages
+from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
 ROUNDS = 3
@@ -24,9 +26,8 @@ async def asked_until_whole(cluster: rockoon.Cluster, key: str) -> FoundMessages
                 return found
 
 
-async def test_every_acknowledged_message_is_found_after_kills(tmp_path: Path) -> None:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_every_acknowledged_message_is_found_after_kills(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
     # Small files: full ones, and keys of a message in two of them, are met.
     settings = {"broker": {"index_slots": "100", "index_units": "300", "flush": "async"}}

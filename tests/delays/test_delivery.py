@@ -39,9 +39,8 @@ from rockoon_proto.errors import (
     TopicNotFound,
 )
 from support.aside_desk import NOW_MS, AsideDesk
+from support.seeds import seeds
 from support.store_directory import FailingDisk, crashed_copy
-
-SEED = random.randrange(2**32)
 
 
 @pytest.fixture
@@ -508,12 +507,10 @@ async def test_a_restart_with_a_clock_set_back_does_not_wait_for_the_old_time(
     again.store.close()
 
 
-@pytest.mark.parametrize("run", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancellations(
-    run: int, tmp_path: Path
+    tmp_path: Path, seed: int
 ) -> None:
-    seed = SEED + run
-    print("seed", seed)
     choose = random.Random(seed)
     desk = AsideDesk(tmp_path / "0")
     expected: dict[bytes, str] = {}

@@ -3,12 +3,13 @@
 import random
 
 import numpy as np
+import pytest
 
 from rockoon_broker.delays.timetable import NEAR_MS, Timetable
 from rockoon_broker.settling.settled_queue import SettledQueue
 from rockoon_format.consume_queue import encode_entries
+from support.seeds import seeds
 
-SEED = random.randrange(2**32)
 NOW_MS = 1_700_000_000_000
 LONGEST_MS = 1_000_000
 
@@ -57,9 +58,9 @@ def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:
     assert table.due(far, 10 * NEAR_MS, 9).positions.tolist() == [0]
 
 
-def test_it_finds_what_a_plain_list_would_under_any_clock() -> None:
-    print("seed", SEED)
-    choose = random.Random(SEED)
+@pytest.mark.parametrize("seed", seeds(1))
+def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
+    choose = random.Random(seed)
     queue = SettledQueue()
     table = Timetable(queue, LONGEST_MS)
     wall_ms, monotonic_ms, position = NOW_MS, 0, 0

@@ -23,7 +23,7 @@ from support.random_messages import (
     RECORD_BYTES_MAX,
     Messages,
     batches,
-    reproducible,
+    many_examples,
 )
 
 HOST = encode_host("10.0.0.9", 10911)
@@ -230,7 +230,7 @@ def _check(messages: Messages, frames: bytes, lengths: NDArray[np.uint32]) -> Ba
 
 
 @given(messages=batches())
-@reproducible
+@many_examples
 def test_what_is_accepted_is_what_recovery_finds_with_the_same_tags(messages: Messages) -> None:
     frames, lengths = messages.encode()
     layout = _check(messages, frames, lengths)
@@ -245,7 +245,7 @@ def test_what_is_accepted_is_what_recovery_finds_with_the_same_tags(messages: Me
     messages=batches(count_max=4),
     flips=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 7)), min_size=1, max_size=40),
 )
-@reproducible
+@many_examples
 def test_no_flipped_bit_gets_past_the_check_unless_recovery_agrees(
     messages: Messages, flips: list[tuple[int, int]]
 ) -> None:
@@ -271,7 +271,7 @@ def test_no_flipped_bit_gets_past_the_check_unless_recovery_agrees(
         st.tuples(st.integers(0, 2**16), st.binary(min_size=1, max_size=6)), min_size=1, max_size=6
     ),
 )
-@reproducible
+@many_examples
 def test_noise_never_raises_anything_but_a_refusal(
     messages: Messages, noise: list[tuple[int, bytes]]
 ) -> None:

@@ -32,7 +32,7 @@ from support.random_messages import (
     Messages,
     batches,
     int64,
-    reproducible,
+    many_examples,
 )
 
 STORE_HOST = encode_host("10.0.0.9", 10911)
@@ -55,7 +55,7 @@ def records_of(messages: Messages) -> list[Record]:
 
 
 @given(messages=batches())
-@reproducible
+@many_examples
 def test_a_batch_is_its_records_back_to_back(messages: Messages) -> None:
     frames, lengths = messages.encode()
     expected = [encode_record(record) for record in records_of(messages)]
@@ -126,7 +126,7 @@ def test_a_completed_batch_of_apache_is_written_byte_for_byte() -> None:
     physical_offset=st.integers(0, 2**62),
     store_ms=int64,
 )
-@reproducible
+@many_examples
 def test_a_patched_batch_is_the_records_with_those_fields(
     messages: Messages, queue_offset: int, physical_offset: int, store_ms: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_delayed_messages_have_their_deliver_time_in_the_queue() -> None:
 
 
 @given(messages=batches())
-@reproducible
+@many_examples
 def test_columns_say_what_each_record_says(messages: Messages) -> None:
     frames, lengths = messages.encode()
     columns = decode_columns(frames, lengths)

@@ -30,7 +30,7 @@ from rockoon_format.config_json import (
     write_topics,
 )
 from rockoon_format.lenient_json import parse_json
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 CONSUMER_OFFSETS = """{
 \t"dataVersion":{
@@ -228,14 +228,14 @@ json_values = st.recursive(
 
 
 @given(value=json_values)
-@reproducible
+@many_examples
 def test_strict_json_reads_as_json(value: Any) -> None:
     for ascii_only in (True, False):
         assert parse_json(json.dumps(value, ensure_ascii=ascii_only)) == value
 
 
 @given(raw=st.text(alphabet="{}[]:,'\"\\u0a1-. tn\n", max_size=40))
-@reproducible
+@many_examples
 def test_noise_is_read_or_refused_and_nothing_else(raw: str) -> None:
     try:
         parse_json(raw)
@@ -254,7 +254,7 @@ numbers = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(-(2**63), 2**63
     table=st.dictionaries(st.builds(GroupTopic, names, names), numbers, max_size=4),
     version=st.builds(DataVersion, st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 2**50)),
 )
-@reproducible
+@many_examples
 def test_any_offsets_read_back(
     table: dict[GroupTopic, dict[int, int]], version: DataVersion
 ) -> None:

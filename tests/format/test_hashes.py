@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rockoon_format.hashes import index_key_hash, java_hash_code, java_hash_codes, tags_code
 from rockoon_format.properties import decode_text
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ pieces = st.one_of(
 
 
 @given(texts=st.lists(pieces, max_size=20), gap=st.integers(0, 3))
-@reproducible
+@many_examples
 def test_hashing_in_bulk_says_what_hashing_one_by_one_says(texts: list[bytes], gap: int) -> None:
     # What stands in front of a text must not count, and need not be there.
     data = bytes(range(256)) * gap + (b"#" * gap).join(texts)

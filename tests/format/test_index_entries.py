@@ -17,7 +17,7 @@ from rockoon_format.index_entries import (
 from rockoon_format.properties import decode_text, find_value, split_keys
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_format.scan import scan
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 TOPICS = ["T", "%RETRY%" + 240 * "g", "テーマ", "\U0001f600", "a#b"]
 FLAGS = [0, 1, 0x4, 0x8, 0xC, 0xD, 0x10 | 0x4]
@@ -100,7 +100,7 @@ def check(sections: list[bytes], flags: list[int], names: list[int], gaps: list[
         max_size=24,
     )
 )
-@reproducible
+@many_examples
 def test_many_records_have_the_keys_that_each_has(
     records: list[tuple[bytes, int, int, bytes]],
 ) -> None:
@@ -165,7 +165,7 @@ def test_thousands_of_records_with_properties_of_all_lengths() -> None:
         max_size=12,
     )
 )
-@reproducible
+@many_examples
 def test_entries_of_a_stretch_of_log_name_places_and_times(
     records: list[tuple[bytes, int, bytes, str, bytes]],
 ) -> None:

@@ -19,7 +19,7 @@ from rockoon_format.index_file import (
     index_file_bytes,
 )
 from support import golden_store
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 SLOTS, UNITS = golden_store.INDEX_SLOTS, golden_store.INDEX_UNITS
 FOREVER = (0, 2**62)
@@ -131,7 +131,7 @@ entries = st.lists(
     follows=st.booleans(),
     dirt=st.integers(-3, 60),
 )
-@reproducible
+@many_examples
 def test_adding_in_bulk_leaves_the_bytes_that_adding_one_by_one_leaves(
     parts: list[list[tuple[int, int, int]]], slots: int, follows: bool, dirt: int
 ) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon_format import properties
-from support.random_messages import reproducible, sections
+from support.random_messages import many_examples, sections
 
 
 def test_pairs_keep_their_order_and_end_in_a_separator() -> None:
@@ -50,7 +50,7 @@ names = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min
 
 
 @given(pairs=st.dictionaries(names, names, max_size=6))
-@reproducible
+@many_examples
 def test_any_properties_read_back(pairs: dict[str, str]) -> None:
     raw = properties.encode(pairs)
     assert properties.decode(raw) == pairs
@@ -58,7 +58,7 @@ def test_any_properties_read_back(pairs: dict[str, str]) -> None:
 
 
 @given(raw=sections, name=st.sampled_from(["TAGS", "KEYS", "K"]))
-@reproducible
+@many_examples
 def test_looking_for_one_property_finds_what_reading_all_finds(raw: bytes, name: str) -> None:
     assert properties.find_value(raw, name) == properties.decode(raw).get(name)
 

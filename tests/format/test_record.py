@@ -24,7 +24,7 @@ from rockoon_format.record import (
     record_size,
 )
 from support import golden_store
-from support.random_messages import bodies, hosts, int32, int64, reproducible, sections, topics
+from support.random_messages import bodies, hosts, int32, int64, many_examples, sections, topics
 
 random_records = st.builds(
     Record,
@@ -125,7 +125,7 @@ def test_the_end_of_a_file_is_marked_with_what_is_left_of_it() -> None:
 
 
 @given(record=random_records)
-@reproducible
+@many_examples
 def test_any_record_reads_back_as_it_was_written(record: Record) -> None:
     frame = encode_record(record)
     assert decode_record(frame) == record
@@ -134,7 +134,7 @@ def test_any_record_reads_back_as_it_was_written(record: Record) -> None:
 
 
 @given(record=random_records, cut=st.integers(1, 300))
-@reproducible
+@many_examples
 def test_a_record_cut_short_is_refused(record: Record, cut: int) -> None:
     with pytest.raises(RecordError) as caught:
         decode_record(encode_record(record)[:-cut])

@@ -21,7 +21,7 @@ from rockoon_format.record import (
 )
 from rockoon_format.scan import CHUNK_BYTES_MAX
 from support import golden_store
-from support.random_messages import Messages, batches, reproducible
+from support.random_messages import Messages, batches, many_examples
 
 FRAME = bytes.fromhex(golden_store.FULL_HEX)
 
@@ -138,7 +138,7 @@ def record_by_record(log: bytes) -> list[tuple[int, Record]]:
 
 
 @given(parts=st.lists(batches(count_max=4), max_size=4), damage=st.integers(0, 2**20))
-@reproducible
+@many_examples
 def test_a_scan_finds_what_reading_record_by_record_finds(
     parts: list[Messages], damage: int
 ) -> None:

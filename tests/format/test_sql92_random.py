@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rockoon_format import sql92
 from rockoon_format.properties import encode
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 NAMES = ["a", "b", "c", "Größe", "$d"]
 NUMBERS = ["0", "5", "-5", "5.0", "0.5e1", "9007199254740993", "9007199254740992", "-.25"]
@@ -187,7 +187,7 @@ words = [
 
 
 @given(tree=trees, message=messages)
-@settings(reproducible, max_examples=500)
+@settings(many_examples, max_examples=500)
 def test_an_expression_answers_what_its_tree_does(tree: Tree, message: dict[str, str]) -> None:
     expression = sql92.compile(written(tree))
     assert expression.matches(message) is truth(tree, message), written(tree)
@@ -195,13 +195,13 @@ def test_an_expression_answers_what_its_tree_does(tree: Tree, message: dict[str,
 
 
 @given(tokens=st.lists(st.sampled_from(words), max_size=12), joint=st.sampled_from(["", " "]))
-@settings(reproducible, max_examples=500)
+@settings(many_examples, max_examples=500)
 def test_any_words_are_an_expression_or_refused_with_a_place(tokens: list[str], joint: str) -> None:
     compiles_or_says_where(joint.join(tokens))
 
 
 @given(text=st.text(max_size=40), message=messages)
-@reproducible
+@many_examples
 def test_any_text_is_an_expression_or_refused_with_a_place(
     text: str, message: dict[str, str]
 ) -> None:
@@ -209,7 +209,7 @@ def test_any_text_is_an_expression_or_refused_with_a_place(
 
 
 @given(raw=st.binary(max_size=60) | st.text(alphabet="abc$\x01\x025", max_size=30).map(str.encode))
-@reproducible
+@many_examples
 def test_any_bytes_have_an_answer(raw: bytes) -> None:
     for text in ("a > 5", "b = 'x' OR c IS NULL", "$d IN ('5') AND a = b"):
         assert sql92.compile(text).matches_encoded(raw) in (True, False, None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rockoon_format.index_entries import whole_keys
 from rockoon_format.properties import decode_text, find_value
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 FRAGMENTS = [
     b"KEYS\x01",
@@ -32,7 +32,7 @@ WORDS = [b"", b"\0" * 9, b" \x02KEYS\x01no\x02 ", b"\xff \x02\x02"]
 @given(
     records=st.lists(st.tuples(sections, st.sampled_from([*WORDS, 20 * b"w"])), max_size=24),
 )
-@reproducible
+@many_examples
 def test_whole_keys_of_many_records_are_what_each_has(records: list[tuple[bytes, bytes]]) -> None:
     data, starts = bytearray(), []
     for section, gap in records:

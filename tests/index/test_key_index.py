@@ -19,10 +19,11 @@ from support.key_index import (
     keyed,
     small_settings,
 )
+from support.seeds import seeds
 from support.store_directory import NOW_MS, FailingDisk, healthy, unpack_golden
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_files_hold_what_putting_one_key_after_another_leaves(indexed: Indexed, seed: int) -> None:
     choose = random.Random(seed)
     indexed.open_index()
@@ -42,7 +43,7 @@ def test_files_hold_what_putting_one_key_after_another_leaves(indexed: Indexed, 
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_key_is_found_in_all_its_messages_newest_first(indexed: Indexed, seed: int) -> None:
     choose = random.Random(seed)
     indexed.open_index()
@@ -190,10 +191,11 @@ def test_retention_takes_the_files_of_messages_that_are_gone(indexed: Indexed) -
 
 
 @pytest.mark.parametrize("fault", ["fail_write", "fail_sync"])
-def test_a_disk_that_refuses_costs_nothing_but_time(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_disk_that_refuses_costs_nothing_but_time(tmp_path: Path, fault: str, seed: int) -> None:
     disk = FailingDisk()
     owner = Indexed(small_settings(tmp_path / "store"), index_disk=disk)
-    choose = random.Random(7)
+    choose = random.Random(seed)
     refusals = 0
 
     def refuse_now_and_then(*_: Any) -> int:

@@ -7,8 +7,7 @@ import pytest
 
 from rockoon_broker.settling.settled_queue import PENDING_BYTES, SettledQueue
 from rockoon_format.consume_queue import decode_entries, encode_entries, filler_entries
-
-SEED = random.randrange(2**32)
+from support.seeds import seeds
 
 
 def entries_at(positions: list[int], codes: list[int] | None = None):  # type: ignore[no-untyped-def]
@@ -96,9 +95,9 @@ def test_bytes_that_are_no_queue_are_refused(spoil: str) -> None:
         SettledQueue.from_bytes(bytes(raw))
 
 
-def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling() -> None:
-    print("seed", SEED)
-    choose = random.Random(SEED)
+@pytest.mark.parametrize("seed", seeds(1))
+def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed: int) -> None:
+    choose = random.Random(seed)
     queue, model, settled_ever = SettledQueue(), {}, 0
     position = 0
     for _ in range(300):

@@ -13,9 +13,9 @@ from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record
 from support.holding_disk import HoldingDisk
+from support.seeds import seeds
 from support.store_directory import BORN_HOST, Owner, PowerCutDisk, crashed_copy, settings
 
-SEED = random.randrange(2**32)
 WAITING = ("W", 0)
 
 
@@ -176,11 +176,11 @@ def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: 
     owner.store.close()
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_its_record(
-    tmp_path: Path,
+    tmp_path: Path, seed: int
 ) -> None:
-    print("seed", SEED)
-    choose = random.Random(SEED)
+    choose = random.Random(seed)
     for turn in range(6):
         root = tmp_path / str(turn)
         disk = PowerCutDisk(root)

@@ -15,6 +15,7 @@ from rockoon_spark.stretches import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.log_bytes import log_bytes
+from support.seeds import seeds
 
 FILE_BYTES = 16_384
 SMALL = {"commit_log_file_bytes": FILE_BYTES}
@@ -47,11 +48,10 @@ async def read(wanted: BrokerStretch) -> tuple[list[bytes], list[DamagedPlace]]:
     return bodies, [each for each in found if isinstance(each, DamagedPlace)]
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_stretches_hold_every_record_once_wherever_they_are_cut(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, seed: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
         sent = [b"%d" % n + bytes(chance.choice([0, 40, 3000])) for n in range(50)]

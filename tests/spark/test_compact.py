@@ -21,6 +21,7 @@ from support.compacting import (
     place,
     run,
 )
+from support.seeds import seeds
 from support.store_directory import crashed_copy
 
 
@@ -36,12 +37,13 @@ def before(tmp_path: Path) -> Callable[[], Path]:
     return copy
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 def test_two_runs_leave_what_comparing_one_record_after_another_leaves(
-    spark: SparkSession, tmp_path: Path, before: Callable[[], Path]
+    spark: SparkSession, tmp_path: Path, before: Callable[[], Path], seed: int
 ) -> None:
     root = tmp_path / "store"
     owner = Compacting(root)
-    choose = random.Random(1)
+    choose = random.Random(seed)
     for number in (1, 2):
         owner.send_random(choose, 200)
         owner.clock.time_ms += RETENTION_MS
@@ -55,11 +57,10 @@ def test_two_runs_leave_what_comparing_one_record_after_another_leaves(
     owner.store.close()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_random_stores_topics_and_moments(
     tmp_path: Path, before: Callable[[], Path], seed: int
 ) -> None:
-    print(f"seed {seed}")
     choose = random.Random(seed)
     root = tmp_path / "store"
     owner = Compacting(root, ())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rockoon_spark.compaction.key_hash import SECRET_BYTES, Hashes, KeyHash
 from rockoon_spark.compaction.newest import KeyRows, in_buckets, newest
-from support.random_messages import reproducible
+from support.random_messages import many_examples
 
 SECRET = bytes(range(SECRET_BYTES))
 TOPICS = ["T", "U", "%RETRY%" + 200 * "g"]
@@ -34,7 +34,7 @@ def hashes_of(named: list[tuple[int, bytes]], gap: bytes = b"", secret: bytes = 
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), keys), min_size=1, max_size=20), st.binary(max_size=9))
-@reproducible
+@many_examples
 def test_hashes_are_equal_exactly_where_topics_and_keys_are(
     named: list[tuple[int, bytes]], gap: bytes
 ) -> None:
@@ -73,7 +73,7 @@ def test_records_without_a_key_have_hashes_of_their_own() -> None:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans()), max_size=60),
     st.integers(1, 9),
 )
-@reproducible
+@many_examples
 def test_the_newest_row_of_each_hash_is_found_whatever_its_half_and_bucket(
     rows: list[tuple[int, int, bool]], buckets: int
 ) -> None:

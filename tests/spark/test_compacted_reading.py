@@ -33,6 +33,7 @@ from rockoon_spark.stretches import DamagedPlace, DataLost, Stretch
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import compact_store
+from support.seeds import seeds
 from support.store_directory import BORN_HOST, NOW_MS, Owner, settings
 from support.task_exchange import OneProcess
 
@@ -160,9 +161,10 @@ def history(tmp_path: Path) -> History:
     return History(tmp_path / "broker-a")
 
 
-def test_a_reader_gets_what_a_consumer_gets_however_it_is_split(history: History) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_reader_gets_what_a_consumer_gets_however_it_is_split(
+    history: History, seed: int
+) -> None:
     chance = random.Random(seed)
     for _ in range(4):
         history.append(some(chance, chance.randrange(1, 120)))
@@ -312,9 +314,10 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
         yield running
 
 
-async def test_a_live_broker_is_read_alike(history: History, nameserver: BrokerRoutes) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_a_live_broker_is_read_alike(
+    history: History, nameserver: BrokerRoutes, seed: int
+) -> None:
     chance = random.Random(seed)
     history.append(some(chance, 150))
     history.compact()

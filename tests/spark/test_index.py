@@ -21,6 +21,7 @@ from rockoon_spark.jobs.index import IndexBuildError, IndexReport, build_index, 
 from rockoon_spark.whole_logs.whole_log import LogBroken
 from support import golden_store
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
+from support.seeds import seeds
 from support.store_directory import unpack_golden
 
 # Several to a file, where that matters; a task takes a while to start.
@@ -79,11 +80,12 @@ def test_the_index_that_rocketmq_wrote_comes_out_byte_for_byte(
     assert (again.keys, again.files_written, again.end_offset) == (0, 0, report.end_offset)
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 def test_runs_that_go_on_leave_what_putting_one_key_after_another_leaves(
-    spark: SparkSession, owner: Indexed, tmp_path: Path
+    spark: SparkSession, owner: Indexed, tmp_path: Path, seed: int
 ) -> None:
     root, target = tmp_path / "broker-a", tmp_path / "index"
-    choose = random.Random(11)
+    choose = random.Random(seed)
     found = []
     for messages in (150, 150):
         owner.send_random(choose, messages)

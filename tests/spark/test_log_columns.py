@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rockoon_format.batch import decode_columns
@@ -32,6 +32,7 @@ from rockoon_spark.log_ranges import find_records
 from rockoon_spark.properties import Properties
 from support import golden_store
 from support.log_bytes import log_bytes
+from support.seeds import seeds
 
 TRANSACTION_TYPES = (0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 PIECES = [
@@ -48,7 +49,6 @@ PIECES = [
 ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join), max_size=6))
 @example([b"a\x01b", b"c\x01d\x02", b"\x02e\x01f", b""])
 @example([b"KEYS\x01v\x02KEYS\x01\x02", b"KEYS\x01v\x02KEYS\x01a"])
@@ -117,9 +117,8 @@ def as_row(record: Record, size: int) -> dict[str, object]:
     }
 
 
-def test_every_column_of_random_records_is_right() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_every_column_of_random_records_is_right(seed: int) -> None:
     choose = random.Random(seed)
     base = at = 7 << 30
     records, frames = [], []

@@ -11,6 +11,7 @@ from rockoon_spark.log_ranges import Damage, Found, find_records
 from rockoon_spark.record_starts import first_record
 from support import golden_store
 from support.log_bytes import log_bytes
+from support.seeds import seeds
 
 BASE = 3 << 30
 
@@ -31,9 +32,8 @@ def test_the_golden_log_has_its_eight_records_and_a_closed_end() -> None:
     assert not found.damages
 
 
-def test_splits_of_any_size_own_every_record_once() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_splits_of_any_size_own_every_record_once(seed: int) -> None:
     chance = random.Random(seed)
     buffer, starts = log_bytes(chance, BASE, records=400)
     for split_bytes in (len(buffer), 7, 91, 1000, 4096):
@@ -48,9 +48,8 @@ def test_a_body_that_holds_a_record_is_not_taken_for_one() -> None:
     assert first_record(buffer, BASE, 1, len(buffer)) == starts[1]
 
 
-def test_damage_is_passed_over_and_told_with_its_place() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_damage_is_passed_over_and_told_with_its_place(seed: int) -> None:
     chance = random.Random(seed)
     buffer, starts = log_bytes(chance, BASE, records=200)
     victim = chance.randrange(1, 199)

@@ -12,6 +12,7 @@ from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import Extent, LogBroken, LogReading, see_whole
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.seeds import seeds
 
 FILE_BYTES = 16_384
 SMALL = {"commit_log_file_bytes": FILE_BYTES}
@@ -48,11 +49,10 @@ async def read(reading: LogReading, stop: int, split_bytes: int) -> bytes:
     return await asyncio.to_thread(walk)
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_it_is_what_the_files_hold_wherever_it_is_cut(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, seed: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
         for n in range(40):

@@ -18,6 +18,7 @@ from rockoon_spark.stream.plan import (
     ranges,
     share,
 )
+from support.seeds import seeds
 
 A, B, C = (MessageQueue("T", f"broker-{name}", 0) for name in "abc")
 
@@ -102,9 +103,8 @@ def test_queues_share_a_batch_by_what_they_have_and_the_small_ones_take_turns() 
     assert share({A: 1_000_000, B: 1}, 100, 0)[B] == 1
 
 
-def test_a_batch_never_has_more_than_it_may_and_never_nothing() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_batch_never_has_more_than_it_may_and_never_nothing(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(300):
         names = [MessageQueue("T", "broker-a", number) for number in range(chance.randint(1, 9))]
@@ -121,9 +121,8 @@ def test_a_batch_never_has_more_than_it_may_and_never_nothing() -> None:
             assert fitting * mean <= limit * 100
 
 
-def test_long_ranges_are_cut_into_as_many_tasks_as_are_wanted() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_long_ranges_are_cut_into_as_many_tasks_as_are_wanted(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(300):
         whole = [

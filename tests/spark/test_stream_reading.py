@@ -19,6 +19,7 @@ from rockoon_spark.stretches import DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import DAY_MS, compact_store
+from support.seeds import seeds
 
 FILE_BYTES = 16_384
 SMALL = {"commit_log_file_bytes": FILE_BYTES}
@@ -43,11 +44,10 @@ async def read(wanted: QueueStretch) -> list[bytes]:
     return [body for batch in batches for body in batch.column("body").to_pylist()]
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_ranges_hold_every_message_once_however_many_pulls_they_take(
-    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         sent = [b"%d" % n + bytes(chance.choice([0, 40, 3000])) for n in range(60)]

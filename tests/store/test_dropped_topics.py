@@ -11,6 +11,7 @@ from rockoon_broker.store.dropped_topics import read_marks
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import Flush
 from support.holding_disk import HoldingDisk
+from support.seeds import seeds
 from support.store_directory import (
     FailingDisk,
     Owner,
@@ -222,11 +223,10 @@ def test_a_mark_beyond_the_log_that_a_crash_left_hides_nothing_new(tmp_path: Pat
 
 
 @pytest.mark.parametrize("pending", [False, True], ids=["points written", "a point pending"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_crash_before_the_next_recovery_point_reads_no_more_than_usual(
     tmp_path: Path, seed: int, pending: bool
 ) -> None:
-    print(f"seed {seed}")
     choose = random.Random(seed)
     disk = HoldingDisk()
     owner = Owner(settings(tmp_path / "s"), disk)

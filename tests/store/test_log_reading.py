@@ -8,6 +8,7 @@ import pytest
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import decode_columns
+from support.seeds import seeds
 from support.store_directory import Owner, settings
 
 FILE_BYTES = 4096
@@ -33,9 +34,8 @@ def bodies_from(store: Store, position: int = 0, bytes_max: int = 1 << 20) -> li
     return found
 
 
-def test_a_follower_sees_every_record_once_in_the_order_of_the_log(owner: Owner) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_follower_sees_every_record_once_in_the_order_of_the_log(owner: Owner, seed: int) -> None:
     chance = random.Random(seed)
     written: list[bytes] = []
     for number in range(80):

@@ -10,6 +10,7 @@ import pytest
 
 from rockoon_broker.store.loss import LossCause, earliest_loss
 from rockoon_broker.store.retention import DiskUsage, LogFileAge, RetentionRules, decide
+from support.seeds import seeds
 from support.store_directory import FailingDisk, Owner, settings
 
 HOUR_MS = 3_600_000
@@ -105,10 +106,8 @@ class SimulatedLog:
         return predicted
 
 
-@pytest.mark.parametrize("round_number", range(60))
-def test_a_simulated_week_deletes_nothing_before_its_time(round_number: int) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(60))
+def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
     choose = random.Random(seed)
     log = SimulatedLog(choose)
     rules = replace(

@@ -8,6 +8,7 @@ import pytest
 
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.verify import verify_store
+from support.seeds import seeds
 from support.store_directory import Owner, PowerCutDisk, recovered, settings
 
 Key = tuple[str, int]
@@ -56,9 +57,8 @@ def run_until_cut(
 
 
 @pytest.mark.parametrize("flush", [Flush.SYNC, Flush.ASYNC])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: Flush, seed: int) -> None:
-    print(f"seed {seed}")
     choose = random.Random(seed)
     journal = Journal()
     root = tmp_path / "0"

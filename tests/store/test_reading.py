@@ -147,7 +147,7 @@ class TestSearchByTime:
         steps=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=20),
         data=st.data(),
     )
-    @settings(derandomize=True, deadline=None, max_examples=25)
+    @settings(max_examples=25)
     def test_it_finds_what_a_linear_scan_finds(
         self,
         tmp_path_factory: pytest.TempPathFactory,

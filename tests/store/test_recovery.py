@@ -10,6 +10,7 @@ from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.verify import verify_store
+from support.seeds import seeds
 from support.store_directory import (
     FailingDisk,
     Owner,
@@ -420,11 +421,10 @@ def test_an_interrupted_reservation_of_a_file_is_removed(tmp_path: Path) -> None
     owner.store.close()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
     tmp_path: Path, seed: int
 ) -> None:
-    print(f"seed {seed}")
     choose = random.Random(seed)
     configured = settings(tmp_path / "s", commit_log_file_bytes=choose.choice([2048, 4096, 16384]))
     owner = Owner(configured)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.verify import verify_store
+from support.seeds import seeds
 from support.store_directory import Owner, crashed_copy, recovered, settings
 
 QUEUES = [(topic, queue_id) for topic in "AB" for queue_id in range(3)]
@@ -107,6 +108,7 @@ def damage_a_last_entry(root: Path, choose: random.Random) -> None:
     rewrite(root, queue, change)
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "crashed"])
 @pytest.mark.parametrize(
     "damage",
@@ -126,8 +128,9 @@ def test_the_queues_equal_a_rebuild_whatever_was_done_to_them(
     tmp_path: Path,
     damage: Callable[[Path, random.Random], None],
     clean: bool,
+    seed: int,
 ) -> None:
-    choose = random.Random(f"{damage.__name__} {clean}")
+    choose = random.Random(f"{damage.__name__} {clean} {seed}")
     roots, everything = stores
     root = crashed_copy(roots[clean], tmp_path / "copy")
     (root / "recoveryPoint").unlink()

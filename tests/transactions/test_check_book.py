@@ -1,7 +1,6 @@
 """When half messages are asked about and given up: tables and random histories, no clock."""
 
 import random
-import secrets
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from rockoon_broker.transactions.outcomes import (
     Outcomes,
 )
 from rockoon_proto.errors import Busy
+from support.seeds import seeds
 
 RULES = CheckRules(timeout_seconds=6, interval_seconds=30, checks_max=15, age_seconds_max=3600)
 
@@ -93,9 +93,8 @@ def test_what_nobody_can_be_asked_about_waits_for_a_producer_uncounted() -> None
     assert half.checks == 0
 
 
-def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended() -> None:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended(seed: int) -> None:
     chance = random.Random(seed)
     book = CheckBook(RULES)
     waiting: dict[int, str] = {}

@@ -4,9 +4,7 @@ What must hold: what was decided happens, exactly once, whoever dies.
 """
 
 import asyncio
-import os
 import random
-import secrets
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,6 +16,7 @@ from rockoon import Message, Resolution
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.transactional_producer import TransactionalProducer
+from support.seeds import seeds
 
 SENDER = Path(__file__).resolve().parent.parent / "support" / "transaction_process.py"
 TOPIC = "paid"
@@ -35,7 +34,6 @@ SETTINGS = {
         "transaction_checks_max": 1000,
     }
 }
-SEEDS = [int(text) for text in os.environ.get("ROCKOON_TEST_SEEDS", "").split(",") if text]
 
 
 class Books:
@@ -136,13 +134,11 @@ async def send(producer: TransactionalProducer, books: Books, chance: random.Ran
             assert error.retriable, error
 
 
-@pytest.mark.parametrize("seed", SEEDS or [None])
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_kill_nine_of_the_broker_commits_what_was_decided_and_nothing_twice(
-    tmp_path: Path, seed: int | None
+    tmp_path: Path, seed: int
 ) -> None:
-    chosen = secrets.randbits(32) if seed is None else seed
-    print(f"seed {chosen}: repeat with ROCKOON_TEST_SEEDS={chosen}")
-    chance = random.Random(chosen)
+    chance = random.Random(seed)
     books = Books()
     async with (
         LocalCluster(tmp_path / "cluster", settings=SETTINGS) as local,
