@@ -57,8 +57,21 @@ def list_log(path: str) -> list[LogFile]:
 
 def dropped_marks(path: str) -> Mapping[str, int]:
     """Topic to the physical offset below which its records went with the topic."""
+    return _marks(path, "marks")
+
+
+def generation_marks(path: str) -> Mapping[str, int]:
+    """Topic to the physical offset below which nothing that was compacted is shown: the topic was
+    deleted since, or retention took newer messages while it was not compacted."""
+    marks = dict(dropped_marks(path))
+    for topic, mark in _marks(path, "overtaken").items():
+        marks[topic] = max(mark, marks.get(topic, 0))
+    return marks
+
+
+def _marks(path: str, name: str) -> Mapping[str, int]:
     text = read_small(f"{path.rstrip('/')}/{_MARKS_FILE}")
-    marks = {} if text is None else json.loads(text)["marks"]
+    marks = {} if text is None else json.loads(text).get(name, {})
     return {str(topic): int(mark) for topic, mark in marks.items()}
 
 

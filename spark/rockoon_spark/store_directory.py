@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rockoon_format.generation import Manifest
-from rockoon_spark.files import StoreError, dropped_marks, list_log
+from rockoon_spark.files import StoreError, dropped_marks, generation_marks, list_log
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
 from rockoon_spark.generations.stored_generation import StoredGeneration, generation_in_force
@@ -75,7 +75,7 @@ class StoreDirectory:
         if found is None:
             return self._of_log(selection, split_bytes, None)
         files, manifest = found
-        coverage = Coverage.of(manifest, dropped_marks(self.path))
+        coverage = Coverage.of(manifest, generation_marks(self.path))
         return [
             *part_stretches(files, manifest.parts, coverage, selection, split_bytes),
             *self._of_log(selection, split_bytes, coverage),

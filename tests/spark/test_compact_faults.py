@@ -26,6 +26,8 @@ from rockoon_spark.compaction.places import Incoming
 from rockoon_spark.compaction.sources import CompactionError, LogSource
 from rockoon_spark.compaction.store_place import FileWriter, StorePlace
 from rockoon_spark.compaction.survey import Span, Survey, survey
+from rockoon_spark.files import generation_marks
+from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.log_columns import LogRecords
 from rockoon_spark.stretches import DamagedPlace
@@ -322,10 +324,44 @@ def test_files_of_the_log_that_went_before_they_were_compacted_are_missed(
         run(place(owner.root, owner.clock.time_ms))
 
 
-def test_a_topic_that_was_deleted_from_between_two_runs_says_how_to_begin_anew(
+def test_a_topic_that_was_not_compacted_for_a_while_does_not_stop_the_others(
+    tmp_path: Path,
+) -> None:
+    """Retention took what followed the generation; older messages must not take its place."""
+    owner = Compacting(tmp_path / "store")
+    owner.send("a", b"C1")
+    owner.send("b", b"C2")
+    owner.send("a", b"D1", topic="D")
+    run(place(owner.root, owner.clock.time_ms))
+    owner.take_over(1)
+    owner.name_compacted(("D",))
+    owner.send("a", b"C3")
+    while owner.store.visible_end < 3 * 4096:
+        owner.send(None, bytes(500), topic="plain")
+    owner.write_point()
+    for number in range(2):
+        os.utime(log_file(owner.root, number), (0, 0))
+    owner.clock.hour = 4
+    assert len(owner.store.clean(owner.clock.time_ms).delete) == 2
+    owner.name_compacted(COMPACTED)
+    # A DataFrame of the directory has nothing of it either.
+    covered = Coverage.of(manifest(owner.root, 1), generation_marks(str(owner.root)))
+    assert covered.topics == {"D"}
+    owner.send("c", b"C4")
+    owner.send("a", b"D2", topic="D")
+    report = run(place(owner.root, owner.clock.time_ms))
+    assert (report.generation, report.records_left) == (2, 2)
+    check(owner.root, 2)
+    owner.take_over(2)
+    assert owner.bodies("C") == [b"C4"]
+    assert owner.bodies("D") == [b"D2"]
+    owner.store.close()
+
+
+def test_files_that_somebody_took_from_the_log_between_two_runs_are_missed(
     owner: Compacting,
 ) -> None:
-    """Its policy was DELETE for a while, and retention was at work."""
+    """Not by retention: the broker knows nothing of it, and somebody has to decide."""
     owner.store.close()
     end = manifest(owner.root, 1).log_end
     for number in range(end // 4096 + 2):

@@ -1,5 +1,6 @@
 """A store with a generation in force: its starts, deleted topics, and the log that it keeps."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from rockoon_broker.store.errors import StoreDamaged
 from rockoon_format.generation import CURRENT_FILE, MANIFEST_FILE, generation_name, part_names
 from rockoon_format.record import AT_QUEUE_OFFSET
 from support.compacted_store import CompactedStore, made, once_compacted, published
-from support.store_directory import FailingDisk, settings
+from support.store_directory import FailingDisk, healthy, settings
 
 
 @pytest.fixture
@@ -289,3 +290,118 @@ def test_an_entry_that_cannot_be_right_keeps_the_whole_log(full: CompactedStore)
     assert cleaned(full) == begin
     path.write_bytes(content)
     assert cleaned(full) > begin
+
+
+# A topic that is not compacted for a while.
+
+
+@pytest.fixture
+def overtaken(full: CompactedStore) -> CompactedStore:
+    """C was not compacted while retention took a message of it, newer than what was compacted."""
+    full.topics = {**full.topics, "D": full.topics["C"]}
+    full.store.set_compacted_topics(full.topics)
+    full.send("C", 0, [("a", b"1"), ("b", b"2")])
+    full.send("D", 0, [("a", b"1")])
+    full.compact()
+    fill_files(full, 3)
+    full.store.set_compacted_topics({"D"})
+    [gone] = full.send("C", 0, [("a", b"3")])
+    while full.store.clean(full.owner.clock.time_ms).delete:
+        pass
+    # Only what the generation has is gone from the log, so it is still there.
+    assert full.read("C", 0) == [(0, b"1"), (1, b"2"), (2, b"3")]
+    fill_files(full, 5)
+    assert cleaned(full) > gone.physical_offset
+    return full
+
+
+def test_what_retention_overtook_is_not_shown_again_and_the_topic_is_compacted_anew(
+    overtaken: CompactedStore,
+) -> None:
+    kept = overtaken
+    assert kept.read("C", 0) == []
+    kept.store.set_compacted_topics(kept.topics)
+    [fourth] = kept.send("C", 1, [("c", b"4")])
+    for _ in range(2):
+        assert kept.read("C", 0) == []
+        assert (kept.store.min_offset("C", 0), kept.store.max_offset("C", 0)) == (3, 3)
+        assert kept.read("C", 1) == [(0, b"4")]
+        assert kept.read("D", 0) == [(0, b"1")]
+        assert kept.store.compaction.covered_end("C") == 0
+        hold = kept.store.compaction.hold()
+        assert hold is not None
+        assert hold.physical_offset == fourth.physical_offset
+        kept.restart()
+    assert kept.send("C", 0, [("a", b"5")])[0].offset == 3
+    kept.compact()
+    fill_files(kept, 5)
+    assert cleaned(kept) > fourth.physical_offset
+    for _ in range(2):
+        assert kept.read("C", 0) == [(3, b"5")]
+        assert kept.read("C", 1) == [(0, b"4")]
+        assert kept.read("D", 0) == [(0, b"1")]
+        kept.restart()
+    marks = json.loads((kept.root / "config" / "droppedTopics.json").read_bytes())
+    assert marks["overtaken"] == {}
+
+
+def test_what_was_overtaken_while_a_generation_was_made_is_not_served_from_it(
+    full: CompactedStore,
+) -> None:
+    full.send("C", 0, [("a", b"1")])
+    full.compact()
+    full.send("C", 0, [("b", b"2")])
+    fill_files(full, 2)
+    directory = made(full)
+    full.store.set_compacted_topics(())
+    # The file with both messages goes, and not what comes before the generation's end.
+    assert cleaned(full) == 4096
+    full.store.set_compacted_topics(full.topics)
+    published(directory)
+    full.settle()
+    assert full.in_force == 2
+    for _ in range(2):
+        assert full.store.compaction.covered_end("C") == 0
+        assert full.read("C", 0) == []
+        full.restart()
+    full.send("C", 0, [("a", b"3")])
+    full.compact()
+    assert full.read("C", 0) == [(2, b"3")]
+
+
+def test_files_that_a_crash_brings_back_are_no_gap(full: CompactedStore, tmp_path: Path) -> None:
+    full.send("C", 0, [("a", b"1")])
+    full.compact()
+    fill_files(full, 2)
+    full.store.set_compacted_topics(())
+    [second] = full.send("C", 0, [("a", b"2")])
+    fill_files(full, 5)
+    assert isinstance(full.disk, FailingDisk)
+    old = {f"{start:020d}" for start in range(0, full.store.visible_end, 4096)}
+    full.disk.fail_unlink = lambda path: errno.EIO if path.name in old else 0
+    assert cleaned(full) > second.physical_offset
+    full.crash(tmp_path / "crashed")
+    assert full.store.log_min_offset <= second.physical_offset
+    full.compact()
+    assert full.read("C", 0) == [(1, b"2")]
+    full.restart()
+    assert full.read("C", 0) == [(1, b"2")]
+
+
+def test_files_stay_while_it_cannot_be_noted_that_they_go(
+    full: CompactedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    full.send("C", 0, [("a", b"1")])
+    full.compact()
+    fill_files(full, 2)
+    full.store.set_compacted_topics(())
+    [second] = full.send("C", 0, [("a", b"2")])
+    fill_files(full, 5)
+    assert isinstance(full.disk, FailingDisk)
+    full.disk.fail_write = lambda path, _: errno.ENOSPC if "droppedTopics" in path.name else 0
+    assert cleaned(full) == second.physical_offset // 4096 * 4096
+    assert "that they go is not noted" in caplog.text
+    assert full.read("C", 0) == [(0, b"1"), (1, b"2")]
+    full.disk.fail_write = healthy
+    assert cleaned(full) > second.physical_offset
+    assert full.read("C", 0) == []

@@ -173,8 +173,12 @@ def compacted_topics(root: Path) -> dict[str, int]:
 
 
 def dropped_marks(root: Path) -> dict[str, int]:
+    """Below which physical offset nothing of a topic counts: deleted, or overtaken by retention."""
     path = root / "config" / "droppedTopics.json"
-    marks: dict[str, int] = json.loads(path.read_bytes())["marks"] if path.exists() else {}
+    content = json.loads(path.read_bytes()) if path.exists() else {"marks": {}}
+    marks: dict[str, int] = content["marks"]
+    for topic, mark in content.get("overtaken", {}).items():
+        marks[topic] = max(mark, marks.get(topic, 0))
     return marks
 
 

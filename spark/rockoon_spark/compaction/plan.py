@@ -18,9 +18,9 @@ from rockoon_spark.compaction.survey import QueueName, Survey
 PART_BYTES = 256 << 20
 _SHARE_BYTES_MIN = 16 << 20
 _BEGIN_ANEW = (
-    ": what followed the generation in force is gone, as it goes while cleanup.policy is DELETE, "
-    "and older messages must not take its place. To begin anew with what the log has of {topic}, "
-    "change its policy to DELETE, compact, and change it back"
+    ": what followed the generation in force is gone, and not by the broker's retention. Older "
+    "messages must not take its place. Restore the files of the log, or begin anew with what it "
+    "has of {topic}: change its cleanup.policy to DELETE, compact, and change it back"
 )
 
 

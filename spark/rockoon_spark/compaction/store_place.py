@@ -51,7 +51,7 @@ from rockoon_spark.compaction.sources import (
     RereadStretch,
     first_stored_after,
 )
-from rockoon_spark.files import LogFile, StoreError, dropped_marks, list_log, read_range
+from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
 from rockoon_spark.log_columns import Bytes, LogRecords
 from rockoon_spark.publish import Replace, held, sync, sync_tree
 from rockoon_spark.splits import Split, read_split
@@ -243,7 +243,7 @@ class StorePlace:
             log_tail=_tail(files, end),
             retention_ms=self._topics(),
             # Read after the end: a topic that is deleted meanwhile has its mark behind it.
-            dropped_below=dict(dropped_marks(str(self._path))),
+            dropped_below=dict(generation_marks(str(self._path))),
             former=former,
             number=newest + 1,
         )

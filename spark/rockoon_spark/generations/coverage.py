@@ -33,7 +33,7 @@ class Coverage:
 
         Args:
             manifest: the generation's.
-            marks: topic to the physical offset below which its records went with a deletion.
+            marks: topic to the physical offset below which nothing that was compacted is shown.
         """
         served = (
             topic.topic

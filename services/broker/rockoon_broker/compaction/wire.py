@@ -83,7 +83,7 @@ def describe_compaction(
         ],
         dropped=[
             broker_pb2.DroppedTopic(topic=topic, dropped_below=mark)
-            for topic, mark in sorted(store.dropped_marks.items())
+            for topic, mark in sorted(store.compaction.marks.items())
         ],
         log_min_offset=store.log_min_offset,
         log_end=wanted,

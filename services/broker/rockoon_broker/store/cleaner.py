@@ -197,6 +197,11 @@ class Cleaner:
                 break
             if hold is not None and file_end > hold.physical_offset:
                 return True
+            try:
+                self._compaction.overtake(file_end)
+            except OSError as failure:
+                log.warning("files of the CommitLog stay: that they go is not noted: %s", failure)
+                break
             self._syncer.request_removal(self._log.remove_oldest())
         return False
 

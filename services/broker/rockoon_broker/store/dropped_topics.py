@@ -6,11 +6,16 @@ under the name would not begin at offset 0.
 
 Recovery points written before a deletion counted the queues that went with it. The file says how
 much of each point that was, so that a crash before the next point does not look like lost queues.
+
+Of a topic that was compacted, and is not any more, a generation holds messages that are older than
+those behind it in the log. When retention takes the first of these, what the generation holds
+is over too: the topic is *overtaken*, below the physical offset from which the log stays. Were it
+shown again once the topic is compacted again, it would stand for newer messages that went.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +46,8 @@ class _Content:
     """Topic to the physical offset below which its records are ignored."""
     dropped: Mapping[tuple[str, PointState], Counts] = field(default_factory=dict)
     """What a recovery point counted of a topic that was deleted after it."""
+    overtaken: Mapping[str, int] = field(default_factory=dict)
+    """Topic to the physical offset below which no generation has anything of it."""
 
 
 class DroppedTopics:
@@ -62,6 +69,15 @@ class DroppedTopics:
     def marks(self) -> Mapping[str, int]:
         """Topic to the physical offset below which its records are ignored."""
         return self._content.marks
+
+    @property
+    def generation_marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which nothing that was compacted is shown: the topic
+        was deleted since, or retention has overtaken it."""
+        marks = dict(self.marks)
+        for topic, mark in self._content.overtaken.items():
+            marks[topic] = max(mark, marks.get(topic, 0))
+        return marks
 
     def dropped_since(self, point: PointState) -> Counts:
         """What a recovery point counted of topics that were deleted after it."""
@@ -85,13 +101,24 @@ class DroppedTopics:
         # another try, finds of it is less.
         before = {key: counts for key, counts in self._content.dropped.items() if key[1] in points}
         marks = {**self.marks, **dict.fromkeys(counted, log_end)}
-        self._replace(_Content(marks, {**found, **before}))
+        self._replace(replace(self._content, marks=marks, dropped={**found, **before}))
+
+    def overtake(self, topics: Collection[str], log_min: int) -> None:
+        """Show nothing any more of what generations hold of some topics.
+
+        Args:
+            topics: theirs.
+            log_min: where the log is about to begin.
+        """
+        overtaken = {**self._content.overtaken, **dict.fromkeys(topics, log_min)}
+        self._replace(replace(self._content, overtaken=overtaken))
 
     def settle(self, log_min: int, log_end: int) -> None:
         """Fit the marks to the log: forget those that retention passed, clamp those above its end.
 
         A mark above the end (the crash took the records it was made for) would otherwise hide
-        records yet to be written.
+        records yet to be written; and one above the beginning (the crash came before the file went)
+        would have a generation leave out what the log has.
         """
         marks = {topic: min(mark, log_end) for topic, mark in self.marks.items()}
         marks = {
@@ -99,8 +126,12 @@ class DroppedTopics:
             for topic, mark in marks.items()
             if mark > log_min or mark > self.needed.get(topic, mark)
         }
-        if marks != self.marks:
-            self._replace(_Content(marks, self._content.dropped))
+        overtaken = {topic: min(mark, log_min) for topic, mark in self._content.overtaken.items()}
+        overtaken = {
+            topic: mark for topic, mark in overtaken.items() if mark > self.needed.get(topic, mark)
+        }
+        if marks != self.marks or overtaken != self._content.overtaken:
+            self._replace(replace(self._content, marks=marks, overtaken=overtaken))
 
     def _replace(self, content: _Content) -> None:
         text = {
@@ -108,6 +139,7 @@ class DroppedTopics:
             "dropped": [
                 [topic, *point, *counts] for (topic, point), counts in content.dropped.items()
             ],
+            "overtaken": content.overtaken,
         }
         self._disk.make_directory(self._path.parent)
         self._disk.replace_file(self._path, json.dumps(text, indent=1, sort_keys=True).encode())
@@ -132,6 +164,9 @@ def _read(root: Path) -> _Content:
             )
             for topic, end, queues, entries, queues_gone, entries_gone in content["dropped"]
         }
-        return _Content(marks, dropped)
+        overtaken = content.get("overtaken", {})
+        return _Content(
+            marks, dropped, {str(topic): int(mark) for topic, mark in overtaken.items()}
+        )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise StoreLayoutError(f"{path} is damaged: {error}") from error

@@ -7,12 +7,13 @@ Invariants:
    again at each start.
 3. A start with a generation that is damaged, or not of this log, is refused: the log may no longer
    have what it held, and nobody would hear that messages are missing.
-4. A topic that was deleted is not served from a generation made before, ever.
+4. A topic that was deleted, or of which retention took newer messages while it was not compacted,
+   is not served from a generation made before, ever.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -168,6 +169,11 @@ class Compaction:
         """That of the generation in force."""
         return self._manifest
 
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which nothing that was compacted is shown."""
+        return self._dropped.generation_marks
+
     def directory_of(self, number: int) -> Path:
         """Where a generation is, or would be."""
         return self.home / generation_name(number)
@@ -212,6 +218,40 @@ class Compaction:
             topic, key_hash, begin_ms, end_ms
         ).tolist()
         return offsets
+
+    def overtake(self, log_min: int) -> None:
+        """Take note, durably, that retention is about to make the log begin elsewhere.
+
+        A topic that is not compacted any more goes by its age: with the first of its messages
+        behind the generation goes what the generation holds, which is older.
+
+        Args:
+            log_min: where the log is going to begin, physical offset.
+
+        Raises:
+            OSError: the disk; nothing may go.
+        """
+        over = [
+            topic
+            for topic in sorted({topic for topic, _ in self.coverages})
+            if not self.is_compacted(topic) and self._loses(topic, log_min)
+        ]
+        if not over:
+            return
+        self._dropped.overtake(over, log_min)
+        for topic in over:
+            log.info("%s is not compacted any more: what was left of it goes by its age", topic)
+            self.drop(topic)
+
+    def _loses(self, topic: str, log_min: int) -> bool:
+        """Whether a message behind the generation goes with the log below a physical offset."""
+        for queue in self._queues.of_topic(topic):
+            coverage = self.coverages.get(queue.key)
+            begin = coverage.covered_to if coverage else 0
+            first = first_listed(queue, begin, self._queues, self._log)
+            if first is not None and first < log_min:
+                return True
+        return False
 
     def drop(self, topic: str) -> None:
         """Serve a topic no more; its mark is durable already."""
@@ -368,9 +408,7 @@ class Compaction:
 
     def _fits(self, manifest: Manifest) -> bool:
         """Whether a generation may be in force; says why not."""
-        facts = StoreFacts(
-            self._log, self._queues, self._dropped.marks, self._manifest, self.topics
-        )
+        facts = StoreFacts(self._log, self._queues, self.marks, self._manifest, self.topics)
         try:
             check_fit(manifest, facts)
         except (Unfit, OSError) as reason:
@@ -416,7 +454,7 @@ class Compaction:
         self._answer(manifest.generation, "")
 
     def _serve(self, generation: OpenGeneration) -> None:
-        marks = self._dropped.marks
+        marks = self.marks
         served = {
             topic.topic
             for topic in generation.manifest.topics

@@ -29,7 +29,8 @@ class StoreFacts:
     log: CommitLog
     queues: ConsumeQueues
     marks: Mapping[str, int]
-    """Topic to the physical offset below which its records went with a deletion."""
+    """Topic to the physical offset below which its records went with a deletion, or by their age
+    while it was not compacted."""
     in_force: Manifest | None
     compacted: Collection[str]
     """Topics that are to be compacted."""
@@ -66,7 +67,8 @@ def check_fit(manifest: Manifest, store: StoreFacts) -> None:
         raise Unfit(f"it replaces generation {manifest.replaces}, and {in_force} is in force")
     log_min = store.log.min_offset
     if manifest.log_end <= log_min and store.log.files:
-        # Nothing is left to compare; and that a topic was deleted may be forgotten.
+        # Nothing is left to compare; that a topic was deleted may be forgotten; and of one that was
+        # not compacted meanwhile newer messages may have gone.
         raise Unfit(
             f"it was made of a log up to {manifest.log_end}, and this one begins at {log_min}"
         )
@@ -103,7 +105,8 @@ def check_fit(manifest: Manifest, store: StoreFacts) -> None:
 
 
 def is_dropped_since(topic: GenerationTopic, marks: Mapping[str, int]) -> bool:
-    """Whether the topic was deleted after its records were read: nothing of it may be shown."""
+    """Whether the topic was deleted, or overtaken by retention, after its records were read:
+    nothing of it may be shown."""
     return marks.get(topic.topic, 0) > topic.dropped_below
 
 
