@@ -19,6 +19,7 @@ from rockoon.errors import (
     AccessKeyExists,
     AccessKeyNotFound,
     BrokerUnavailable,
+    DelayedSettled,
     InvalidArgument,
     MessageNotFound,
     NotAuthenticated,
@@ -416,6 +417,38 @@ async def test_transactions_are_settled_by_who_may_write_the_producer_group(
 
         async with again:
             await until(NotPermitted, pay)
+
+
+async def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(
+    cluster: DisposableCluster, root: rockoon.Cluster
+) -> None:
+    topic, other = cluster.new_topic("later"), cluster.new_topic("other")
+    sender = await new_key(root, "later-sender", f"topic:{topic}=write")
+    reader = await new_key(root, "later-reader", f"topic:{topic}=read")
+    stranger = await new_key(root, "later-stranger", f"topic:{other}=write", "cluster=read")
+    operator = await new_key(root, "later-operator", "cluster=write")
+
+    async def taken_back(key: rockoon.AccessKey, message_id: str) -> None:
+        async with cluster.connect(key) as connection:
+            await connection.admin.delayed.cancel(message_id)
+
+    async with cluster.connect(sender) as sending:
+        producer = sending.producer()
+        first, second = [
+            (await producer.send(topic, b"later", delay_seconds=3600)).offset_message_id
+            for _ in range(2)
+        ]
+    with pytest.raises(NotPermitted, match=f"no write permission on topic:{topic}"):
+        await taken_back(reader, first)
+    with pytest.raises(MessageNotFound):
+        await taken_back(stranger, first)
+    await taken_back(sender, first)
+    with pytest.raises(DelayedSettled):
+        await taken_back(sender, first)
+    # Nor is he told of one that was there.
+    with pytest.raises(MessageNotFound):
+        await taken_back(stranger, first)
+    await taken_back(operator, second)
 
 
 async def test_nobody_has_the_producers_of_another_group_asked_about_what_he_sends(

@@ -32,7 +32,6 @@ NEEDS = {
         "NameServer/DescribeCluster "
         "Broker/ListTransactions Broker/ListDelayed Broker/DescribeBroker"
     ),
-    "write cluster": "Broker/CancelDelayed",
     "admin cluster": (
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
         "AccessKeys/DeleteKey Broker/ReadLog Broker/DescribeCompaction Broker/ReadGeneration "
@@ -44,7 +43,8 @@ NEEDS = {
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (
-        "Broker/AppendStream NameServer/WatchRoutes NameServer/ListTopics NameServer/ListGroups "
+        "Broker/AppendStream Broker/CancelDelayed "
+        "NameServer/WatchRoutes NameServer/ListTopics NameServer/ListGroups "
         "OffsetService/ApplyReset OffsetService/UndoReset"
     ),
 }  # fmt: skip

@@ -367,13 +367,17 @@ class Delays:
 
     # Cancelling.
 
-    async def cancel(self, message_id: str) -> None:
+    async def cancel(
+        self, message_id: str, check: Callable[[str], None] = lambda _topic: None
+    ) -> None:
         """Take a message back; on return that is as durable as the store promises.
 
         Cancelling this call is safe; the message may have been taken back all the same.
 
         Args:
             message_id: offsetMsgId of the record in which it waits, or waited first.
+            check: told the topic that the message is for, "" when its record does not say, before
+                anything is done or told of it; what it raises is the answer.
 
         Raises:
             InvalidArgument: it is no such id.
@@ -388,10 +392,11 @@ class Delays:
         self._take_in(*self._now())
         source = self._rolled.get(where.physical_offset, where.physical_offset)
         if not self._are_pending([source]):
-            self._raise_settled(where, message_id)
+            self._raise_settled(where, message_id, check)
         record = self._record(source)
         if where.store_host not in self._hosts_of(where.physical_offset, record):
             raise MessageNotFound(position=message_id)
+        check(topic_of(record))
         placed = await self._close(source, CANCELLED, unique_id_of(record), message_id)
         self.counts.cancelled += 1
         if placed.durable is not None and (refusal := await placed.durable) is not None:
@@ -409,7 +414,9 @@ class Delays:
                 hosts.add(self._record(first).store_host)
         return hosts
 
-    def _raise_settled(self, where: OffsetMessageId, message_id: str) -> None:
+    def _raise_settled(
+        self, where: OffsetMessageId, message_id: str, check: Callable[[str], None]
+    ) -> None:
         try:
             record = self._record(where.physical_offset)
         except UnknownOffset as failure:
@@ -417,6 +424,7 @@ class Delays:
         key = record.topic.decode(errors="replace"), record.queue_id
         if key not in self._delays_ms or record.store_host != where.store_host:
             raise MessageNotFound(position=message_id)
+        check(topic_of(record))
         raise DelayedSettled(message_id=message_id)
 
     async def _close(
@@ -658,3 +666,11 @@ class Delays:
 
 def _level(key: QueueKey) -> int:
     return key[1] + 1 if key[0] == SCHEDULE_TOPIC else 0
+
+
+def topic_of(record: Record) -> str:
+    """The topic that a message waits for; "" when its record does not say."""
+    try:
+        return destination(record)[0]
+    except Undeliverable:
+        return ""

@@ -1,16 +1,28 @@
 """The delayed messages' side of the wire: translates, calls one method, translates back."""
 
 from rockoon_broker.delays.delays import Delays
-from rockoon_proto.errors import InvalidArgument
+from rockoon_format.resources import CLUSTER, topic_need
+from rockoon_proto.errors import InvalidArgument, MessageNotFound
 from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_runtime.access.gate import current_caller
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 1024
 
 
 async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb.CancelDelayedReply:
-    """See `Delays.cancel`."""
-    await delays.cancel(request.message_id)
+    """See `Delays.cancel`; who may send to the message's topic may take it back."""
+    caller = current_caller()
+
+    def check(topic: str) -> None:
+        if caller is None or caller.may("write", CLUSTER):
+            return
+        if not topic or not caller.may(*topic_need("see", topic)):
+            # Whether there is such a message is not for him to know either.
+            raise MessageNotFound(position=request.message_id)
+        caller.require(*topic_need("write", topic))
+
+    await delays.cancel(request.message_id, check)
     return pb.CancelDelayedReply()
 
 
