@@ -10,20 +10,29 @@ from rockoon.local.process import LocalClusterError
 from support.eventually import eventually
 
 
-async def test_a_broker_that_comes_to_another_cluster_ends_and_says_what_to_do(
-    tmp_path: Path,
-) -> None:
+def refusal(folder: Path, settings: dict[str, dict[str, object]]) -> str:
+    """What the node says that does not start."""
+    cluster = LocalCluster(folder, settings=settings)
+    with pytest.raises(LocalClusterError) as failed, cluster:
+        pytest.fail("it started")
+    return str(failed.value)
+
+
+async def test_nodes_that_come_to_another_cluster_end_and_say_what_to_do(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         assert cluster.brokers == ["broker-a"]
     shutil.rmtree(tmp_path / "etcd")
-    cluster = LocalCluster(tmp_path)
-    with pytest.raises(LocalClusterError) as failed, cluster:
-        pytest.fail("it started")
-    said = str(failed.value)
-    assert "broker-a did not start (exit status 78)" in said
-    assert "point nameservers at its own, or start with accept_cluster_id = " in said
-    accepted = said.rpartition("accept_cluster_id = ")[2][:16]
-    with LocalCluster(tmp_path, settings={"broker": {"accept_cluster_id": accepted}}) as cluster:
+    settings: dict[str, dict[str, object]] = {}
+    for kind, node, setting in (
+        ("broker", "broker-a", "accept_cluster_id"),
+        ("offset", "offset", "accept_etcd_cluster_id"),
+    ):
+        said = refusal(tmp_path, settings)
+        assert f"{node} did not start (exit status 78)" in said
+        assert "point " in said
+        assert f"with {setting} = " in said
+        settings[kind] = {setting: said.rpartition(f"{setting} = ")[2][:16]}
+    with LocalCluster(tmp_path, settings=settings) as cluster:
         assert all(node.ready for node in cluster.nodes)
 
 

@@ -10,10 +10,11 @@ from rockoon_offset.store import Store
 from rockoon_proto.errors import NotReady
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import offset_pb2 as pb
-from rockoon_runtime.process import Stop
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.settings import SettingsError
 
-OURS, OTHER = 0x51, 0xDEAD
+OURS, OTHER, RESTORED = 0x51, 0xDEAD, 0xBEEF
+OUR_CLUSTER, OTHER_CLUSTER = 0xC1, 0xC2
 
 
 async def read_half(cluster: Cluster) -> pb.Start:
@@ -121,6 +122,55 @@ async def test_an_operator_accepts_another_etcd_that_has_what_was_read(cluster: 
     assert (await cluster.start_of()).offset == 6
     await cluster.delete_topic()
     await cluster.until(lambda: is_empty(cluster))
+
+
+async def test_a_service_that_starts_in_another_cluster_takes_nobodys_place_there(
+    cluster: Cluster,
+) -> None:
+    nameserver = cluster.nameserver
+    nameserver.cluster_id = OUR_CLUSTER
+    await cluster.restart_service()
+    await read_half(cluster)
+    # An etcd that was restored is another one, of the same cluster: the service is there.
+    await cluster.stop_service()
+    nameserver.etcd_cluster_id = RESTORED
+    await cluster.start_service()
+    assert "000000000000beef" in str(await resolve_failure(cluster))
+    await cluster.stop_service()
+    assert nameserver.store_clusters["offset"] == OUR_CLUSTER
+
+    nameserver.cluster_id, nameserver.etcd_cluster_id = OTHER_CLUSTER, OTHER
+    nameserver.store_clusters.clear()
+    with pytest.raises(ExceptionGroup) as failure:
+        await cluster.start_service()
+    fatal = cluster.stop.fatal
+    assert failure.group_contains(Fatal)
+    assert fatal is not None
+    assert fatal.status == ExitStatus.CONFIGURATION
+    assert f"accept_etcd_cluster_id = {OTHER:016x}" in str(fatal)
+    assert nameserver.store_clusters == {}
+
+    # What an operator accepts is the service's cluster from then on.
+    cluster.more_settings["accept_etcd_cluster_id"] = f"{OTHER:016x}"
+    await cluster.start_service()
+    assert nameserver.store_clusters == {"offset": OTHER_CLUSTER}
+    assert await offsets(cluster) == [4]
+    del cluster.more_settings["accept_etcd_cluster_id"]
+    await cluster.restart_service()
+    assert await resolve_failure(cluster) is None
+
+
+async def test_a_service_that_runs_when_its_cluster_becomes_another_stays(
+    cluster: Cluster,
+) -> None:
+    cluster.nameserver.cluster_id = OUR_CLUSTER
+    await cluster.restart_service()
+    start = await read_half(cluster)
+    cluster.nameserver.cluster_id = OTHER_CLUSTER
+    await cluster.nameserver.lose_everything(5000, OTHER)
+    await cluster.until(lambda: resolve_failure(cluster))
+    assert not cluster.stop.requested
+    assert (await cluster.commit(5, start.epoch)).offset == 5
 
 
 @pytest.mark.parametrize("same", [True, False])

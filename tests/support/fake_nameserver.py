@@ -31,6 +31,10 @@ class FakeNameserver(NameServerServicer):
         self.cluster = cluster
         self.revision = 1
         self.etcd_cluster_id = 0x51
+        # As nameservers of a former version: none is told.
+        self.cluster_id = 0
+        # What nodes said of the cluster that their stores belong to.
+        self.store_clusters: dict[str, int] = {}
         self.nodes: dict[tuple[int, str], pb.Node] = {}
         self.topics: dict[str, pb.Topic] = {}
         self.groups: dict[str, pb.Group] = {}
@@ -91,6 +95,7 @@ class FakeNameserver(NameServerServicer):
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
         node = request.node
+        self.store_clusters[node.name] = request.cluster_id
         for (kind, name), held in self.nodes.items():
             same_place = kind == node.kind and (name == node.name or kind == pb.OFFSET_SERVICE)
             if same_place and (name != node.name or held.store_id != node.store_id):
@@ -284,6 +289,7 @@ class FakeNameserver(NameServerServicer):
             etcd_reachable=True,
             cluster=self.cluster,
             etcd_cluster_id=self.etcd_cluster_id,
+            cluster_id=self.cluster_id,
         )
 
     async def _tell(self, **changes: Any) -> None:
@@ -293,6 +299,7 @@ class FakeNameserver(NameServerServicer):
             etcd_reachable=True,
             cluster=self.cluster,
             etcd_cluster_id=self.etcd_cluster_id,
+            cluster_id=self.cluster_id,
             **changes,
         )
         self._updates.append(update)

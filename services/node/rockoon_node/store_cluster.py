@@ -89,12 +89,29 @@ class StoreCluster:
                 self._complained = told
                 log.error("from the next start on this will be refused: %s", refusal)
             return ""
-        if self.known:
-            log.warning(
-                "the store of cluster %016x goes over to cluster %016x, as the settings say",
-                self.known,
-                told,
-            )
-        self._replace_file(self._path, f"{told:016x}\n".encode())
-        self.known, self._joined = told, True
+        self.go_over(told)
         return ""
+
+    def is_foreign(self, told: int) -> bool:
+        """Whether a service that has just started has come to another cluster than its own."""
+        return not self._joined and 0 not in (told, self.known) and told != self.known
+
+    def go_over(self, told: int) -> None:
+        """The store belongs to a cluster from now on, whichever it was before.
+
+        Args:
+            told: as of `join`.
+
+        Raises:
+            OSError: it cannot be written down.
+        """
+        if told not in (0, self.known):
+            if self.known:
+                log.warning(
+                    "the store of cluster %016x goes over to cluster %016x, as the settings say",
+                    self.known,
+                    told,
+                )
+            self._replace_file(self._path, f"{told:016x}\n".encode())
+            self.known = told
+        self._joined = self._joined or told != 0

@@ -22,7 +22,8 @@ class Routes:
 
     Incarnations are revisions of one etcd. The routes of another one, be it a replacement or a
     wrong address, say nothing about progress: the table stays as it was, as if no nameserver
-    answered, until the etcd is the old one again or an operator accepts the new one.
+    answered, until the etcd is the old one again or an operator accepts the new one. A service that
+    comes to the nameservers of another cluster when it starts takes nobody's place there: it ends.
 
     Args:
         nameservers: whom to ask.
@@ -48,7 +49,7 @@ class Routes:
         # The other etcd whose routes are told now; 0 for none.
         self._refused = 0
         self._refusal = ""
-        self._follower = RouteFollower(nameservers, self._take)
+        self._follower = RouteFollower(nameservers, self._take, self._refuse_cluster)
         self.table = RouteTable()
         self.loaded = self._follower.loaded
 
@@ -71,6 +72,23 @@ class Routes:
         if self._refused:
             raise NotReady(service="the offset service", reason=self._refusal)
 
+    def _refuse_cluster(self, update: RouteUpdate) -> str:
+        """Why the service is not to join this cluster; empty when it may."""
+        if self._is_of_our_etcd(update) or self._may_take_over(update):
+            try:
+                self._store.cluster.go_over(update.cluster_id)
+            except OSError as failure:
+                log.warning("which cluster progress belongs to is not written down: %s", failure)
+        elif self._store.cluster.is_foreign(update.cluster_id):
+            self._refuse(update.etcd_cluster_id, self._missing_in(update))
+            return self._refusal
+        return ""
+
+    def _may_take_over(self, update: RouteUpdate) -> bool:
+        """Whether a new etcd is the accepted one, and has what was read."""
+        accepted = self._accepted != 0 and update.etcd_cluster_id == self._accepted
+        return accepted and update.snapshot and not self._missing_in(update)
+
     async def _take(self, update: RouteUpdate) -> None:
         told = update.etcd_cluster_id
         if self._is_of_our_etcd(update):
@@ -80,12 +98,11 @@ class Routes:
             if update.snapshot:
                 self._store.write(self._store.ledger.etcd_told(told))
             self._on_change(self.table.apply(update))
-        elif told != self._refused:
-            missing = self._missing_in(update)
-            if told == self._accepted and update.snapshot and not missing:
+        elif told not in (0, self._refused):
+            if self._may_take_over(update):
                 self._accept(update)
             else:
-                self._refuse(told, missing)
+                self._refuse(told, self._missing_in(update))
 
     def _is_of_our_etcd(self, update: RouteUpdate) -> bool:
         ledger, told = self._store.ledger, update.etcd_cluster_id

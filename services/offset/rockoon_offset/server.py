@@ -258,6 +258,7 @@ async def run_parts(
                     external_address=settings.advertise_external,
                     shared_settings=shared_settings(settings),
                 ),
+                lambda: store.cluster.known,
             )
             if gate is not None:
                 address = settings.advertise or server.address

@@ -3,6 +3,7 @@
     store directory/
         lock              held by the one process that may write here
         store_id          made once: by it a nameserver knows a restarted service
+        cluster_id        of the cluster that progress belongs to
         journal/          the truth, see journal.py
         config/<broker>/consumerOffset.json    an export in RocketMQ's format, never read back
 
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from rockoon_node.store_cluster import StoreCluster
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.disk import Disk, replace_file
 from rockoon_offset.journal import Journal, JournalCounts
@@ -104,7 +106,9 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = StoreLock(root)
         try:
-            self.store_id = read_or_make_store_id(root / "store_id", partial(replace_file, disk))
+            replace = partial(replace_file, disk)
+            self.store_id = read_or_make_store_id(root / "store_id", replace)
+            self.cluster = StoreCluster(root / "cluster_id", replace)
             self._journal = Journal(
                 directory,
                 self._synced_from_thread,
