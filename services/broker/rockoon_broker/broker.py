@@ -181,6 +181,8 @@ class Broker:
         Raises:
             SettingsError: the store refuses a setting.
             StoreError, OSError: the store cannot be opened.
+            StartInterrupted: `disk.interrupt` was called meanwhile. The store is as a crash would
+                leave it, or closed when it was open already.
         """
         loop = asyncio.get_running_loop()
         opened: list[Broker] = []
@@ -218,6 +220,7 @@ class Broker:
             )
             await asyncio.to_thread(broker.aside.load)
         except BaseException:
+            disk.go_on()
             store.close()
             raise
         opened.append(broker)

@@ -4,8 +4,10 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from grpc import aio
 
@@ -16,7 +18,7 @@ from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StartInterrupted, StoreError
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
@@ -83,20 +85,17 @@ async def serve(
             await server.set_serving(False)
             async with server:
                 address = settings.advertise or server.address
-                broker = await open_broker(settings, address, nameservers, stop, clock, disk)
+                async with interrupting(disk, stop):
+                    broker = await open_broker(settings, address, nameservers, stop, clock, disk)
+                if broker is None:
+                    return
                 opened = broker
                 metrics.follow(broker, service)
                 node = node_of(broker, address, disk, clock.now_ms())
                 registration = Registration(nameservers, node, lambda: opened.cluster.known)
                 loops = [
-                    tasks.create_task(broker.run_ticks(), name="store-ticks"),
-                    tasks.create_task(broker.routes.run(stop), name="route-follower"),
-                    tasks.create_task(broker.sequences.run(), name="producer-sequences"),
-                    tasks.create_task(broker.aside.run(), name="messages-aside"),
-                    tasks.create_task(broker.compaction.run(), name="compaction"),
+                    tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)
                 ]
-                if broker.key_index is not None:
-                    loops.append(tasks.create_task(broker.key_index.run(), name="key-index"))
                 if gate is not None:
                     keys = KeyFollower(nameservers, gate, address, settings.advertise_external)
                     loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
@@ -158,6 +157,35 @@ def make_server(
     return server
 
 
+def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    """What an open broker does all the time, by name; until cancelled."""
+    yield "store-ticks", broker.run_ticks()
+    yield "route-follower", broker.routes.run(stop)
+    yield "producer-sequences", broker.sequences.run()
+    yield "messages-aside", broker.aside.run()
+    yield "compaction", broker.compaction.run()
+    if broker.key_index is not None:
+        yield "key-index", broker.key_index.run()
+
+
+@asynccontextmanager
+async def interrupting(disk: Disk, stop: Stop) -> AsyncIterator[None]:
+    """End what reads when the broker is to stop."""
+
+    async def interrupt() -> None:
+        await stop.wait()
+        disk.interrupt()
+
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(interrupt(), name="stop while starting")
+        try:
+            yield
+        finally:
+            # It may have been told to stop when all was read.
+            waiting.cancel()
+            disk.go_on()
+
+
 async def open_broker(
     settings: BrokerSettings,
     address: str,
@@ -165,8 +193,8 @@ async def open_broker(
     stop: Stop,
     clock: Clock,
     disk: Disk,
-) -> Broker:
-    """Open the broker; Fatal if its store is refused."""
+) -> Broker | None:
+    """Open the broker; None when its start was interrupted, Fatal if its store is refused."""
     store_host = await resolve_store_host(settings.store_host or address)
 
     def failed(reason: str) -> None:
@@ -178,6 +206,9 @@ async def open_broker(
         )
     except (StoreError, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
+    except StartInterrupted:
+        log.info("stopping before the store is recovered: the next start begins anew")
+        return None
     recovery = broker.store.recovery
     log.info(
         "store %s open after %.2f s: %d records read behind offset %d (%s), %d topics",

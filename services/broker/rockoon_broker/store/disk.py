@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rockoon_broker.store.errors import StartInterrupted
 from rockoon_broker.store.retention import DiskUsage
 
 if TYPE_CHECKING:
@@ -26,7 +27,22 @@ class FileFacts(NamedTuple):
 
 
 class Disk:
-    """The real file system."""
+    """The real file system.
+
+    A start may read for minutes, and is nothing but reading and writing what can be made again: it
+    ends at the next read after `interrupt`, as it would if the disk failed there. Called by another
+    thread than the one that reads.
+    """
+
+    _is_interrupted = False
+
+    def interrupt(self) -> None:
+        """Have every read end with StartInterrupted, until `go_on`."""
+        self._is_interrupted = True
+
+    def go_on(self) -> None:
+        """Have reads read again."""
+        self._is_interrupted = False
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
@@ -45,7 +61,14 @@ class Disk:
         return os.pwrite(fd, data, position)
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
-        """Up to `count` bytes; fewer only at the end of the file."""
+        """Up to `count` bytes; fewer only at the end of the file.
+
+        Raises:
+            StartInterrupted: see `interrupt`.
+            OSError: the disk.
+        """
+        if self._is_interrupted:
+            raise StartInterrupted
         return os.pread(fd, count, position)
 
     def map_reading(self, path: Path) -> memoryview:

@@ -57,6 +57,13 @@ class StoreClosed(StoreError):
     """The store was closed."""
 
 
+class StartInterrupted(Exception):
+    """The process is to end while it opens its store; nothing is wrong with it.
+
+    No StoreError: who goes on without what cannot be read must not go on without this.
+    """
+
+
 class StoreNotWritable(StoreError):
     """Appends are refused for now; reads go on. The message holds the figures."""
 

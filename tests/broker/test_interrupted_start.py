@@ -1,0 +1,80 @@
+"""A broker that is told to stop while it recovers its store ends at once and loses nothing."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from rockoon_broker.server import serve
+from rockoon_broker.store.disk import Disk
+from rockoon_runtime.process import Stop
+from support.broker import running_broker, settings_of
+from support.broker_routes import BrokerRoutes
+from support.store_directory import crashed_copy
+
+SECONDS_MAX = 20
+MESSAGES = 40
+# Small, so that recovery goes through several of them.
+FILES = {"commit_log_file_bytes": 4096, "consume_queue_file_entries": 10}
+
+
+class AskingDisk(Disk):
+    """Asks the broker to stop at one of a start's reads, and lets that go on when it has heard."""
+
+    def __init__(self, read: int, ask: Callable[[], None]) -> None:
+        self._left = read
+        self._ask = ask
+        self._heard = threading.Event()
+        self._loop_thread = threading.current_thread()
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        self._heard.set()
+
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        # The loop's own thread cannot wait for what the loop does.
+        if threading.current_thread() is not self._loop_thread:
+            self._left -= 1
+            if self._left == 0:
+                self._ask()
+                assert self._heard.wait(SECONDS_MAX), "nobody interrupts the start"
+        return super().pread(fd, count, position)
+
+
+async def start_stopped_at_read(root: Path, nameserver: BrokerRoutes, read: int) -> bool:
+    """Start a broker and have it stop at the n-th read; False when it had started before."""
+    stop, loop = Stop(), asyncio.get_running_loop()
+    disk = AskingDisk(read, lambda: loop.call_soon_threadsafe(stop.request, "the test asks"))
+    served = []
+
+    def announce(*_: str) -> None:
+        served.append(True)
+        stop.request("it serves")
+
+    async with asyncio.timeout(SECONDS_MAX):
+        await serve(
+            settings_of(root, [nameserver.address], **FILES), stop, disk=disk, announce=announce
+        )
+    assert stop.fatal is None
+    return not served
+
+
+async def test_a_start_that_is_interrupted_anywhere_is_only_begun_again(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    bodies = [b"%d" % number for number in range(MESSAGES)]
+    async with running_broker(tmp_path / "used", [nameserver.address], **FILES) as broker:
+        for body in bodies:
+            await broker.append("T", 0, body)
+        store = crashed_copy(tmp_path / "used", tmp_path / "store")
+    aborted: list[bool] = []
+    while await start_stopped_at_read(store, nameserver, len(aborted) + 1):
+        assert nameserver.nodes == {}
+        aborted.append((store / "abort").exists())
+    # Who starts after one that ended in the middle has to know.
+    assert aborted[0]
+    assert len(aborted) > 3
+    async with running_broker(store, [nameserver.address], **FILES) as broker:
+        assert await broker.bodies("T") == bodies
+        assert (await broker.append("T", 0, b"next")).first_queue_offset == MESSAGES
