@@ -19,6 +19,7 @@ from rockoon.errors import (
 from rockoon.message import MessageQueue
 from rockoon.selectors import RoundRobin, crc32_key_hash, java_key_hash
 from rockoon_proto.v1.broker_pb2 import Appended
+from support.seeds import seeds
 
 LINGER_SECONDS = 5.0
 DELIVERY_SECONDS = 100.0
@@ -299,9 +300,8 @@ def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
     assert bench.accumulator.lanes() == []
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(seed: int) -> None:
-    print(f"seed {seed}")
     chance = random.Random(seed)
     in_flight_max = chance.randint(1, 4)
     bench = Bench(in_flight_max)

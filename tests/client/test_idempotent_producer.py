@@ -30,6 +30,7 @@ from support.broker_routes import BrokerRoutes
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.lossy_broker import Loss, LossyBroker
 from support.scripted_nameserver import ScriptedNameserver
+from support.seeds import seeds
 
 QUEUES = 3
 MESSAGES = 1500
@@ -101,9 +102,8 @@ async def send_all(wire: Wire, chance: random.Random, **settings: Any) -> Counte
     return Counter(body for _, body in await wire.stored())
 
 
-async def test_answers_lost_at_random_store_nothing_twice(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_answers_lost_at_random_store_nothing_twice(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with lossy_wire(tmp_path, now_and_then(chance)) as wire:
         counts = await send_all(wire, chance, idempotent=True)
@@ -123,8 +123,11 @@ async def test_without_idempotence_the_same_losses_make_copies(tmp_path: Path) -
         assert max(ids.values()) > 1
 
 
-async def test_messages_of_a_key_keep_their_order_through_all_losses(tmp_path: Path) -> None:
-    chance = random.Random(11)
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_messages_of_a_key_keep_their_order_through_all_losses(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
     async with lossy_wire(tmp_path, now_and_then(chance)) as wire:
         producer = wire.cluster.producer(batch_messages_max=3, idempotent=True, linger_ms=0)
         for number in range(300):

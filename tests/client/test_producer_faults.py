@@ -24,6 +24,7 @@ from rockoon.message import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
+from support.seeds import seeds
 
 
 class Once:
@@ -283,7 +284,7 @@ async def test_no_more_batches_are_in_flight_than_allowed(
     assert broker.in_flight_seen <= 3
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 async def test_whatever_fails_every_key_arrives_whole_and_in_order(
     nameserver: ScriptedNameserver,
     broker: FakeAppendBroker,
@@ -291,7 +292,6 @@ async def test_whatever_fails_every_key_arrives_whole_and_in_order(
     seed: int,
 ) -> None:
     """At least once, and no message of a key stands before an earlier one of the same key."""
-    print(f"seed {seed}")
     chance = random.Random(seed)
     nameserver.put_topic("orders", {"broker-a": 3, "broker-b": 2})
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from rockoon.replay_marks import MarksFull, ReplayMarks
+from support.seeds import seeds
 
 
 def test_ranges_join_as_gaps_close_and_what_lies_at_the_low_end_melts_into_it() -> None:
@@ -42,9 +43,8 @@ def test_too_many_scattered_ones_are_refused_and_not_forgotten() -> None:
         marks.text()
 
 
-def test_random_marks_are_those_of_a_set() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_marks_are_those_of_a_set(seed: int) -> None:
     chance = random.Random(seed)
     low = chance.randrange(20)
     marks, wanted = ReplayMarks(low), set(range(low))

@@ -20,6 +20,7 @@ from rockoon.local import LocalCluster
 from rockoon.message import MessageQueue
 from rockoon.own_start import Place
 from support import doomed_counter
+from support.seeds import seeds
 
 MESSAGES = 1500
 KILLS = 8
@@ -61,11 +62,10 @@ async def run(local: LocalCluster, database: Path, step: int) -> tuple[int, str]
     return process.returncode or 0, said.decode().strip()
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_effects_are_there_exactly_once_however_often_the_process_is_killed(
-    local: LocalCluster, example: ModuleType, tmp_path: Path
+    local: LocalCluster, example: ModuleType, tmp_path: Path, seed: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     expected: Counter[str] = Counter()
     orders: Counter[str] = Counter()

@@ -37,6 +37,7 @@ from rockoon_format.record import (
     encode_record,
     record_size,
 )
+from support.seeds import seeds
 
 MADE_MS = 1_700_000_000_000
 
@@ -150,10 +151,14 @@ def with_queue(manifest: Manifest, **changes: int) -> Manifest:
     return replace(manifest, topics=(changed, *manifest.topics[1:]))
 
 
+@pytest.fixture(params=seeds(1))
+def seed(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
 @pytest.fixture
-def chance() -> random.Random:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
+def chance(seed: int) -> random.Random:
     return random.Random(seed)
 
 

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from rockoon_format.properties import decode_text, find_value, split_keys
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_format.scan import scan
 from support.random_messages import many_examples
+from support.seeds import seeds
 
 TOPICS = ["T", "%RETRY%" + 240 * "g", "テーマ", "\U0001f600", "a#b"]
 FLAGS = [0, 1, 0x4, 0x8, 0xC, 0xD, 0x10 | 0x4]
@@ -124,9 +126,8 @@ def test_properties_near_the_end_of_the_data_are_whole() -> None:
             assert hashes.tolist() == [index_key_hash("T#" + (size - 9) * "u")]
 
 
-def test_thousands_of_records_with_properties_of_all_lengths() -> None:
-    seed = 20_261_120
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_thousands_of_records_with_properties_of_all_lengths(seed: int) -> None:
     choose = random.Random(seed)
     made = []
     for _ in range(9000):

@@ -2,9 +2,12 @@
 
 import random
 
+import pytest
+
 from rockoon_format.record_search import HEAD_BYTES, record_heads, whole_record_bytes
 from rockoon_format.scan import scan
 from support.log_bytes import log_bytes
+from support.seeds import seeds
 
 BASE = 5 << 30
 
@@ -18,9 +21,8 @@ def test_heads_are_found_from_any_place_and_each_names_its_own() -> None:
     assert list(record_heads(log, BASE + 1)) == []
 
 
-def test_a_record_whose_lengths_do_not_add_up_is_none_and_costs_no_long_read() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_record_whose_lengths_do_not_add_up_is_none_and_costs_no_long_read(seed: int) -> None:
     chance = random.Random(seed)
     buffer, starts = log_bytes(chance, BASE, records=60)
     log = bytearray(buffer.tobytes())

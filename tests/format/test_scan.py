@@ -22,6 +22,7 @@ from rockoon_format.record import (
 from rockoon_format.scan import CHUNK_BYTES_MAX
 from support import golden_store
 from support.random_messages import Messages, batches, many_examples
+from support.seeds import seeds
 
 FRAME = bytes.fromhex(golden_store.FULL_HEX)
 
@@ -160,9 +161,8 @@ def test_a_scan_finds_what_reading_record_by_record_finds(
     ]
 
 
-def test_runs_of_records_of_one_size_end_where_walking_one_by_one_ends() -> None:
-    seed = 20_261_121
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(1))
+def test_runs_of_records_of_one_size_end_where_walking_one_by_one_ends(seed: int) -> None:
     choose = random.Random(seed)
     for _ in range(60):
         log = bytearray()

@@ -14,6 +14,7 @@ from rockoon_format.sequences import (
     find_sequences,
     first_without_sequence,
 )
+from support.seeds import seeds
 
 BORN_HOST = encode_host("127.0.0.1", 54321)
 
@@ -85,9 +86,8 @@ def test_numbers_that_do_not_fit_are_refused(producer: int, first: int, count: i
         encode_sequences(producer, first, count)
 
 
-def test_random_records_give_back_what_they_bear() -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_records_give_back_what_they_bear(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         sections: list[bytes] = []

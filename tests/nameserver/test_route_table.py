@@ -21,6 +21,7 @@ from rockoon_nameserver.keyspace import (
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROKER, GroupConfig, Node, TopicConfig
 from support.nameserver import RouteView
+from support.seeds import seeds
 
 KEYSPACE = Keyspace("test")
 ALL = Interest(groups=True)
@@ -214,7 +215,7 @@ def test_a_value_written_by_a_later_version_is_read_without_what_is_new(etcd: Fa
     assert topic.config.permissions == 4
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> None:
     chance = random.Random(seed)
     etcd = FakeEtcd()
@@ -245,4 +246,4 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
         # Readers stay at whatever revision they have and come back at random.
         reader = chance.choice(views)
         reader.apply(table.update_after(reader.revision, ALL))
-        assert reader.contents() == now.contents(), f"seed {seed}"
+        assert reader.contents() == now.contents()

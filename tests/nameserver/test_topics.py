@@ -31,6 +31,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 from support.etcd import EtcdServer
 from support.nameserver import Nameserver, Watching, broker_node, running_nameserver
+from support.seeds import seeds
 
 Pair = tuple[Nameserver, Nameserver]
 
@@ -113,10 +114,10 @@ async def test_added_queues_go_behind_the_old_ones_and_onto_new_brokers(
         assert list(route.topics) == [third.topic]
 
 
+@pytest.mark.parametrize("seed", seeds(1))
 async def test_everybody_adds_queues_at_once_and_no_id_is_given_twice_or_left_out(
-    shared_etcd: EtcdServer, cluster: str
+    shared_etcd: EtcdServer, cluster: str, seed: int
 ) -> None:
-    seed = 7
     chance = random.Random(seed)
     async with two_nameservers(shared_etcd, cluster, "a", "b") as pair:
         await create(pair[0], queues_per_broker=1)
@@ -155,7 +156,7 @@ async def test_everybody_adds_queues_at_once_and_no_id_is_given_twice_or_left_ou
             expected = 0
             for block in topic.blocks:
                 if block.broker == broker:
-                    assert block.first_queue_id == expected, f"seed {seed}"
+                    assert block.first_queue_id == expected
                     expected += block.queues
 
 

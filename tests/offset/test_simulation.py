@@ -18,7 +18,6 @@ SOAK_OPERATIONS = 1_000_000
 
 
 def live(seed: int, operations: int, directory: Path) -> None:
-    print(f"seed {seed}")
     # What it warns of is what is being done to it.
     logging.disable(logging.ERROR)
     try:
@@ -26,7 +25,7 @@ def live(seed: int, operations: int, directory: Path) -> None:
         try:
             simulation.run(operations)
         except BaseException as failure:
-            failure.add_note(f"seed {seed}, operation {simulation.operations}")
+            failure.add_note(f"operation {simulation.operations}")
             raise
     finally:
         logging.disable(logging.NOTSET)

@@ -177,7 +177,6 @@ class Torture:
 
 
 async def torture(directory: Path, seed: int, seconds: float, processes_max: int) -> Verdict:
-    print(f"seed {seed}")
     chance = random.Random(seed)
     async with (
         LocalCluster(brokers=2, settings=SETTINGS) as local,
@@ -208,7 +207,7 @@ async def torture(directory: Path, seed: int, seconds: float, processes_max: int
         f"processes, {verdict.changes_of_owner} changes of owner; {dict(run.deeds)}; "
         f"duplicates {dict(verdict.duplicates)}, late calls {dict(verdict.late)}"
     )
-    assert not verdict.faults, "\n".join([f"seed {seed}", *verdict.faults[:20]])
+    assert not verdict.faults, "\n".join(verdict.faults[:20])
     assert not members.errors()
     assert verdict.changes_of_owner
     return verdict
