@@ -193,7 +193,10 @@ class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
     status = "NOT_FOUND"
     retriable = False
-    sentence = "no reset {reset!r} is known: plans are kept for ten minutes"
+    sentence = (
+        "no reset {reset!r} is known: a plan is kept for ten minutes, an applied reset until "
+        "a thousand others have followed"
+    )
 
 
 class BrokerNotFound(RockoonError):

@@ -87,7 +87,9 @@ def test_a_replay_to_another_topic(rockoon: Any, cluster: Any, group: str) -> No
 def test_what_cannot_be_done_is_said_in_a_sentence(rockoon: Any, group: str) -> None:
     assert "no dead letters" in rockoon.fails("dlq", "show", "nobody")
     assert "no dead letters" in rockoon.fails("dlq", "replay", "nobody", "--all", "--yes")
-    assert rockoon("dlq", "list", "nobody").out == "There are no dead letters.\n"
+    assert "'nobody' does not exist" in rockoon.fails("dlq", "list", "nobody")
+    rockoon("group", "create", "flawless")
+    assert rockoon("dlq", "list", "flawless").out == "There are no dead letters.\n"
     assert (
         "no dead letter is called x" in rockoon("dlq", "replay", group, "--id", "x", status=1).err
     )

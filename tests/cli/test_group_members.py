@@ -16,6 +16,7 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
 ) -> None:
     topic = cluster.new_topic("crowded", queues_per_broker=1)
     group = f"{topic}-billing"
+    rockoon("group", "create", group)
     assert "Nobody is reading" in rockoon("group", "members", group).out
     assert "None of its queues" in rockoon("group", "locks", group).out
     async with (

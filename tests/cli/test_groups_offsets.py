@@ -241,10 +241,16 @@ def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoo
         (["offsets", "show", "absent"], "consumer group 'absent' does not exist"),
         (["offsets", "why", "absent"], "consumer group 'absent' does not exist"),
         (["offsets", "reset", "absent", "TAKEN", "--to-latest"], "group 'absent' does not exist"),
-        (["offsets", "undo", "absent"], "no reset 'absent' is known"),
+        (
+            ["offsets", "undo", "absent"],
+            "'absent' is known: a plan is kept for ten minutes, an app",
+        ),
+        (["offsets", "export", "absent"], "consumer group 'absent' does not exist"),
+        (["offsets", "export", "--broker", "absent"], "no live broker is named 'absent'"),
+        (["group", "members", "absent"], "consumer group 'absent' does not exist"),
+        (["group", "locks", "absent"], "consumer group 'absent' does not exist"),
         (["offsets", "import", "no/such.file"], "no/such.file: No such file"),
         (["offsets", "reset", "g", "TAKEN", "--from-file", "no/such.file"], "No such file"),
-        (["offsets", "reset", "g", "TAKEN", "--to-latest", "--queue", "x"], "is not of the form"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
@@ -262,6 +268,7 @@ def test_what_cannot_be_done_is_one_sentence(
         (["reset", "g", "t", "--to-offset", "-1"], "an offset is 0 or more"),
         (["reset", "g", "t", "--to-time", "noon"], "'noon' is no time"),
         (["reset", "g", "t", "--by-duration", "2 fortnights"], "is no duration"),
+        (["reset", "g", "t", "--to-latest", "--queue", "x"], "'x' is not of the form BROKER:QUEUE"),
         (["export", "--format", "xml"], "'xml' is neither jsonl nor rocketmq"),
         (["export", "--format", "rocketmq"], "--format rocketmq needs --broker"),
     ],

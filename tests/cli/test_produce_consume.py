@@ -102,6 +102,15 @@ def test_a_line_that_is_no_json_stops_it_and_what_was_sent_is_acknowledged(
     assert rockoon("consume", topic).out == '{"id": 1}\n'
 
 
+@pytest.mark.parametrize("option", ["--key-field", "--tag-field"])
+def test_a_field_that_a_line_does_not_have_stops_it(rockoon: Any, topic: str, option: str) -> None:
+    ran = rockoon("produce", topic, option, "id", stdin='{"id": 1}\n{"ID": 2}\n', status=1)
+    assert "rockoon: stopped at line 2: it has no field 'id'" in ran.err
+    assert ran.out.startswith("1 of 1 messages acknowledged")
+    # One that says so has none.
+    rockoon("produce", topic, option, "id", stdin='{"id": null}\n')
+
+
 def test_bytes_that_are_no_text_come_back_as_they_were(rockoon: Any, topic: str) -> None:
     rockoon("produce", topic, stdin=b"\xff\xfe\n")
     assert json.loads(rockoon("consume", topic, "--json").out)["body_hex"] == "fffe"
@@ -138,6 +147,18 @@ def test_a_group_goes_on_where_it_stopped(rockoon: Any, topic: str) -> None:
     assert len(rest.out.splitlines()) == 6, "exactly what was not printed before"
     assert not set(first.out.splitlines()) & set(rest.out.splitlines())
     assert rockoon("consume", topic, "--group", group).out == ""
+
+
+def test_a_group_that_starts_behind_what_is_there_says_so(rockoon: Any, topic: str) -> None:
+    rockoon("produce", topic, stdin="before\n")
+    read = rockoon("consume", topic, "--group", topic)
+    assert read.out == ""
+    assert f"rockoon: group {topic} had no progress on {topic}: it starts behind" in read.err
+    assert f"`rockoon offsets reset {topic} {topic} --to-earliest`" in read.err
+
+    rockoon("offsets", "reset", topic, topic, "--to-earliest", "--yes")
+    again = rockoon("consume", topic, "--group", topic)
+    assert (again.out, again.err) == ("before\n", "")
 
 
 @pytest.mark.parametrize("group", [None, "followers"])

@@ -174,7 +174,7 @@ async def test_a_plan_is_forgotten_after_its_time(cluster: Cluster) -> None:
     await started(cluster)
     planned = await plan(cluster, 0, earliest=True)
 
-    with pytest.raises(Exception, match="plans are kept for") as gone:
+    with pytest.raises(Exception, match="a plan is kept for") as gone:
         await apply(cluster, planned.reset_id)
     assert code(gone) == "RESET_NOT_FOUND"
 

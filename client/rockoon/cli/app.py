@@ -222,11 +222,15 @@ def produce(
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Lines are JSON; this field is the message's key."),
+        typer.Option(
+            metavar="NAME", help="Lines are JSON; all have this field, the message's key."
+        ),
     ] = None,
     tag_field: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Lines are JSON; this field is the message's tag."),
+        typer.Option(
+            metavar="NAME", help="Lines are JSON; all have this field, the message's tag."
+        ),
     ] = None,
     delay: Annotated[
         str | None,

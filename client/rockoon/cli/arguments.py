@@ -40,6 +40,18 @@ def parse_duration(text: str) -> int:
     return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
 
 
+def parse_queue(text: str) -> tuple[str, int]:
+    """The broker and the number in the text after `--queue`, "broker-a:3".
+
+    Raises:
+        typer.BadParameter: it is not of that form.
+    """
+    broker, _, number = text.rpartition(":")
+    if not (broker and number.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not of the form BROKER:QUEUE", param_hint="--queue")
+    return broker, int(number)
+
+
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
     """A mapping from "name=value" texts.
 

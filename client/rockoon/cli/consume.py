@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from rockoon.cli.failures import complain
 from rockoon.cli.interrupt import Interrupt, wait_set
 from rockoon.cli.session import find_topic
 from rockoon.cli.start_place import parse_start
@@ -228,15 +230,50 @@ async def consume_in_group(
             pull_limits=limits_of(follow=follow),
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
+            # Who says where to start does not wonder where it is.
+            tell = place is None
             if not follow:
-                waits.append(wait_read(consumer, ends))
+                waits.append(wait_read(consumer, ends, tell=tell))
+            elif tell:
+                waits.append(tell_start_when_placed(consumer))
             await interrupt.unless(*waits)
     for failure in failures:
         raise failure
 
 
-async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -> None:
+def tell_start(consumer: "PushConsumer") -> None:
+    """Say so when a group without progress starts behind messages: nothing is seen of them."""
+    passed = {
+        queue.topic
+        for queue, view in consumer.queues().items()
+        if view.start.reason == "LAST" and view.start.offset
+    }
+    for topic in passed:
+        reset = shlex.join(("rockoon", "offsets", "reset", consumer.group, topic, "--to-earliest"))
+        complain(
+            f"group {consumer.group} had no progress on {topic}: it starts behind the messages "
+            f"that are there; `{reset}` makes it read them"
+        )
+
+
+async def tell_start_when_placed(consumer: "PushConsumer") -> None:
+    """The same once a member has queues; never ends."""
+    while True:
+        if consumer.queues():
+            tell_start(consumer)
+            await wait_set(asyncio.Event())
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def wait_read(
+    consumer: "PushConsumer", ends: "dict[MessageQueue, int]", *, tell: bool
+) -> None:
     """Wait until a member has read its queues to the ends given, or gets no queue at all.
+
+    Args:
+        consumer: the member.
+        ends: of the topic's queues.
+        tell: say where it started, if that may surprise.
 
     Raises:
         ConsumeDisabled: the group is paused.
@@ -252,5 +289,7 @@ async def wait_read(consumer: "PushConsumer", ends: "dict[MessageQueue, int]") -
         if views or loop.time() > no_queue_before:
             behind = [q for q, view in views.items() if view.commit_offset < ends.get(q, 0)]
             if not behind:
-                return
+                break
         await asyncio.sleep(LOOK_SECONDS)
+    if tell:
+        tell_start(consumer)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.arguments import parse_duration, parse_queue, parse_time
 from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import local_time, print_json, print_json_line, print_table
 from rockoon.cli.session import (
@@ -13,6 +13,7 @@ from rockoon.cli.session import (
     Nameservers,
     Yes,
     confirm,
+    find_group,
     with_cluster,
 )
 
@@ -46,7 +47,10 @@ def list_topics(
     """Show how many dead letters each group has."""
 
     async def work(cluster: "Cluster") -> "list[DeadLetterTopic]":
-        return await cluster.admin.dead_letters.overview(group)
+        found = await cluster.admin.dead_letters.overview(group)
+        if group and not found:
+            await find_group(cluster, group)
+        return found
 
     found = with_cluster(nameservers, work)
     if as_json:
@@ -103,8 +107,7 @@ def show(
     """List a group's dead letters, or show one in full."""
     if offset is not None and queue is None:
         raise typer.BadParameter("an offset needs a --queue", param_hint="--offset")
-    if queue is not None and not queue.rpartition(":")[2].isdecimal():
-        raise typer.BadParameter(f"{queue!r} is not of the form BROKER:QUEUE", param_hint="--queue")
+    named = None if queue is None else parse_queue(queue)
     is_one = message_id is not None or offset is not None
     since_ms = 0 if since is None else moment_ms(since)
 
@@ -115,7 +118,7 @@ def show(
         letters = cluster.admin.dead_letters
         if message_id is not None:
             return [await letters.find(group, message_id)]
-        chosen = None if queue is None else MessageQueue.parse(f"{dlq_topic(group)}@{queue}")
+        chosen = None if named is None else MessageQueue(dlq_topic(group), *named)
         found: list[DeadLetter] = []
         async for letter in letters.letters(
             group, since_ms=since_ms, queue=chosen, offset=offset or 0

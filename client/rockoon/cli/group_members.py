@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import Name, mode_text
 from rockoon.cli.output import duration, local_time, print_json, print_table, print_wrapped
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    find_group,
+    with_cluster,
+)
 
 if TYPE_CHECKING:
     from rockoon.connection import Cluster
@@ -19,7 +25,10 @@ def members(
     from rockoon.group_view import contradictions
 
     async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":
-        return await cluster.admin.members(name), await cluster.admin.locks(name)
+        alive = await cluster.admin.members(name)
+        if not alive:
+            await find_group(cluster, name)
+        return alive, await cluster.admin.locks(name)
 
     alive, held = with_cluster(nameservers, work)
     queues: dict[str, list[str]] = defaultdict(list)
@@ -59,7 +68,10 @@ def locks(
     """Show which member holds which queue, since when, and who waits for it."""
 
     async def work(cluster: "Cluster") -> "ListLocksReply":
-        return await cluster.admin.locks(name)
+        held = await cluster.admin.locks(name)
+        if not held.locks:
+            await find_group(cluster, name)
+        return held
 
     reply = with_cluster(nameservers, work)
     if as_json:

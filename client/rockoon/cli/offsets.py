@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rockoon.cli.arguments import parse_queue
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
@@ -17,6 +18,7 @@ from rockoon.cli.session import (
     Nameservers,
     Yes,
     confirm,
+    find_group,
     with_cluster,
 )
 from rockoon.cli.why import show_stories, story_json
@@ -120,7 +122,7 @@ def reset(
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option(metavar="BROKER:ID", help="Only this queue. Repeatable."),
+        typer.Option(metavar="BROKER:QUEUE", help="Only this queue. Repeatable."),
     ] = None,
     member: Annotated[
         str,
@@ -143,11 +145,12 @@ def reset(
         by_duration=by_duration,
         from_file=from_file,
     )
+    named = [parse_queue(each) for each in queue or ()]
 
     async def work(cluster: "Cluster") -> "ResetPlan":
         from rockoon.message import MessageQueue
 
-        queues = [MessageQueue.parse(f"{topic}@{each}") for each in queue or ()]
+        queues = [MessageQueue(topic, *each) for each in named]
         plan = await cluster.admin.plan_reset(group, topic, target, queues, member=member)
         if not as_json:
             show_plan(plan)
@@ -200,7 +203,16 @@ def export_offsets(
     wanted = export_format(form, broker)
 
     async def work(cluster: "Cluster") -> "ExportReply":
-        return await cluster.admin.export_offsets(wanted, group=group, broker=broker)
+        from rockoon.errors import BrokerNotFound
+
+        reply = await cluster.admin.export_offsets(wanted, group=group, broker=broker)
+        if not reply.entries:
+            # Of a broker that is gone there may be progress, so it need not be in the routes.
+            if broker and cluster.routes.broker(broker) is None:
+                raise BrokerNotFound(broker=broker)
+            if group:
+                await find_group(cluster, group)
+        return reply
 
     reply = with_cluster(nameservers, work)
     if output is None:

@@ -94,7 +94,8 @@ class LineReader:
         """The labels of a line.
 
         Raises:
-            CommandError: a field was asked for and the line is not a JSON object.
+            CommandError: a field was asked for, and the line is not a JSON object or has no such
+                field: a message without its key would go to any queue, and be found by nobody.
         """
         if self.key_field is None and self.tag_field is None:
             return Labels()
@@ -128,8 +129,12 @@ def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
 
 
 def field_text(record: dict[str, Any], field: str | None) -> str | None:
-    """A field as text; None when it is absent, null or empty."""
-    value = record.get(field) if field is not None else None
+    """A field as text; None when none is asked for, or it is null or empty."""
+    if field is None:
+        return None
+    if field not in record:
+        raise CommandError(f"it has no field {field!r}")
+    value = record[field]
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value)) or None
