@@ -66,33 +66,11 @@ class _Signing:
         self._opener = channel
         self._signer = signer
 
-    def unary_unary(
-        self,
-        method: str,
-        request_serializer: Serialize | None = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        call = self._opener.unary_unary(
-            method,
-            response_deserializer=response_deserializer,
-            _registered_method=_registered_method,
-        )
-        return SignedCall(call, self._signer, method, request_serializer or bytes)
+    def unary_unary(self, method: str, *args: Any, **options: Any) -> Any:
+        return self._one_request(self._opener.unary_unary, method, *args, **options)
 
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Serialize | None = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        call = self._opener.unary_stream(
-            method,
-            response_deserializer=response_deserializer,
-            _registered_method=_registered_method,
-        )
-        return SignedCall(call, self._signer, method, request_serializer or bytes)
+    def unary_stream(self, method: str, *args: Any, **options: Any) -> Any:
+        return self._one_request(self._opener.unary_stream, method, *args, **options)
 
     def stream_unary(self, method: str, *args: Any, **options: Any) -> Any:
         call = self._opener.stream_unary(method, *args, **options)
@@ -101,6 +79,18 @@ class _Signing:
     def stream_stream(self, method: str, *args: Any, **options: Any) -> Any:
         call = self._opener.stream_stream(method, *args, **options)
         return SignedCall(call, self._signer, method, None)
+
+    def _one_request(
+        self,
+        opened: Callable[..., Any],
+        method: str,
+        request_serializer: Serialize | None = None,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        """gRPC gets no serializer: it is given the bytes that were signed."""
+        call = opened(method, None, *args, **options)
+        return SignedCall(call, self._signer, method, request_serializer or bytes)
 
 
 class SignedChannel(_Signing, aio.Channel):

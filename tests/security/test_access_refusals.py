@@ -21,7 +21,7 @@ from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.signature import ACCESS_METADATA_KEY, AccessKey, Credentials, verifier_of
 from rockoon_proto.v1.access_pb2 import ACCESS_READ, ACCESS_WRITE
 from rockoon_proto.v1.broker_pb2 import PullRequest
-from rockoon_runtime.access.gate import current_caller
+from rockoon_runtime.access.callers import current_caller
 from support.eventually import eventually
 from support.gated_server import (
     CLUSTER_KEY,
@@ -227,7 +227,7 @@ async def test_a_stream_of_requests_signed_for_another_server_is_refused() -> No
         gated.gate.update([known(SHOP, READER)])
         async with gated.channel(SHOP) as channel:
             assert await stream(channel, "a", "b") == [b"a", b"b"]
-            gated.gate.audiences = {"elsewhere:1"}
+            gated.gate.authentication.audiences = {"elsewhere:1"}
             told = await refusal(stream(channel, "a"))
     assert told.details["kind"] == "wrong signature"
     assert "this is elsewhere:1" in str(told)

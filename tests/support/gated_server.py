@@ -115,7 +115,7 @@ class Gated:
         )
         async with server:
             self.address = server.address
-            self.gate.audiences = {server.address}
+            self.gate.authentication.audiences = {server.address}
             yield self
 
     def channel(self, key: AccessKey, *, clock: TestClock | None = None) -> aio.Channel:

@@ -54,7 +54,7 @@ from rockoon_proto.errors import (
     StoreCorrupt,
 )
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
-from rockoon_runtime.access.gate import Caller, current_caller
+from rockoon_runtime.access.callers import Caller, current_caller
 from rockoon_runtime.calls import CallTimes
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rockoon_nameserver.visible_routes import keep_visible
 from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
-from rockoon_runtime.access.gate import current_caller, sees
+from rockoon_runtime.access.callers import current_caller, sees
 from rockoon_runtime.tls import peer_identity
 
 ALL = Interest(groups=True)

@@ -4,15 +4,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-import grpc
-
-from rockoon_node.nameservers import Nameservers, Turns
-from rockoon_proto.errors import NameserverUnavailable, NotAuthenticated
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.watching import Watching
+from rockoon_proto.errors import NotAuthenticated, RockoonError
 from rockoon_proto.v1.access_pb2 import WatchKeysRequest
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysStub
 from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.process import ExitStatus, Fatal, Stop
+from rockoon_runtime.process import Stop
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.access_pb2_grpc import AccessKeysAsyncStub
@@ -37,15 +35,18 @@ class KeyFollower:
     """
 
     def __init__(self, nameservers: Nameservers, gate: Gate, *addresses: str) -> None:
-        gate.audiences = {address for address in addresses if address}
+        gate.authentication.audiences = {address for address in addresses if address}
         self._nameservers = nameservers
         self._gate = gate
-        self._turns = Turns(nameservers.addresses)
+        self._watching = Watching(nameservers, "access keys")
         self._revision = 0
         # How many nameservers in a row, with etcd in reach, have told of older keys than are in
         # force.
         self._older = 0
-        self.settled = asyncio.Event()
+
+    @property
+    def settled(self) -> asyncio.Event:
+        return self._watching.settled
 
     async def run(self, stop: Stop) -> None:
         """Follow until cancelled.
@@ -53,23 +54,10 @@ class KeyFollower:
         Args:
             stop: the service's; failed when the nameservers do not know its cluster secret.
         """
-        while True:
-            address = self._turns.address
-            try:
-                await self._watch(address)
-            except grpc.RpcError as failure:
-                reason = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self._nameservers.access, reason):
-                    continue
-                if isinstance(reason, NotAuthenticated) and not self._gate.keys.loaded:
-                    stop.fail(Fatal(ExitStatus.CONFIGURATION, f"access keys: {reason}"))
-                    self.settled.set()
-                    return
-                log.info("access keys: %s", reason)
-            pause = self._turns.failed()
-            if self._turns.round_failed:
-                self.settled.set()
-            await asyncio.sleep(pause)
+        await self._watching.run(self._watch, self._is_final, stop)
+
+    def _is_final(self, reason: RockoonError) -> bool:
+        return isinstance(reason, NotAuthenticated) and not self._gate.keys.loaded
 
     async def _watch(self, address: str) -> None:
         stub: AccessKeysAsyncStub = AccessKeysStub(self._nameservers.channel(address))
@@ -84,5 +72,4 @@ class KeyFollower:
             self._older = 0
             self._revision = update.revision
             self._gate.update(update.keys)
-            self._turns.answered()
-            self.settled.set()
+            self._watching.answered()

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
-from rockoon_node.nameservers import Nameservers, Turns
+from rockoon_node.nameservers import Nameservers
 from rockoon_node.pending_updates import PendingUpdates
-from rockoon_proto.errors import NameserverUnavailable, NotAuthenticated, WrongCluster
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_node.watching import Watching
+from rockoon_proto.errors import NotAuthenticated, RockoonError, WrongCluster
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
@@ -45,15 +45,17 @@ class RouteFollower:
         self._nameservers = nameservers
         self._take = take
         self._refuse = refuse
-        self._refusal = ""
-        self._turns = Turns(nameservers.addresses)
+        self._watching = Watching(nameservers, "routes")
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
         # Whose revision that is; 0 while unknown.
         self._etcd_cluster_id = 0
         self.following = False
         self.loaded = asyncio.Event()
-        self.settled = asyncio.Event()
+
+    @property
+    def settled(self) -> asyncio.Event:
+        return self._watching.settled
 
     async def run(self, stop: Stop) -> None:
         """Follow until cancelled.
@@ -62,29 +64,10 @@ class RouteFollower:
             stop: the service's; failed when the nameservers are another cluster's, or do not know
                 its cluster secret.
         """
-        while True:
-            address = self._turns.address
-            try:
-                await self._watch(address)
-            except grpc.RpcError as failure:
-                reason = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self._nameservers.access, reason):
-                    continue
-                is_final = isinstance(reason, WrongCluster | NotAuthenticated)
-                if is_final and not self.loaded.is_set():
-                    stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
-                    self.settled.set()
-                    return
-                log.info("routes: %s", reason)
-            if self._refusal:
-                stop.fail(Fatal(ExitStatus.CONFIGURATION, self._refusal))
-                self.settled.set()
-                return
-            self.following = False
-            pause = self._turns.failed()
-            if self._turns.round_failed:
-                self.settled.set()
-            await asyncio.sleep(pause)
+        await self._watching.run(self._follow, self._is_final, stop)
+
+    def _is_final(self, reason: RockoonError) -> bool:
+        return isinstance(reason, WrongCluster | NotAuthenticated) and not self.loaded.is_set()
 
     async def wait_revision(self, revision: int, seconds: float) -> bool:
         """Wait until the routes up to a revision are in force; False when they are not in time."""
@@ -102,13 +85,21 @@ class RouteFollower:
             self._waiting.remove(entry)
         return True
 
+    async def _follow(self, address: str) -> None:
+        try:
+            await self._watch(address)
+        finally:
+            self.following = False
+
     async def _watch(self, address: str) -> None:
+        """Raises Fatal when the routes there cannot be this service's."""
         # A service without interest in groups needs their revisions: callers may wait for those.
         request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
         stub = self._nameservers.stub(address)
         call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
         pending = PendingUpdates()
         failed: list[grpc.RpcError] = []
+        refusal = ""
 
         async def read() -> None:
             try:
@@ -131,15 +122,16 @@ class RouteFollower:
                     self.revision = 0
                     reading.cancel()
                     return
-                self._refusal = self._refuse(update)
-                if self._refusal:
+                refusal = self._refuse(update)
+                if refusal:
                     reading.cancel()
-                    return
+                    break
                 await self._take(update)
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
-                self._turns.answered()
                 self.following = update.etcd_reachable
                 self._reach(update.revision)
+        if refusal:
+            raise Fatal(ExitStatus.CONFIGURATION, refusal)
         if failed:
             raise failed[0]
         log.info("nameserver %s ended the watch", address)
@@ -151,7 +143,7 @@ class RouteFollower:
     def _reach(self, revision: int) -> None:
         self.revision = revision
         self.loaded.set()
-        self.settled.set()
+        self._watching.answered()
         for wanted, reached in self._waiting:
             if wanted <= revision and not reached.done():
                 reached.set_result(None)

@@ -54,7 +54,7 @@ from rockoon_offset.wire import (
 from rockoon_proto.errors import InvalidArgument, RockoonError
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
-from rockoon_runtime.access.gate import current_caller, sees
+from rockoon_runtime.access.callers import current_caller, sees
 
 
 class OffsetService(OffsetServiceServicer):

@@ -4,7 +4,7 @@ from rockoon_broker.delays.delays import Delays
 from rockoon_format.resources import CLUSTER, topic_need
 from rockoon_proto.errors import InvalidArgument, MessageNotFound
 from rockoon_proto.v1 import broker_pb2 as pb
-from rockoon_runtime.access.gate import current_caller
+from rockoon_runtime.access.callers import current_caller
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 1024

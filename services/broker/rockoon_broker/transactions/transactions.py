@@ -57,7 +57,7 @@ from rockoon_proto.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
-from rockoon_runtime.access.gate import current_caller
+from rockoon_runtime.access.callers import current_caller
 
 log = logging.getLogger(__name__)
 

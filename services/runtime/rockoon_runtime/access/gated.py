@@ -13,7 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rockoon_proto.errors import InvalidArgument, RockoonError
-from rockoon_runtime.access.gate import Gate, OpenCall
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.open_calls import OpenCall
 
 Abort = Callable[[Any, RockoonError], Awaitable[None]]
 Passing = Callable[[bytes | None, Callable[[], Any]], AbstractContextManager[OpenCall]]
@@ -56,19 +57,15 @@ def one_to_one(passing: Passing, handler: Any, abort: Abort) -> Any:
 def one_to_many(passing: Passing, handler: Any, abort: Abort) -> Any:
     parse = handler.request_deserializer
 
-    async def answer(raw: bytes, context: Any) -> AsyncIterator[Any]:
-        try:
-            with passing(raw, partial(parsed, parse, raw)) as call:
-                async for reply in handler.unary_stream(call.request, context):
-                    call.is_sending = True
-                    yield reply
-                    call.is_sending = False
-                    if call.refusal is not None:
-                        raise call.refusal
-        except RockoonError as refusal:
-            await abort(context, refusal)
+    def enter(raw: bytes) -> AbstractContextManager[OpenCall]:
+        return passing(raw, partial(parsed, parse, raw))
+
+    def replies(call: OpenCall, _raw: bytes, context: Any) -> AsyncIterator[Any]:
+        found: AsyncIterator[Any] = handler.unary_stream(call.request, context)
+        return found
 
     serialize = handler.response_serializer
+    answer = sending(enter, replies, abort)
     return grpc.unary_stream_rpc_method_handler(answer, response_serializer=serialize)
 
 
@@ -86,10 +83,35 @@ def many_to_one(passing: Passing, handler: Any, abort: Abort) -> Any:
 
 
 def many_to_many(passing: Passing, handler: Any, abort: Abort) -> Any:
-    async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
+    def enter(_requests: Any) -> AbstractContextManager[OpenCall]:
+        return passing(None, no_request)
+
+    def replies(_call: OpenCall, requests: Any, context: Any) -> AsyncIterator[Any]:
+        found: AsyncIterator[Any] = handler.stream_stream(requests, context)
+        return found
+
+    return grpc.stream_stream_rpc_method_handler(
+        sending(enter, replies, abort), handler.request_deserializer, handler.response_serializer
+    )
+
+
+def sending(
+    enter: Callable[[Any], AbstractContextManager[OpenCall]],
+    replies: Callable[[OpenCall, Any, Any], AsyncIterator[Any]],
+    abort: Abort,
+) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    """What gRPC calls for a stream of answers.
+
+    Args:
+        enter: the time of the call, given what came: bytes, or a stream of requests.
+        replies: the handler's, given the call, what came, and gRPC's context.
+        abort: ends a call with an error.
+    """
+
+    async def answer(came: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            with passing(None, no_request) as call:
-                async for reply in handler.stream_stream(requests, context):
+            with enter(came) as call:
+                async for reply in replies(call, came, context):
                     call.is_sending = True
                     yield reply
                     call.is_sending = False
@@ -98,9 +120,7 @@ def many_to_many(passing: Passing, handler: Any, abort: Abort) -> Any:
         except RockoonError as refusal:
             await abort(context, refusal)
 
-    return grpc.stream_stream_rpc_method_handler(
-        answer, handler.request_deserializer, handler.response_serializer
-    )
+    return answer
 
 
 def parsed(parse: Any, raw: bytes) -> Any:

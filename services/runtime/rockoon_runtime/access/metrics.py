@@ -20,7 +20,7 @@ def with_access(
         return table, measure
 
     async def measured() -> Iterable[Measurement]:
-        refused = (REFUSED.at(count, reason) for reason, count in gate.refusals.items())
+        refused = (REFUSED.at(count, reason) for reason, count in gate.refusals.counts.items())
         known = KEYS.at(len(gate.keys) if gate.keys.loaded else -1)
         return [*await measure(), *refused, known]
 

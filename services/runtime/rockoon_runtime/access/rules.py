@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rockoon_proto.errors import NotPermitted
 from rockoon_proto.signature import CLUSTER_KEY_ID
-from rockoon_runtime.access.keys import CLUSTER, Action
+from rockoon_runtime.access.keys import CLUSTER, Action, KnownKey, require
 
 Need = tuple[Action, str]
 
@@ -48,3 +49,15 @@ SERVICES_ONLY = Rule(nothing_more, services_only=True)
 KEYS_FOR_SERVICES = Rule(nothing_more, services_only=True, never_open=True)
 # What such a caller is told that he lacks.
 SERVICES = f"cluster, as {CLUSTER_KEY_ID!r}"
+
+
+def check(key: KnownKey, rule: Rule, request: Any) -> None:
+    """Whether a key may make a call.
+
+    Raises:
+        NotPermitted: it lacks a permission.
+    """
+    if rule.services_only and key.key_id != CLUSTER_KEY_ID:
+        raise NotPermitted(key=key.key_id, action="admin", resource=SERVICES)
+    for action, resource in rule.needs(request):
+        require(key, action, resource)

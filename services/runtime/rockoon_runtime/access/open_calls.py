@@ -1,0 +1,112 @@
+"""Calls in progress: judged again when what their callers may do changes, and ended if need be."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from rockoon_proto.errors import NotPermitted, NotReady, RockoonError
+from rockoon_runtime.access.keys import KeyTable
+from rockoon_runtime.access.refusals import refused
+from rockoon_runtime.access.rules import Rule, check
+
+
+class OpenCall:
+    """A call in progress.
+
+    Attributes:
+        refusal: why it has to end.
+        is_sending: gRPC is sending an answer of its stream; interrupted there, it would end
+            without a word.
+    """
+
+    def __init__(self, rule: Rule, request: Any, verifier: bytes) -> None:
+        self.rule = rule
+        self.request = request
+        self.verifier = verifier
+        self.refusal: RockoonError | None = None
+        self.is_sending = False
+        self._task = asyncio.current_task()
+
+    def end(self, refusal: RockoonError) -> None:
+        """Have it end at once, or as soon as what it is sending is sent."""
+        if self.refusal is None:
+            self.refusal = refusal
+            if not self.is_sending and self._task is not None:
+                self._task.cancel()
+
+    def interrupted(self) -> RockoonError | None:
+        """In the call's task, when it was cancelled: why, if it was here; the call can go on to
+        say so."""
+        if self.refusal is not None and self._task is not None:
+            self._task.uncancel()
+        return self.refusal
+
+
+class OpenCalls:
+    """Those of one gate, by the key that signed them.
+
+    Args:
+        keys: those in force, looked at anew for every judgement.
+        clock: epoch milliseconds, never going back.
+    """
+
+    def __init__(self, keys: KeyTable, clock: Callable[[], int]) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._open: dict[str, set[OpenCall]] = {}
+        # By key: when its former secret ends.
+        self._former_ends: dict[str, asyncio.TimerHandle] = {}
+
+    def add(self, key_id: str, call: OpenCall) -> None:
+        self._open.setdefault(key_id, set()).add(call)
+
+    def remove(self, key_id: str, call: OpenCall) -> None:
+        calls = self._open.get(key_id, set())
+        calls.discard(call)
+        if not calls:
+            self._open.pop(key_id, None)
+
+    def key_changed(self, key_id: str) -> None:
+        """A key is another than before, or no more; its calls that would not pass now end."""
+        self._judge_again(key_id)
+        self._await_former_end(key_id)
+
+    def _await_former_end(self, key_id: str) -> bool:
+        """Have calls be judged when a key's former secret ends, which is no change of the key.
+
+        Returns:
+            Whether there is one whose end is still to come.
+        """
+        if (awaited := self._former_ends.pop(key_id, None)) is not None:
+            awaited.cancel()
+        key = self._keys.get(key_id)
+        left_ms = 0 if key is None else key.info.former_until_ms - self._clock()
+        if left_ms > 0:
+            self._former_ends[key_id] = asyncio.get_running_loop().call_later(
+                left_ms / 1000 + 0.001, self._note_former_end, key_id
+            )
+        return left_ms > 0
+
+    def _note_former_end(self, key_id: str) -> None:
+        # The loop's clock is not the one by which secrets end, and may be ahead of it.
+        if not self._await_former_end(key_id):
+            self._judge_again(key_id)
+
+    def _judge_again(self, key_id: str) -> None:
+        key, now_ms = self._keys.get(key_id), self._clock()
+        for call in tuple(self._open.get(key_id, ())):
+            if key is None:
+                call.end(refused("unknown key", f"there is no access key {key_id!r} any more"))
+            elif not key.enabled:
+                call.end(refused("disabled key", f"access key {key_id!r} is disabled"))
+            elif call.verifier not in key.verifiers(now_ms):
+                call.end(refused("wrong signature", f"access key {key_id!r} has another secret"))
+            elif call.rule.filtered:
+                call.end(
+                    NotReady(service="this service", reason=f"what {key_id!r} may do has changed")
+                )
+            else:
+                try:
+                    check(key, call.rule, call.request)
+                except NotPermitted as refusal:
+                    call.end(refusal)
