@@ -1,5 +1,6 @@
 """How tests are shared out when several processes run them, and by which chance they go."""
 
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,11 @@ ROOT = Path(__file__).parent.parent
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("fresh" if fresh_seeds() else "same")
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would every process of ours."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

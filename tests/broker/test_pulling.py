@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +90,12 @@ async def test_a_waiting_pull_is_woken_by_what_arrives(
         asyncio.TaskGroup() as tasks,
     ):
         await broker.append("T", 0, b"old")
-        at_end = tasks.create_task(broker.pull("T", 0, 1, wait_ms=15_000))
-        empty = tasks.create_task(broker.pull("T", 1, 0, wait_ms=15_000))
+        # The caller gives up before: nothing but being woken makes this pass.
+        at_end = tasks.create_task(broker.pull("T", 0, 1, wait_ms=30_000))
+        empty = tasks.create_task(broker.pull("T", 1, 0, wait_ms=30_000))
         await broker.until(lambda seen: seen.waiting_pulls == 2)
         await broker.append("T", 0, b"new")
-        appended = time.monotonic()
         reply = await at_end
-        assert time.monotonic() - appended < 1.0
         assert (reply.status, bodies_of(reply)) == (pb.FOUND, [b"new"])
         await broker.until(lambda seen: seen.waiting_pulls == 1)
         await broker.append("T", 1, b"first")

@@ -238,8 +238,8 @@ def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
     ledger = SequenceLedger(replace(LIMITS, sequences_max=count))
     for producer in range(count):
         ledger.note(KEY._replace(producer_id=producer), run(0, 1))
-    began = time.perf_counter()
+    began = time.process_time()
     ledger.forget(NOW_MS + LIMITS.memory_ms)
     assert not len(ledger)
     # A tenth of a second; it was six when each look for the oldest passed those that had gone.
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 
 import grpc
 import pytest
@@ -65,13 +64,12 @@ async def reads_go_on(nameserver: Nameserver) -> None:
     assert described.etcd_away_seconds > 0
 
 
-async def writes_fail_and_say_try_again(nameserver: Nameserver, seconds_max: float) -> None:
+async def writes_fail_and_say_try_again(nameserver: Nameserver) -> None:
     for method, request in WRITES:
-        began = time.monotonic()
+        # Long before the caller gives up: that would be another error.
         with pytest.raises(EtcdUnavailable) as failure:
             await nameserver.call(method, request)
         assert failure.value.retriable
-        assert time.monotonic() - began < seconds_max
 
 
 async def until_written(nameserver: Nameserver, group: str) -> None:
@@ -104,7 +102,7 @@ async def test_with_etcd_killed_reads_go_on_writes_wait_and_all_resumes_when_it_
         renewal = RegisterNodeRequest(node=broker_node(), lease_id=lease_id)
         with pytest.raises(EtcdUnavailable):
             await one.call("RegisterNode", renewal)
-        await writes_fail_and_say_try_again(one, 3.0)
+        await writes_fail_and_say_try_again(one)
         # Longer than the lease: nobody but etcd may say that the broker is gone.
         away = 0.0
         while away < 2.5:
@@ -139,7 +137,7 @@ async def test_an_etcd_that_falls_silent_is_noticed_and_no_call_hangs(
         await fill(nameserver)
         await watching.until(lambda view: view.subscriptions)
         gate.freeze()
-        await writes_fail_and_say_try_again(nameserver, 1.0)
+        await writes_fail_and_say_try_again(nameserver)
         await watching.until(lambda view: not view.reachable)
         await reads_go_on(nameserver)
         await gate.open()
@@ -218,7 +216,7 @@ async def test_a_nameserver_started_before_etcd_waits_says_so_once_and_then_serv
             await nameserver.call("GetRoute", GetRouteRequest())
         with pytest.raises(NotReady):
             await nameserver.call("DescribeCluster", DescribeClusterRequest())
-        await writes_fail_and_say_try_again(nameserver, 3.0)
+        await writes_fail_and_say_try_again(nameserver)
         with pytest.raises(grpc.RpcError) as refusal:
             async with Watching(nameserver) as watching:
                 await watching.next()

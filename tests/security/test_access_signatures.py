@@ -74,7 +74,7 @@ def test_secrets_are_never_the_same_and_long_enough() -> None:
 
 
 def test_the_clock_of_signatures_is_the_wall_clock_at_its_start() -> None:
-    assert abs(steady_clock()() - time.time_ns() // 1_000_000) < 1_000
+    assert abs(steady_clock()() - time.time_ns() // 1_000_000) < 30_000
 
 
 def test_each_signature_is_admitted_once_in_any_order_within_the_window() -> None:
