@@ -441,6 +441,38 @@ async def test_a_topic_created_again_while_its_broker_answers_is_decided_on_as_i
     assert resolving.result().offset <= 3
 
 
+async def test_a_group_created_again_while_a_broker_answers_starts_by_its_own_policy(
+    cluster: Cluster,
+) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    release = cluster.broker.hold_next_status()
+    async with asyncio.TaskGroup() as tasks:
+        resolving = tasks.create_task(cluster.start_of())
+        await cluster.until(lambda: cluster.broker.held)
+        await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+        await cluster.set_group(start_policy=FIRST)
+        await cluster.until_revision()
+        release.set()
+    assert told(resolving.result()) == ("FIRST", 0, 0)
+    # What is of the deleted one goes at the next snapshot of the routes.
+    await cluster.restart_service()
+    assert told(await cluster.start_of()) == ("COMMITTED", 0, 0)
+
+
+async def test_a_group_deleted_while_a_broker_answers_leaves_nothing_behind(
+    cluster: Cluster,
+) -> None:
+    release = cluster.broker.hold_next_status()
+    async with asyncio.TaskGroup() as tasks:
+        resolving = tasks.create_task(cluster.start_of())
+        await cluster.until(lambda: cluster.broker.held)
+        await cluster.nameserver.DeleteGroup(ns.DeleteGroupRequest(name=GROUP), None)
+        await cluster.until_revision()
+        release.set()
+    assert resolving.result().error.code == Error.GROUP_NOT_FOUND
+    assert await cluster.progress() == []
+
+
 async def test_query_answers_like_rocketmq_and_changes_nothing(cluster: Cluster) -> None:
     async def query(queue_id: int) -> tuple[bool, int, str]:
         reply = await cluster.stub.Query(pb.QueryRequest(group=GROUP, queue=cluster.ref(queue_id)))

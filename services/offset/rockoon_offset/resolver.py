@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import member_of, reader_of
+from rockoon_offset.readers import group_of, member_of, reader_of
 from rockoon_offset.routes import Routes
 from rockoon_offset.start_position import (
     Decision,
@@ -130,10 +130,17 @@ class Resolver:
         self._store.admit()
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[Queue, Start | RockoonError] = {}
-        subscribed = await self._subscribed(group, queues, answers)
         whose = reader_of(group, member_id) if own else group
-        if own:
-            self._subscribe_member(group, member_id, queues, subscribed, answers)
+        for _ in range(ROUNDS_MAX):
+            waiting = [queue for queue in queues if queue not in answers]
+            if not waiting:
+                break
+            # Each time: while a broker answered, the group may have been deleted and created again.
+            subscribed = await self._subscribed(group, waiting, answers)
+            if own:
+                self._subscribe_member(group, member_id, waiting, subscribed, answers)
+            waiting = [queue for queue in waiting if queue not in answers]
+            await self._round(whose, member_id, waiting, reader, subscribed, answers)
         if not reached:
             # What is not known may exist all the same.
             for queue, answer in answers.items():
@@ -141,11 +148,6 @@ class Resolver:
                     answers[queue] = RouteNotReached(
                         wanted=route_revision, revision=self._routes.table.revision
                     )
-        for _ in range(ROUNDS_MAX):
-            waiting = [queue for queue in queues if queue not in answers]
-            if not waiting:
-                break
-            await self._round(whose, member_id, waiting, reader, subscribed, answers)
         for queue in queues:
             answers.setdefault(queue, Busy(reason=f"progress of queue {queue} keeps moving"))
         await self._store.durable()
@@ -327,7 +329,11 @@ class Resolver:
         ledger, queue = self._store.ledger, facts.queue
         # Another etcd may have been told of meanwhile, and the subscription be one of its.
         self._routes.require()
-        if self._routes.table.birth_or_none(queue) != facts.birth_revision:
+        table = self._routes.table
+        if table.birth_or_none(queue) != facts.birth_revision:
+            return None
+        if table.is_over(group_of(group), group_incarnation):
+            # What it wrote would pass for its successor's, until a snapshot of the routes drops it.
             return None
         stored = ledger.stored(group, queue)
         moved = stored != facts.stored

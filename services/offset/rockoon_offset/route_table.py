@@ -122,6 +122,12 @@ class RouteTable:
         known = self.groups.get(group)
         return known is not None and known.config.consume_disabled
 
+    def is_over(self, group: str, incarnation: int) -> bool:
+        """Whether an incarnation of a group is known to be deleted; not of one yet unheard of."""
+        known = self.groups.get(group)
+        is_it = known is not None and known.incarnation == incarnation
+        return not is_it and self.revision >= incarnation
+
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}
 

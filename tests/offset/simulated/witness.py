@@ -10,6 +10,7 @@ was written (`Call`) and what was really so (`World`, `Member`). It never asks t
 - A queue is taken from a member whose lease runs only if somebody has asked for it for the whole
   hand-over time; nobody else ever believes to own a queue beside its owner.
 - A queue born after the subscription is read from its oldest message (rule EXACT).
+- No progress begins under an incarnation of its group that is known to be over.
 - What was answered is durable, and a restart finds exactly what was durable.
 - Nothing is forgotten unless a topic or a group was deleted.
 """
@@ -328,6 +329,7 @@ class Witness:
 
     def _check_started(self, call: Call, before: Entry | None, after: Progress) -> None:
         key = (after.group, after.queue)
+        self._check_of_a_group_that_exists(before, after)
         if call.member_id:
             assert after.owner == call.member_id, f"{after.owner} owns what {call} asked for"
         if before is None:
@@ -351,6 +353,17 @@ class Witness:
         self._forced.pop(key, None)
         if before is not None and before.owner != after.owner:
             self._settled(*key)
+
+    def _check_of_a_group_that_exists(self, before: Entry | None, after: Progress) -> None:
+        """What is written for a group that is known to be over would pass for its successor's."""
+        if before is not None and before.group_incarnation == after.group_incarnation:
+            return
+        told = self.told_view
+        known = told.groups.get(after.group)
+        exists = known is not None and known.incarnation == after.group_incarnation
+        assert exists or after.group_incarnation > told.revision, (
+            f"progress of a group that is over, where {known} is known: {after}"
+        )
 
     def _check_taken(self, before: Entry, after: Progress) -> None:
         owner = self.members.get((after.group, before.owner))

@@ -18,6 +18,8 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 SECOND_NS = 10**9
 MESSAGE_MS = 7
 ETCD_CLUSTER_ID = 0xE7CD
+# Of a slow answer: so long that routes, groups and owners may be others when it arrives.
+SLOW_PAUSES_MAX = 100
 
 
 class Pause:
@@ -262,7 +264,8 @@ class SimulatedBrokers:
             await Pause()
         answers = {queue: self._state(queue) for queue in queues}
         # An answer is under way for a while, and old when it arrives.
-        if chance.random() < 0.3:
+        way = chance.random()
+        for _ in range(chance.randrange(SLOW_PAUSES_MAX) if way < 0.03 else int(way < 0.3)):
             await Pause()
         return answers
 
