@@ -47,12 +47,12 @@ def example() -> ModuleType:
     return module
 
 
-async def run(local: LocalCluster, database: Path, step: int) -> tuple[int, str]:
+async def run(local: LocalCluster, topic: str, database: Path, step: int) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         doomed_counter.__file__,
         ",".join(local.nameservers),
-        "orders",
+        topic,
         str(database),
         str(MESSAGES),
         str(step),
@@ -66,7 +66,7 @@ async def run(local: LocalCluster, database: Path, step: int) -> tuple[int, str]
 async def test_effects_are_there_exactly_once_however_often_the_process_is_killed(
     local: LocalCluster, example: ModuleType, tmp_path: Path, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    chance, topic = random.Random(seed), f"orders-{seed}"
     expected: Counter[str] = Counter()
     orders: Counter[str] = Counter()
     bodies = []
@@ -76,15 +76,15 @@ async def test_effects_are_there_exactly_once_however_often_the_process_is_kille
         orders[customer] += 1
         bodies.append(f"{customer} {amount}".encode())
     async with rockoon.connect(local.nameservers) as cluster:
-        await cluster.admin.create_topic("orders", queues_per_broker=2)
+        await cluster.admin.create_topic(topic, queues_per_broker=2)
         async with cluster.producer() as producer:
-            await producer.send_many("orders", bodies)
+            await producer.send_many(topic, bodies)
     database = tmp_path / "orders.db"
     for _ in range(KILLS):
-        status, where = await run(local, database, step=chance.randrange(1, STEPS_MAX))
+        status, where = await run(local, topic, database, step=chance.randrange(1, STEPS_MAX))
         print(f"killed: {where}")
         assert status == -signal.SIGKILL
-    assert await run(local, database, step=0) == (0, "")
+    assert await run(local, topic, database, step=0) == (0, "")
     wanted = {customer: (expected[customer], orders[customer]) for customer in sorted(expected)}
     assert example.totals(str(database)) == wanted
 
