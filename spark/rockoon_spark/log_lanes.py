@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from rockoon_format.frames import IntArray, locate, sliding
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.record_starts import first_records
+from rockoon_spark.sweep import sweep
 
 Bytes = NDArray[np.uint8]
 
 _MAGIC_MASK = 0xFFFFFFFF
 _LANES_MAX = 4096
 # So many records have their parts looked at together: what stays in a processor's cache.
-_BLOCK_RECORDS = 2048
+_BLOCK_RECORDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
             positions = following
         else:
             positions, ends = following[going], ends[going]
-    return np.sort(np.concatenate(visited))
+    # Each step's are in order already: merging them costs an eighth of sorting.
+    return np.sort(np.concatenate(visited), kind="stable")
 
 
 def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None:
@@ -93,6 +95,7 @@ def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None
     sizes = np.empty(len(starts), np.int64)
     for at in range(0, len(starts), _BLOCK_RECORDS):
         chosen = starts[at : at + _BLOCK_RECORDS]
+        sweep(buffer[chosen[0] : chosen[-1]], len(chosen))
         parts = locate(buffer, chosen)
         magics, stated = parts.prefix["magic"], parts.prefix["size"]
         whole = (parts.computed_sizes == stated) & (parts.topic_lengths >= 0)

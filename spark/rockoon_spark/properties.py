@@ -19,6 +19,8 @@ Bytes = NDArray[np.uint8]
 _EQUALS = 1
 _SEPARATOR = 2
 _WORD_BYTES = 8
+# Above so many pairs in a record, sorting all is quicker than comparing each with the rest.
+_PAIRS_COMPARED_MAX = 24
 # Odd, so that nothing is lost; what it mixes is only compared.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
@@ -80,7 +82,9 @@ class Properties:
         ends = np.flatnonzero(marks)
         # A segment begins behind a separator, or where a record without the last one ended.
         starts = np.append(0, ends[:-1] + (self._data[ends[:-1]] == _SEPARATOR))
-        counts = np.diff(np.searchsorted(ends, record_ends), prepend=-1)
+        marks[:] = False
+        marks[record_ends] = True
+        counts = np.diff(np.flatnonzero(marks[ends]), prepend=-1)
         rows = np.repeat(filled, counts)
         full = np.flatnonzero(ends > starts)
         starts = starts[full]
@@ -112,12 +116,17 @@ class Properties:
         """All properties of each record."""
         segments = self._segments
         starts, ends = segments.starts, segments.ends
-        equals = np.append(np.flatnonzero(self._data == _EQUALS), len(self._data) + 1)
-        middle = equals[np.searchsorted(equals, starts)]
-        good = np.flatnonzero((middle > starts) & (middle + 1 < ends))
-        starts, middle, ends, rows = starts[good], middle[good], ends[good], segments.rows[good]
+        rows, words = segments.rows, segments.words
+        middle = np.flatnonzero(self._data == _EQUALS)
+        if not (len(middle) == len(starts) and ((middle > starts) & (middle + 1 < ends)).all()):
+            # Some have none, or more than one: the first one counts.
+            equals = np.append(middle, len(self._data) + 1)
+            middle = equals[np.searchsorted(equals, starts)]
+            good = np.flatnonzero((middle > starts) & (middle + 1 < ends))
+            starts, middle, ends = starts[good], middle[good], ends[good]
+            rows, words = rows[good], words[good]
         names, values = cut(self._data, starts, middle), cut(self._data, middle + 1, ends)
-        if _may_have_equal(rows, segments.words[good], middle - starts):
+        if _may_have_equal(rows, words, middle - starts):
             kept = _last_of_equal(rows, names)
             chosen = pa.array(kept)
             rows, names, values = rows[kept], names.take(chosen), values.take(chosen)
@@ -148,11 +157,17 @@ _FIRST_BYTES = np.array([_first_bytes(count) for count in range(_WORD_BYTES + 1)
 
 def _may_have_equal(rows: IntArray, words: NDArray[np.uint64], lengths: IntArray) -> bool:
     """Whether a record may have two pairs of one name; never wrongly says no."""
+    if not len(rows):
+        return False
     heads = words & _FIRST_BYTES[np.minimum(lengths, _WORD_BYTES)]
     mixed = heads * _FACTOR + lengths.astype(np.uint64)
     mixed = mixed * _FACTOR + rows.astype(np.uint64)
-    mixed.sort()
-    return bool((mixed[1:] == mixed[:-1]).any())
+    most = int(np.bincount(rows).max())
+    if most > _PAIRS_COMPARED_MAX:
+        mixed.sort()
+        return bool((mixed[1:] == mixed[:-1]).any())
+    # Those of a record stand next to one another: each is compared with the few behind it.
+    return any(bool((mixed[gap:] == mixed[:-gap]).any()) for gap in range(1, most))
 
 
 def _last_of_equal(rows: IntArray, names: pa.BinaryArray) -> IntArray:

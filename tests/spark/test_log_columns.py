@@ -52,6 +52,8 @@ PIECES = [
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join), max_size=6))
 @example([b"a\x01b", b"c\x01d\x02", b"\x02e\x01f", b""])
 @example([b"KEYS\x01v\x02KEYS\x01\x02", b"KEYS\x01v\x02KEYS\x01a"])
+@example([b"a\x01v\x02b\x01v\x02a\x01w\x02", b"a\x01x\x02"])
+@example([b"".join(b"n%d\x01v\x02" % (number % 29) for number in range(30)), b"n0\x01w\x02"])
 def test_properties_of_many_records_are_those_of_each(raw: list[bytes]) -> None:
     found = Properties(pa.array(raw, pa.binary()))
     assert [dict(pairs) for pairs in found.maps().to_pylist()] == [decode(each) for each in raw]
