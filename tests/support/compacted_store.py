@@ -135,6 +135,9 @@ class CompactedStore:
 
     def compact(self, records_per_part: int = RECORDS_PER_PART) -> Path:
         """Make a generation of all there is, and wait until it is in force."""
+        # The directory is read from outside: nothing in it must be on its way out.
+        while self.store.removals_pending and self.store.removal_failure is None:
+            pass
         made = compact_store(
             self.root,
             topics=self.topics,

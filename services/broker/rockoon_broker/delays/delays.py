@@ -14,7 +14,6 @@ Invariants:
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -42,6 +41,8 @@ from rockoon_broker.delays.rewriting import (
     stored_once_more,
     unique_id_of,
 )
+from rockoon_broker.delays.rolled import RolledMessages
+from rockoon_broker.delays.threatened import threatened
 from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.sequences.ledger import Run
 from rockoon_broker.settling.settled_queue import Pending
@@ -84,7 +85,6 @@ ROLL_SECONDS = 10.0
 
 TIMED_KEY = (TIMER_TOPIC, TIMED_QUEUE)
 _ROLLED_NOTE = "delays/rolled"
-_PAIR = np.dtype([("first", "<i8"), ("now", "<i8")])
 
 
 @dataclass(slots=True)
@@ -163,13 +163,10 @@ class Delays:
         self._delays_ms = delays_ms
         for key in delays_ms:
             settlement.add_queue(*key)
-        settlement.add_note(_ROLLED_NOTE, self._write_rolled, self._read_rolled)
+        self._rolled = RolledMessages()
+        settlement.add_note(_ROLLED_NOTE, self._rolled.to_bytes, self._rolled.take_over)
         settlement.add_named(self._note_rolled)
         self._tables: dict[QueueKey, Timetable] = {}
-        # Of messages that were stored once more: where their producer was told they are, and where
-        # they wait now; and the other way round.
-        self._rolled: dict[int, int] = {}
-        self._rolled_firsts: dict[int, int] = {}
         # Records that are to be stored once more, and when their messages are due.
         self._threatened: deque[tuple[int, int]] = deque()
         self._log_min = -1
@@ -194,8 +191,8 @@ class Delays:
             if key == TIMED_KEY:
                 self._read_times(timer)
             table.resume(now_ms, monotonic_ms)
-        nows = np.fromiter(self._rolled_firsts, np.int64, len(self._rolled_firsts))
-        self._forget_rolled(nows[~self._which_wait(nows)].tolist())
+        rolled = self._rolled.positions()
+        self._rolled.forget(rolled[~self._which_wait(rolled)].tolist())
         if len(self):
             log.info("%d delayed messages wait for their time", len(self))
 
@@ -390,7 +387,7 @@ class Delays:
         except ValueError as failure:
             raise InvalidArgument(reason=str(failure)) from failure
         self._take_in(*self._now())
-        source = self._rolled.get(where.physical_offset, where.physical_offset)
+        source = self._rolled.now(where.physical_offset)
         if not self._are_pending([source]):
             self._raise_settled(where, message_id, check)
         record = self._record(source)
@@ -448,38 +445,20 @@ class Delays:
     async def _roll(self, now_ms: int, monotonic_ms: int) -> bool:
         """Store once more some of what retention would delete; whether to go on at once."""
         if not self._threatened:
-            self._threatened.extend(self._find_threatened(now_ms, monotonic_ms))
+            self._threatened += threatened(
+                self._store.log_files(),
+                [self._settlement.queue(*key) for key in self._delays_ms],
+                reserved_ms=self._reserved_ms,
+                now_ms=now_ms,
+                monotonic_ms=monotonic_ms,
+                count_max=THREATENED_MAX,
+            )
         count = min(len(self._threatened), DELIVERED_PER_TURN_MAX)
         for _ in range(count):
             source, due_ms = self._threatened.popleft()
             if self._are_pending([source]):
                 await self._roll_one(source, due_ms)
         return count > 0
-
-    def _find_threatened(self, now_ms: int, monotonic_ms: int) -> list[tuple[int, int]]:
-        """Some of the records that go before they are due, and when that is."""
-        files = self._store.log_files()
-        old = list(
-            itertools.takewhile(
-                lambda file: now_ms - file.modified_ms >= self._reserved_ms // 2, files[:-1]
-            )
-        )
-        if not old:
-            return []
-        starts = np.array([file.start for file in old])
-        deleted_ms = np.array([max(file.modified_ms + self._reserved_ms, now_ms) for file in old])
-        end = files[len(old)].start
-        found: list[tuple[int, int]] = []
-        for key in self._delays_ms:
-            waiting = self._settlement.queue(*key).pending_before(end)
-            holder = np.maximum(np.searchsorted(starts, waiting.positions, side="right") - 1, 0)
-            due_ms = due_times(waiting, now_ms, monotonic_ms)
-            threatened = np.flatnonzero(due_ms >= deleted_ms[holder])
-            threatened = threatened[: THREATENED_MAX - len(found)]
-            found += zip(
-                waiting.positions[threatened].tolist(), due_ms[threatened].tolist(), strict=True
-            )
-        return found
 
     async def _roll_one(self, source: int, due_ms: int) -> None:
         try:
@@ -495,18 +474,9 @@ class Delays:
         aside = stored_once_more(record, due_ms)
         key = aside.topic, aside.queue_id
         placed = await self._append(key, [encode_record(aside.record)], check)
-        self._follow(source, placed.appended.first_physical_offset)
+        self._rolled.follow(source, placed.appended.first_physical_offset)
         self._settle([source])
         self.counts.rolled += 1
-
-    def _follow(self, source: int, now: int) -> None:
-        """A message waits elsewhere now; the place that its producer knows stays its name."""
-        if source not in self._rolled_firsts and now in self._rolled_firsts:
-            # Read again at a start, of a message that was stored once more several times.
-            return
-        first = self._rolled_firsts.pop(source, source)
-        self._rolled[first] = now
-        self._rolled_firsts[now] = first
 
     def _count_lost(self) -> None:
         """Note what a disk too full for its contents has deleted before its time."""
@@ -517,7 +487,7 @@ class Delays:
         gone = 0
         for key in self._delays_ms:
             lost = self._settlement.queue(*key).take_gone(log_min)
-            self._forget_rolled(lost.positions.tolist())
+            self._rolled.forget(lost.positions.tolist())
             gone += len(lost)
         if gone:
             self.counts.lost += gone
@@ -562,7 +532,7 @@ class Delays:
                 topic, queue_id = destination(record)
             except (UnknownOffset, Undeliverable):
                 continue
-            name = encode_offset_id(record.store_host, self._rolled_firsts.get(source, source))
+            name = encode_offset_id(record.store_host, self._rolled.first(source))
             waiting.append(
                 Waiting(
                     message_id=name,
@@ -602,7 +572,7 @@ class Delays:
         return waits
 
     def _settle(self, positions: Sequence[int]) -> int:
-        self._forget_rolled(positions)
+        self._rolled.forget(positions)
         return sum(self._settlement.queue(*key).settle(positions) for key in self._delays_ms)
 
     async def _append(
@@ -632,26 +602,6 @@ class Delays:
         done = (pending.offsets < timer.known_below) & (codes <= timer.delivered_until_ms)
         queue.settle(pending.positions[done])
 
-    def _write_rolled(self) -> bytes:
-        count = len(self._rolled)
-        pairs = np.empty(count, _PAIR)
-        pairs["first"] = np.fromiter(self._rolled.keys(), np.int64, count)
-        pairs["now"] = np.fromiter(self._rolled.values(), np.int64, count)
-        return pairs.tobytes()
-
-    def _read_rolled(self, raw: bytes) -> None:
-        pairs = np.frombuffer(raw, _PAIR)
-        firsts, nows = pairs["first"].tolist(), pairs["now"].tolist()
-        self._rolled = dict(zip(firsts, nows, strict=True))
-        self._rolled_firsts = dict(zip(nows, firsts, strict=True))
-
-    def _forget_rolled(self, positions: Sequence[int]) -> None:
-        """These wait no more."""
-        for position in positions:
-            first = self._rolled_firsts.pop(position, None)
-            if first is not None:
-                del self._rolled[first]
-
     def _note_rolled(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
@@ -661,7 +611,7 @@ class Delays:
         number = records.topics.index(TIMER_TOPIC.encode())
         for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
             if records.topic_numbers[index] == number and records.queue_ids[index] == TIMED_QUEUE:
-                self._follow(source, int(records.physical_offsets[index]))
+                self._rolled.follow(source, int(records.physical_offsets[index]))
 
 
 def _level(key: QueueKey) -> int:

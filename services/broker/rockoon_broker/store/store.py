@@ -14,7 +14,6 @@ Invariants:
 5. Store times never go back within the log, whatever the clock does; search by time needs that.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,8 +27,9 @@ from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
-from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.errors import (
     StoreBusy,
@@ -64,17 +64,6 @@ class Appended:
     end_offset: int
     """Physical offset behind the batch: durable once `confirm` was called with this or more."""
     count: int
-    store_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Undispatched:
-    """A batch in the log whose queue entries are not written yet."""
-
-    queue: ConsumeQueue
-    first_queue_offset: int
-    entries: EntryArray
-    end_offset: int
     store_timestamp_ms: int
 
 
@@ -154,13 +143,10 @@ class Store:
             self._syncer,
             disk,
         )
-        self._undispatched: deque[_Undispatched] = deque()
-        self._dispatched_end = end
         self._confirmed_end = end
-        # Store time of the newest message in the log, and of the newest that is dispatched.
+        # Store time of the newest message in the log.
         self._appended_ms = self.recovery.store_timestamp_ms
-        self._dispatched_ms = self.recovery.store_timestamp_ms
-        self._dispatch_error: OSError | None = None
+        self._undispatched = DispatchQueue(self._queues, end, self._appended_ms)
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -178,7 +164,9 @@ class Store:
         self._point_due_ms = now_ms
         self._disk_check_due_ms = now_ms + settings.disk_check_delay_ms
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
-        self.points.write(self._dispatched_end, self._dispatched_ms, clean=False)
+        self.points.write(
+            self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
+        )
         for aside in self._queues.left_aside():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
@@ -298,11 +286,11 @@ class Store:
         self._appended_ms = stored_ms
         end = self._log.end
         entries = queue_entries(layout, offset, stored_ms)
-        self._undispatched.append(_Undispatched(queue, first, entries, end, stored_ms))
+        self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
         if settings.flush is Flush.SYNC:
             self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         else:
-            self._dispatch(end)
+            self._undispatched.dispatch(end)
         self._reserve_ahead()
         return Appended(first, offset, end, layout.count, stored_ms)
 
@@ -322,7 +310,7 @@ class Store:
         if end_offset > self._syncer.synced_end:
             raise ValueError(f"{end_offset} is not synced, {self._syncer.synced_end} is")
         self._confirmed_end = max(self._confirmed_end, end_offset)
-        return self._dispatch(self._dispatchable_end)
+        return self._undispatched.dispatch(self._dispatchable_end)
 
     def drop_topics(self, *topics: str) -> None:
         """Delete topics' queues; their messages in the log are as if they had never been.
@@ -340,8 +328,7 @@ class Store:
         self._check_usable()
         counted = {topic: self.points.counted(topic) for topic in topics}
         self._dropped.add(self._log.end, counted)
-        kept = (batch for batch in self._undispatched if batch.queue.topic not in counted)
-        self._undispatched = deque(kept)
+        self._undispatched.drop(counted)
         for topic in topics:
             self.compaction.drop(topic)
             self._syncer.withdraw_removals(self._queues.topic_directory(topic))
@@ -359,7 +346,7 @@ class Store:
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        advanced = self._dispatch(self._dispatchable_end)
+        advanced = self._undispatched.dispatch(self._dispatchable_end)
         # Dues in a future that only a clock set back can explain would put durability off.
         settings = self.settings
         self._sync_due_ms = min(self._sync_due_ms, now_ms + settings.flush_interval_ms)
@@ -374,12 +361,12 @@ class Store:
         if now_ms >= self._point_due_ms and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)
-            self.points.request(sync, self._dispatched_end, self._dispatched_ms)
+            self.points.request(sync, self._undispatched.end, self._undispatched.store_timestamp_ms)
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
         self._cleaner.sweep()
-        self.compaction.tick(now_ms, min(self._syncer.synced_end, self._dispatched_end))
+        self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
     def clean(self, now_ms: int) -> RetentionDecision:
@@ -409,7 +396,7 @@ class Store:
     @property
     def visible_end(self) -> int:
         """Physical offset behind the newest message that readers see."""
-        return self._dispatched_end
+        return self._undispatched.end
 
     @property
     def appended_end(self) -> int:
@@ -451,8 +438,8 @@ class Store:
         """Why appends are refused, in one sentence; empty while they are not."""
         if self._syncer.failure is not None:
             return f"a sync failed: {self._syncer.failure}"
-        if self._dispatch_error is not None:
-            return f"ConsumeQueues cannot be written: {self._dispatch_error}"
+        if self._undispatched.failure is not None:
+            return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
         return self._cleaner.not_writable_reason
 
     @property
@@ -518,7 +505,7 @@ class Store:
             UnknownOffset: no visible record starts there.
             OSError: the disk.
         """
-        if physical_offset >= self._dispatched_end:
+        if physical_offset >= self._undispatched.end:
             raise UnknownOffset(f"no record starts at {physical_offset}")
         frame, topic = self._reader.read_at(physical_offset)
         if self.is_dropped(topic, physical_offset):
@@ -534,13 +521,13 @@ class Store:
         `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
         """
         self._check_usable()
-        end = self._dispatched_end
+        end = self._undispatched.end
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log_reading.find_record`."""
         self._check_usable()
-        end = self._dispatched_end
+        end = self._undispatched.end
         return find_record(self._log, physical_offset, end, bytes_max)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
@@ -590,7 +577,7 @@ class Store:
             topic, queue_id: the queue.
             with_residency: also ask the system for the message's pages, which is slow.
         """
-        return self._reader.status(topic, queue_id, self._dispatched_end, with_residency)
+        return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
         """Where and when the message at a queue offset, or else the oldest one kept behind it, was
@@ -638,11 +625,11 @@ class Store:
         for fd in self._log.sync_request(self._confirmed_end).fds:
             self._disk.fdatasync(fd)
         self._confirmed_end = self._log.end
-        self._dispatch(self._log.end)
-        if self._undispatched:
+        self._undispatched.dispatch(self._log.end)
+        if self._undispatched.pending:
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
-        self.points.write(self._dispatched_end, self._dispatched_ms, clean=True)
+        self.points.write(self._undispatched.end, self._undispatched.store_timestamp_ms, clean=True)
         self._abort.remove()
 
     def _release(self) -> None:
@@ -676,24 +663,3 @@ class Store:
             raise StoreFailed(
                 f"a sync of {self.settings.root} failed: {self._syncer.failure}"
             ) from self._syncer.failure
-
-    def _dispatch(self, end: int) -> list[QueueKey]:
-        """Write the entries of batches up to `end`; what cannot be written is tried again later."""
-        advanced: dict[QueueKey, None] = {}
-        undispatched = self._undispatched
-        try:
-            while undispatched and undispatched[0].end_offset <= end:
-                batch = undispatched[0]
-                self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
-                undispatched.popleft()
-                self._dispatched_end = batch.end_offset
-                self._dispatched_ms = batch.store_timestamp_ms
-                advanced[batch.queue.key] = None
-        except OSError as error:
-            self._dispatch_error = error
-        else:
-            self._dispatch_error = None
-            if not undispatched:
-                # The last batches may have been a dropped topic's.
-                self._dispatched_end = max(self._dispatched_end, end)
-        return list(advanced)
