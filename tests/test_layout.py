@@ -80,6 +80,15 @@ def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
         assert (ROOT / path).is_file(), path
 
 
+def test_the_file_map_names_files_that_there_are() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("## File map")[2].partition("## Flows")[0]
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", table)
+    assert len(named) > 50
+    paths = [path.as_posix() for path in (*ALL, *sources("protos"))]
+    assert [name for name in named if not any(f"/{name}" in path for path in paths)] == []
+
+
 def test_an_installed_package_brings_one_unmistakable_import_name() -> None:
     for metadata in [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]:
         packages = [

@@ -7,64 +7,46 @@ of the brokers themselves. What one of them has to say beyond its own ground is 
 node that does not answer shows as an error beside its name.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from rockoon.backoff import Backoff
-from rockoon.channels import CHANNEL_OPTIONS
-from rockoon.connection import UNLISTED_SECONDS
+from rockoon.cluster_status import ask_broker, ask_status
 from rockoon.delayed_messages import DelayedMessages
 from rockoon.descriptions import (
     ClusterStatus,
     GroupDescription,
     GroupSummary,
     NodeStatus,
-    QueueEnds,
     QueueStory,
     TopicDescription,
 )
 from rockoon.errors import (
-    BrokerNotFound,
-    BrokerUnavailable,
     GroupHasMembers,
     GroupNotFound,
-    NameserverUnavailable,
-    NotPermitted,
-    OffsetServiceUnavailable,
-    RockoonError,
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
+from rockoon.offset_calls import ask_offset_service
+from rockoon.queue_ends import ask_queue_ends
 from rockoon.routes import TopicRoute
 from rockoon.stored_messages import StoredMessages
 from rockoon.transaction_listing import BrokerTransactions, pending_transactions
-from rockoon_proto.channels import Channels
-from rockoon_proto.v1.broker_pb2 import (
-    BrokerQueue,
-    DescribeBrokerRequest,
-    QueueStatusRequest,
-)
 from rockoon_proto.v1.nameserver_pb2 import (
-    BROKER,
-    OFFSET_SERVICE,
     CreateGroupRequest,
     CreateTopicRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
-    DescribeClusterRequest,
     Group,
     GroupConfig,
     ListGroupsReply,
     ListGroupsRequest,
     ListTopicsRequest,
-    Node,
     Placement,
     TopicConfig,
     UpdateGroupRequest,
     UpdateTopicRequest,
 )
-from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2 import (
     ApplyResetRequest,
     ExportFormat,
@@ -91,13 +73,6 @@ if TYPE_CHECKING:
     from rockoon.access_keys import AccessKeyAdmin
     from rockoon.connection import Cluster
     from rockoon.dead_letters import DeadLetters
-    from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
-
-STATUS_SECONDS_MAX = 3.0
-QUEUES_PER_CALL_MAX = 4096
-
-# Calls to the offset service that change nothing.
-_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export"})
 
 
 class Admin:
@@ -116,6 +91,7 @@ class Admin:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
+        self._ask = partial(ask_offset_service, cluster)
         self.messages = StoredMessages(cluster)
         self.delayed = DelayedMessages(cluster)
 
@@ -236,48 +212,9 @@ class Admin:
         groups = await self._groups()
         return TopicDescription(
             route=route,
-            queues=await self._ends(route, with_residency),
+            queues=await ask_queue_ends(self._cluster, route, with_residency=with_residency),
             groups=sorted(each.group for each in groups.subscriptions if each.topic == name),
         )
-
-    async def _ends(self, route: TopicRoute, with_residency: bool) -> list[QueueEnds]:
-        brokers = sorted({queue.broker for queue in route.queues})
-        async with asyncio.TaskGroup() as tasks:
-            asked = [
-                tasks.create_task(
-                    self._ends_at(broker, route, with_residency), name=f"queues of {broker}"
-                )
-                for broker in brokers
-            ]
-        return [ends for task in asked for ends in task.result()]
-
-    async def _ends_at(
-        self, broker: str, route: TopicRoute, with_residency: bool
-    ) -> list[QueueEnds]:
-        queues = [queue for queue in route.queues if queue.broker == broker]
-        found: list[QueueEnds] = []
-        for first in range(0, len(queues), QUEUES_PER_CALL_MAX):
-            part = queues[first : first + QUEUES_PER_CALL_MAX]
-            request = QueueStatusRequest(
-                queues=[BrokerQueue(topic=each.topic, queue_id=each.queue_id) for each in part],
-                route_revision=route.modified_revision,
-                with_residency=with_residency,
-            )
-            try:
-                reply = await self._cluster.call(
-                    self._cluster.broker(broker).QueueStatus,
-                    request,
-                    unavailable=BrokerUnavailable,
-                    broker=broker,
-                )
-            except RockoonError as error:
-                found += [QueueEnds(each, route.births[each], None, error) for each in part]
-                continue
-            found += [
-                QueueEnds(queue, route.births[queue], state, None)
-                for queue, state in zip(part, reply.queues, strict=True)
-            ]
-        return found
 
     # Groups
 
@@ -356,12 +293,12 @@ class Admin:
 
     async def members(self, group: str) -> list[Member]:
         """Live members of a group, sorted by id."""
-        reply = await self._offset("ListMembers", ListMembersRequest(group=group))
+        reply = await self._ask("ListMembers", ListMembersRequest(group=group))
         return [member for each in reply.groups if each.group == group for member in each.members]
 
     async def locks(self, group: str) -> ListLocksReply:
         """Which member holds which queue of a group, sorted by queue."""
-        reply: ListLocksReply = await self._offset("ListLocks", ListLocksRequest(group=group))
+        reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
         return reply
 
     # Progress
@@ -373,7 +310,7 @@ class Admin:
             group: empty means all groups.
             topic: empty means all topics.
         """
-        reply = await self._offset("ListProgress", ListProgressRequest(group=group, topic=topic))
+        reply = await self._ask("ListProgress", ListProgressRequest(group=group, topic=topic))
         return sorted(reply.progress, key=lambda each: (each.group, to_queue(each.queue)))
 
     async def lag(self, group: str, topic: str = "") -> LagReply:
@@ -383,7 +320,7 @@ class Admin:
             group: the group.
             topic: empty means every topic it reads.
         """
-        reply: LagReply = await self._offset("Lag", LagRequest(group=group, topic=topic))
+        reply: LagReply = await self._ask("Lag", LagRequest(group=group, topic=topic))
         return reply
 
     async def why(self, group: str, topic: str = "") -> list[QueueStory]:
@@ -437,7 +374,7 @@ class Admin:
             queues=[to_ref(each) for each in queues],
             member=member,
         )
-        plan: ResetPlan = await self._offset("PlanReset", request)
+        plan: ResetPlan = await self._ask("PlanReset", request)
         return plan
 
     async def apply_reset(self, reset_id: str, operator: str) -> ResetPlan:
@@ -452,7 +389,7 @@ class Admin:
             ResetNotFound: the plan is older than ten minutes, or never was.
         """
         request = ApplyResetRequest(reset_id=reset_id, operator=operator)
-        plan: ResetPlan = await self._offset("ApplyReset", request)
+        plan: ResetPlan = await self._ask("ApplyReset", request)
         return plan
 
     async def undo_reset(self, reset_id: str, operator: str) -> ResetPlan:
@@ -462,7 +399,7 @@ class Admin:
             ResetNotFound: no such reset is remembered.
         """
         request = UndoResetRequest(reset_id=reset_id, operator=operator)
-        plan: ResetPlan = await self._offset("UndoReset", request)
+        plan: ResetPlan = await self._ask("UndoReset", request)
         return plan
 
     async def export_offsets(
@@ -476,7 +413,7 @@ class Admin:
             broker: whose queues, for ROCKETMQ.
         """
         request = ExportRequest(format=form, group=group, broker=broker)
-        reply: ExportReply = await self._offset("Export", request)
+        reply: ExportReply = await self._ask("Export", request)
         return reply
 
     async def import_offsets(
@@ -507,35 +444,8 @@ class Admin:
             overwrite=overwrite,
             operator=operator,
         )
-        reply: ImportReply = await self._offset("Import", request)
+        reply: ImportReply = await self._ask("Import", request)
         return reply
-
-    async def _offset(self, method_name: str, request: Any) -> Any:
-        """Call the offset service, which may be on its way back.
-
-        What only looks is asked again when the call fails on the way; what changes something may
-        have been done although its answer was lost, and is not.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._cluster.retry_seconds
-        backoff = Backoff()
-        looks = method_name in _LOOKS
-        while True:
-            left = max(deadline - loop.time(), 0.0)
-            try:
-                # One that is not in the routes for long may answer all the same.
-                stub = await self._cluster.wait_offset_service(
-                    min(left, UNLISTED_SECONDS) if looks else left
-                )
-                return await self._cluster.call(
-                    getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
-                )
-            except RockoonError as error:
-                pause = backoff.next_seconds()
-                may_pass = looks and error.retriable
-                if not may_pass or loop.time() + pause > deadline:
-                    raise
-            await asyncio.sleep(pause)
 
     # Transactions
 
@@ -551,50 +461,7 @@ class Admin:
         Raises:
             NotPermitted: the access key may not ask, which says nothing about the nodes.
         """
-        nodes = self._cluster.routes.nodes
-        channels = Channels(CHANNEL_OPTIONS, self._cluster.tls, self._cluster.access)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                nameservers = [
-                    tasks.create_task(self._nameserver_status(channels, address))
-                    for address in self._cluster.nameservers
-                ]
-                brokers = [
-                    tasks.create_task(self._broker_status(node))
-                    for node in nodes
-                    if node.kind == BROKER
-                ]
-                offset_services = [
-                    tasks.create_task(self._offset_status(node))
-                    for node in nodes
-                    if node.kind == OFFSET_SERVICE
-                ]
-        finally:
-            await channels.close()
-        for task in (*nameservers, *brokers, *offset_services):
-            error = task.result().error
-            if isinstance(error, NotPermitted):
-                raise error
-        return ClusterStatus(
-            cluster=self._cluster.routes.cluster,
-            nameservers=[task.result() for task in nameservers],
-            brokers=[task.result() for task in brokers],
-            offset_services=[task.result() for task in offset_services],
-        )
-
-    async def _nameserver_status(self, channels: Channels, address: str) -> NodeStatus:
-        stub: NameServerAsyncStub = NameServerStub(channels.get(address))
-        try:
-            reply = await self._cluster.call(
-                stub.DescribeCluster,
-                DescribeClusterRequest(),
-                unavailable=NameserverUnavailable,
-                timeout_seconds=STATUS_SECONDS_MAX,
-                address=address,
-            )
-        except RockoonError as error:
-            return NodeStatus(name="", address=address, error=error)
-        return NodeStatus(name=reply.nameserver, address=address, cluster=reply)
+        return await ask_status(self._cluster)
 
     async def describe_broker(self, name: str) -> NodeStatus:
         """A broker, and what it says of itself.
@@ -603,39 +470,7 @@ class Admin:
             BrokerNotFound: it is not in the routes.
             BrokerUnavailable: it does not answer.
         """
-        node = self._cluster.routes.broker(name)
-        if node is None:
-            raise BrokerNotFound(broker=name)
-        found = await self._broker_status(node)
-        if found.error is not None:
-            raise found.error
-        return found
-
-    async def _broker_status(self, node: Node) -> NodeStatus:
-        try:
-            reply = await self._cluster.call(
-                self._cluster.broker(node.name).DescribeBroker,
-                DescribeBrokerRequest(),
-                unavailable=BrokerUnavailable,
-                timeout_seconds=STATUS_SECONDS_MAX,
-                broker=node.name,
-            )
-        except RockoonError as error:
-            return NodeStatus(name=node.name, address=node.address, node=node, error=error)
-        return NodeStatus(name=node.name, address=node.address, node=node, broker=reply)
-
-    async def _offset_status(self, node: Node) -> NodeStatus:
-        try:
-            reply = await self._cluster.call(
-                self._cluster.offset_service().ListMembers,
-                ListMembersRequest(),
-                unavailable=OffsetServiceUnavailable,
-                timeout_seconds=STATUS_SECONDS_MAX,
-            )
-        except RockoonError as error:
-            return NodeStatus(name=node.name, address=node.address, node=node, error=error)
-        members = sum(len(group.members) for group in reply.groups)
-        return NodeStatus(name=node.name, address=node.address, node=node, members=members)
+        return await ask_broker(self._cluster, name)
 
 
 def to_placements(queues: Mapping[str, int]) -> list[Placement]:

@@ -1,7 +1,7 @@
 """A connection to a cluster: cached routes, channels, calls with the error table's exceptions.
 
-The routes of the topics in use are followed by one WatchRoutes stream, resumed by revision, at
-any of the nameservers. While none of them answers, everything goes on with the routes last known.
+The routes are followed beside (`route_watch`). While no nameserver answers, everything goes on with
+the routes last known.
 """
 
 import asyncio
@@ -17,31 +17,26 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from grpc import RpcError, aio
 
 from rockoon.access import AccessKey
+from rockoon.addresses import parse_addresses, reachable
 from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
-    InvalidArgument,
     NameserverUnavailable,
-    NoExternalAddress,
-    NotAuthenticated,
     OffsetServiceUnavailable,
     RockoonError,
     TimedOut,
-    TlsFailed,
     TopicNotFound,
-    WrongCluster,
 )
 from rockoon.nameserver_turns import NameserverTurns
-from rockoon.routes import Routes, TopicRoute
-from rockoon.tls import Tls, TlsTroubles, open_channels, why_no_tls
-from rockoon_format.names import DEFAULT_TOPIC
+from rockoon.route_watch import RouteWatch
+from rockoon.routes import TopicRoute
+from rockoon.tls import Tls, open_channels
 from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.signature import Credentials
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, Node, WatchRoutesRequest
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
@@ -53,7 +48,6 @@ if TYPE_CHECKING:
     from rockoon.tracing import Tracing
     from rockoon.transactional_producer import TransactionalProducer
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
-    from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
 log = logging.getLogger(__name__)
@@ -70,23 +64,8 @@ ROUTE_SECONDS_MAX = 6.0
 UNLISTED_SECONDS = 5.0
 _CHANGES_MAX = 1000
 
-# An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
-# created here, so a watch on it brings the nodes and nothing else.
-_NO_TOPIC = DEFAULT_TOPIC
-
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
-
-
-def reachable(node: Node) -> str:
-    """Return "host:port" of a node.
-
-    Raises:
-        NoExternalAddress: the nameserver told none, which is so at its external listener only.
-    """
-    if not node.address:
-        raise NoExternalAddress(name=node.name)
-    return node.address
 
 
 class Closable(Protocol):
@@ -138,25 +117,6 @@ def connect(
     )
 
 
-def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in a text or a sequence.
-
-    Raises:
-        InvalidArgument: there is none, or one is not of the form "host:port".
-    """
-    texts = (
-        nameservers.replace(";", ",").split(",") if isinstance(nameservers, str) else nameservers
-    )
-    addresses = tuple(text.strip() for text in texts if text.strip())
-    if not addresses:
-        raise InvalidArgument(reason="no nameserver address is given")
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
-            raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
-    return addresses
-
-
 class Cluster:
     """A connection to a cluster, shared by its producers and consumers.
 
@@ -189,11 +149,12 @@ class Cluster:
             ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
         )
         self.tracing = tracing
-        self.routes = Routes()
-        self.routes_changed = Changes()
         self.retry_seconds = retry_seconds
         self._connect_seconds_max = connect_seconds_max
         self._channels = open_channels(CHANNEL_OPTIONS, tls, access)
+        self._watch = RouteWatch(self.nameservers, self._channels, self.metadata)
+        self.routes = self._watch.routes
+        self.routes_changed = self._watch.changed
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
@@ -202,32 +163,28 @@ class Cluster:
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None
-        # Topics the watch follows; it only grows. The lock keeps a topic from being asked twice.
-        self._followed: set[str] = {_NO_TOPIC}
         # Topics changed through this connection and not asked for since, with the revision of that.
         self._changed_at: dict[str, int] = {}
+        # Keeps a topic from being asked twice.
         self._asking = asyncio.Lock()
-        self._watch: aio.UnaryStreamCall[Any, Any] | None = None
         self._watch_task: asyncio.Task[None] | None = None
-        self._refused: RockoonError | None = None
-        self._tls_troubles = TlsTroubles()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._closed = False
-        self._watch_task = self._tasks.create_task(self._follow_routes(), name="rockoon routes")
+        self._watch_task = self._tasks.create_task(self._watch.run(), name="rockoon routes")
         try:
             async with asyncio.timeout(self._connect_seconds_max):
                 await self.routes_changed.wait(0)
         except TimeoutError:
             await self._shut()
-            raise self._unreachable() from None
+            raise self._watch.unreachable() from None
         except BaseException:
             await self._shut()
             raise
-        if self._refused is not None:
+        if self._watch.refused is not None:
             await self._shut()
-            raise self._refused
+            raise self._watch.refused
         return self
 
     async def __aexit__(
@@ -330,10 +287,7 @@ class Cluster:
             found = self.routes.topic(topic)
             if found is None:
                 raise TopicNotFound(topic=topic)
-            if topic not in self._followed:
-                self._followed.add(topic)
-                if self._watch is not None:
-                    self._watch.cancel()
+            self._watch.follow(topic)
             return found
 
     def note_change(self, topic: str, revision: int) -> None:
@@ -343,74 +297,9 @@ class Cluster:
             del self._changed_at[next(iter(self._changed_at))]
 
     def _cached(self, topic: str, min_revision: int) -> TopicRoute | None:
-        if topic in self._followed and self.routes.topic_revision(topic) >= min_revision:
+        if self._watch.follows(topic) and self.routes.topic_revision(topic) >= min_revision:
             return self.routes.topic(topic)
         return None
-
-    async def _follow_routes(self) -> None:
-        backoff = Backoff()
-        index = 0
-        while True:
-            address = self.nameservers[index % len(self.nameservers)]
-            try:
-                if await self._watch_at(address, backoff):
-                    continue
-                log.debug("the nameserver at %s ended the watch", address)
-            except RpcError as failure:
-                error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self._channels.access, error):
-                    continue
-                if not self.routes_changed.count:
-                    self._note_refusal(address, failure, error)
-                log.debug("the watch at %s ended: %s", address, error)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                # Only the call was cancelled: a topic was added.
-                continue
-            finally:
-                self._watch = None
-            index += 1
-            if index % len(self.nameservers) == 0:
-                await asyncio.sleep(backoff.next_seconds())
-
-    def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
-        """End entering when there is no use in trying on."""
-        now_seconds = asyncio.get_running_loop().time()
-        self._tls_troubles.note(address, why_no_tls(failure, self.tls), now_seconds)
-        if isinstance(error, WrongCluster | NotAuthenticated):
-            self._refused = error
-        elif self._tls_troubles.lasting(self.nameservers, now_seconds):
-            self._refused = self._unreachable()
-        if self._refused is not None:
-            self.routes_changed.note()
-
-    def _unreachable(self) -> RockoonError:
-        if self._tls_troubles.first is None:
-            return NameserverUnavailable(address=", ".join(self.nameservers))
-        address, reason = self._tls_troubles.first
-        return TlsFailed(address=address, reason=reason)
-
-    async def _watch_at(self, address: str, backoff: Backoff) -> bool:
-        """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
-        topics = frozenset(self._followed)
-        request = WatchRoutesRequest(topics=sorted(topics), after_revision=self.routes.revision)
-        stub: NameServerAsyncStub = NameServerStub(self._channels.get(address))
-        call = stub.WatchRoutes(request, metadata=self.metadata)
-        self._watch = call
-        try:
-            async for update in call:
-                backoff.reset()
-                is_first = not self.routes_changed.count
-                if self.routes.apply(update, topics) or is_first:
-                    self.routes_changed.note()
-                if not self.routes.revision:
-                    # Another etcd.
-                    return True
-            return False
-        finally:
-            call.cancel()
 
     # Calls
 

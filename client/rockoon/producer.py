@@ -14,15 +14,17 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES, Lane, ProducerBatch, fresh
+from rockoon.body_chunks import Bodies, body_chunks
 from rockoon.carrier import Carrier
 from rockoon.clock import Clock, wall_clock_ms
 from rockoon.delay import delay_section
+from rockoon.early_messages import EarlyMessages
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
 from rockoon.message import MessageQueue
 from rockoon.outgoing import (
@@ -49,26 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 
-# What `send_many` asks its source for at a time.
-_CHUNK_MESSAGES = 256
-_CHUNK_BYTES = 64 << 10
-_EARLY_SECONDS_MAX = 1.0
 _NO_KEYS: tuple[str, ...] = ()
-
-Bodies = Iterable[Body] | AsyncIterable[Body]
-
-
-class _EarlyBatch(ProducerBatch):
-    """Messages with a key whose topic's queues are not known yet, in the order they came."""
-
-    __slots__ = ("delayed", "key_hashes", "receipts")
-
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane)
-        self.delayed: set[int] = set()
-        """Indices of messages with a delay."""
-        self.key_hashes: list[int] = []
-        self.receipts: list[Receipt] = []
 
 
 class Producer:
@@ -105,8 +88,7 @@ class Producer:
             cluster, self.settings, clock, self._place_early, self._forget_topic
         )
         self._accumulator = self._carrier.accumulator
-        # The open batch per topic; the lanes of all of them are `Accumulator.early`.
-        self._early: dict[str, _EarlyBatch] = {}
+        self._early = EarlyMessages(self._accumulator, self.settings, self._carrier.resolve)
         # What `send` reads for every message; empty when closed.
         self._spread = self._accumulator.spread
         self._keyed: dict[str, list[Lane]] = {}
@@ -258,7 +240,7 @@ class Producer:
         self._carrier.know(await self._cluster.route(topic))
         spans: list[Span] = []
         keys_left = None if keys is None else iter(keys)
-        async for chunk in _chunks(bodies):
+        async for chunk in body_chunks(bodies):
             if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                 await self._make_room()
             elif self._carrier.is_behind:
@@ -480,37 +462,7 @@ class Producer:
         self._check_open()
         key_hash = self._hash_of(key)
         now = self._loop.time()
-        batch = self._early.get(topic)
-        # A batch has one deadline, so one that is kept open for long would cut its last short.
-        if batch is None or batch.is_done or now >= batch.linger_end:
-            check_topic(topic)
-            batch = self._open_early(topic, now)
-        receipt = Receipt()
-        receipt.batch = batch
-        receipt.index = len(batch.bodies)
-        batch.bodies.append(body)
-        if extras is not None:
-            batch.extras[receipt.index] = extras
-        if delayed:
-            batch.delayed.add(receipt.index)
-        batch.bytes += size
-        batch.key_hashes.append(key_hash)
-        batch.receipts.append(receipt)
-        self._accumulator.unclaimed_bytes += size
-        return receipt
-
-    def _open_early(self, topic: str, now: float) -> _EarlyBatch:
-        accumulator = self._accumulator
-        lane = accumulator.early.get(topic)
-        if lane is None:
-            lane = accumulator.early[topic] = Lane(accumulator, topic, None)
-        batch = self._early[topic] = _EarlyBatch(lane)
-        batch.linger_end = now + _EARLY_SECONDS_MAX
-        batch.deadline = now + self.settings.delivery_timeout_seconds
-        lane.waiting.append(batch)
-        accumulator.pending[batch] = None
-        self._carrier.resolve(topic)
-        return batch
+        return self._early.keep(topic, body, extras, size, key_hash, now, delayed=delayed)
 
     def _place_early(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited for it to their lanes."""
@@ -519,18 +471,12 @@ class Producer:
         else:
             self._compacted.discard(route.name)
         self._keyed.pop(route.name, None)
-        self._early.pop(route.name, None)
-        early = self._accumulator.early.pop(route.name, None)
-        for batch in early.take_all() if early is not None else ():
-            assert isinstance(batch, _EarlyBatch)
-            self._accumulator.move(batch)
-            messages = zip(batch.receipts, batch.key_hashes, batch.bodies, strict=True)
-            for index, (receipt, key_hash, body) in enumerate(messages):
-                chosen = route.queues[key_hash % len(route.queues)]
-                lane = self._chosen_lane(chosen)
-                if index in batch.delayed:
-                    lane = self._accumulator.delayed_lane(route.name, chosen)
-                self._place(receipt, lane, body, batch.extras.get(index))
+        for early in self._early.take(route.name):
+            chosen = route.queues[early.key_hash % len(route.queues)]
+            lane = self._chosen_lane(chosen)
+            if early.delayed:
+                lane = self._accumulator.delayed_lane(route.name, chosen)
+            self._place(early.receipt, lane, early.body, early.extras)
 
     def _place(self, receipt: Receipt, lane: Lane, body: bytes, extras: Extras | None) -> None:
         batch = lane.batch
@@ -549,7 +495,7 @@ class Producer:
         """A topic is not there, or not writable; what waited for it has been failed."""
         self._compacted.discard(topic)
         self._keyed.pop(topic, None)
-        self._early.pop(topic, None)
+        self._early.forget(topic)
 
     # Waiting
 
@@ -582,28 +528,6 @@ class Producer:
         messages = sum(batch.unseen_failures for batch in failed)
         raised.add_note(f"{messages} messages that nobody awaited were not delivered")
         raise raised
-
-
-async def _chunks(bodies: Bodies) -> AsyncIterable[list[Body]]:
-    if isinstance(bodies, AsyncIterable):
-        # One by one: what has come must not wait for what has not.
-        async for body in bodies:
-            yield [body]
-    elif isinstance(bodies, list | tuple):
-        for start in range(0, len(bodies), _CHUNK_MESSAGES):
-            yield list(bodies[start : start + _CHUNK_MESSAGES])
-    else:
-        chunk: list[Body] = []
-        room = _CHUNK_BYTES
-        for body in bodies:
-            chunk.append(body)
-            # Whatever is not bytes is for `send` to look at, and ends the chunk.
-            room -= len(body) if type(body) is bytes else _CHUNK_BYTES
-            if room <= 0 or len(chunk) == _CHUNK_MESSAGES:
-                yield chunk
-                chunk, room = [], _CHUNK_BYTES
-        if chunk:
-            yield chunk
 
 
 def _next_keys(keys_left: Iterator[str | Sequence[str] | None]) -> str | Sequence[str] | None:

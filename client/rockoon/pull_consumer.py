@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.connection import Cluster
 from rockoon.errors import (
     Closed,
@@ -20,9 +18,10 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
+from rockoon.fetching import Assigned, Fetching, PullStatistics, Ready, end_tasks
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.offset_store import Persisted, RemoteOffsetStore
-from rockoon.pulling import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.pulling import OutOfRange, PullLimits
 from rockoon.queue_places import QueuePlaces
 from rockoon.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
@@ -35,51 +34,6 @@ Answer = TypeVar("Answer")
 
 # What the offset service, or the way to it, says while it is restarted.
 _AWAY = (OffsetServiceUnavailable, NotReady)
-
-
-@dataclass(slots=True)
-class PullStatistics:
-    """Counts since the consumer was made."""
-
-    messages: int = 0
-    """Handed to the caller."""
-    pulls: int = 0
-    pulls_empty: int = 0
-    pulls_failed: int = 0
-    """Pulls that met an error that can pass."""
-    out_of_range: int = 0
-    gap_total: int = 0
-    """Messages that retention deleted before they were read."""
-
-
-@dataclass(slots=True, eq=False)
-class _Assigned:
-    """A queue being read. A seek replaces it, so what the former reading still brings is void."""
-
-    queue: MessageQueue
-    subscription: Subscription
-    position: int
-    """Offset of the next message the caller gets. Written by polls only."""
-    next_offset: int
-    """Where the next pull starts. Written by the fetching task only."""
-    birth: int
-    """Revision at which the queue was created; 0 when not known."""
-    room: asyncio.Semaphore
-    """One permit for each batch that may still be fetched ahead."""
-    task: asyncio.Task[None] | None = None
-    failure: RockoonError | None = None
-    fenced: bool = False
-    """Somebody else took it or it was reset: the next assignment resolves it again."""
-    max_offset: int | None = None
-
-
-@dataclass(slots=True)
-class _Ready:
-    """A batch that waits for the caller, and how much of it was handed out by `poll`."""
-
-    assigned: _Assigned
-    pulled: Pulled
-    index: int = 0
 
 
 @dataclass(slots=True)
@@ -132,17 +86,20 @@ class PullConsumer:
         self._store = RemoteOffsetStore(cluster, group) if group else None
         self._consume_from = ConsumeFrom.of(consume_from)
         self._on_out_of_range = on_out_of_range
-        self._limits = limits or PullLimits(messages_max=8192, bytes_max=2 << 20)
-        self._prefetch_batches = prefetch_batches
         self._create_group = create_group
-        self._check_crcs = check_crcs
-        self._assigned: dict[MessageQueue, _Assigned] = {}
+        self._fetching = Fetching(
+            cluster,
+            group or "",
+            limits or PullLimits(messages_max=8192, bytes_max=2 << 20),
+            prefetch_batches,
+            check_crcs=check_crcs,
+            statistics=self.statistics,
+            relocate=self._relocate,
+        )
+        self._assigned: dict[MessageQueue, Assigned] = {}
         self._following: dict[str, _Following] = {}
         self._follow_failure: RockoonError | None = None
         self._subscribed: dict[str, int] = {}
-        # In order of arrival: a queue comes round again only after it was fetched again.
-        self._ready: deque[_Ready] = deque()
-        self._arrived = Changes()
         self._closed = False
         cluster.adopt(self)
 
@@ -165,10 +122,10 @@ class PullConsumer:
         self._cluster.release(self)
         tasks = [following.task for following in self._following.values()]
         self._following.clear()
-        await self._stop([*tasks, *(a.task for a in self._assigned.values())])
+        await end_tasks(tasks)
+        await self._fetching.end(self._assigned.values())
         self._assigned.clear()
-        self._ready.clear()
-        self._arrived.note()
+        self._fetching.arrived.note()
 
     # What is read
 
@@ -191,7 +148,7 @@ class PullConsumer:
         """
         for topic in list(self._following):
             following = self._following.pop(topic)
-            await self._stop([following.task])
+            await end_tasks([following.task])
         await self._replace(list(dict.fromkeys(queues)), expression)
 
     async def assign_all(self, topic: str, expression: str = ALL) -> None:
@@ -228,12 +185,13 @@ class PullConsumer:
         starts = await self._start(added)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._read(queue, subscriptions[queue.topic], start.offset, births.get(queue, 0))
+            self._assigned[queue] = self._fetching.begin(
+                queue, subscriptions[queue.topic], start.offset, births.get(queue, 0)
+            )
 
     async def _drop(self, queues: Iterable[MessageQueue]) -> None:
         dropped = [a for queue in queues if (a := self._assigned.pop(queue, None))]
-        await self._stop([assigned.task for assigned in dropped])
-        self._ready = deque(r for r in self._ready if r.assigned not in dropped)
+        await self._fetching.end(dropped)
         for assigned in dropped:
             self.starts.pop(assigned.queue, None)
             if self._store:
@@ -291,9 +249,8 @@ class PullConsumer:
         if offset < 0:
             raise InvalidArgument(reason=f"{offset} is not an offset")
         old = self._of(queue)
-        await self._stop([old.task])
-        self._ready = deque(ready for ready in self._ready if ready.assigned is not old)
-        self._read(queue, old.subscription, offset, old.birth)
+        await self._fetching.end([old])
+        self._assigned[queue] = self._fetching.begin(queue, old.subscription, offset, old.birth)
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of these queues, or of all."""
@@ -314,7 +271,7 @@ class PullConsumer:
         for queue, start in (await self._retried(lambda: self._places.choose(chosen, to))).items():
             await self.seek(queue, start.offset)
 
-    def _of(self, queue: MessageQueue) -> _Assigned:
+    def _of(self, queue: MessageQueue) -> Assigned:
         assigned = self._assigned.get(queue)
         if assigned is None:
             raise InvalidArgument(reason=f"{queue} is not assigned to this consumer")
@@ -342,7 +299,7 @@ class PullConsumer:
         ready = await self._next_ready(timeout)
         if ready is None:
             return None
-        self._ready.popleft()
+        self._fetching.ready.popleft()
         batch = ready.pulled.rest(ready.index)
         assert batch is not None
         self._handed_out(ready, len(batch))
@@ -355,7 +312,7 @@ class PullConsumer:
             raise InvalidArgument(reason=f"max_messages is {max_messages}")
         messages: list[Message] = []
         while len(messages) < max_messages:
-            ready = await self._next_ready(timeout) if not messages else self._ready_now()
+            ready = await self._next_ready(timeout) if not messages else self._first_ready()
             if ready is None:
                 break
             batch = ready.pulled.batch
@@ -363,7 +320,7 @@ class PullConsumer:
             stop = min(len(batch), ready.index + max_messages - len(messages))
             found = batch[ready.index : stop]
             if stop == len(batch):
-                self._ready.popleft()
+                self._fetching.ready.popleft()
             self._handed_out(ready, len(found))
             messages += found
         return messages
@@ -374,23 +331,23 @@ class PullConsumer:
             for message in await self.poll(1):
                 yield message
 
-    def _ready_now(self) -> _Ready | None:
-        return self._ready[0] if self._ready else None
+    def _first_ready(self) -> Ready | None:
+        return self._fetching.ready[0] if self._fetching.ready else None
 
-    async def _next_ready(self, timeout: float | None) -> _Ready | None:
+    async def _next_ready(self, timeout: float | None) -> Ready | None:
         self._check_failures()
-        if self._ready or timeout == 0:
-            return self._ready_now()
+        if self._fetching.ready or timeout == 0:
+            return self._first_ready()
         try:
             async with asyncio.timeout(timeout):
-                while not self._ready:
-                    await self._arrived.wait(self._arrived.count)
+                while not self._fetching.ready:
+                    await self._fetching.arrived.wait(self._fetching.arrived.count)
                     self._check_failures()
         except TimeoutError:
             return None
-        return self._ready_now()
+        return self._first_ready()
 
-    def _handed_out(self, ready: _Ready, count: int) -> None:
+    def _handed_out(self, ready: Ready, count: int) -> None:
         ready.index += count
         self.statistics.messages += count
         assigned, pulled = ready.assigned, ready.pulled
@@ -464,84 +421,9 @@ class PullConsumer:
                 raise failure
         return persisted
 
-    # Fetching
+    # Whatever happens to the queues
 
-    def _read(
-        self, queue: MessageQueue, subscription: Subscription, offset: int, birth: int
-    ) -> None:
-        room = asyncio.Semaphore(self._prefetch_batches)
-        assigned = _Assigned(queue, subscription, offset, offset, birth, room)
-        self._assigned[queue] = assigned
-        assigned.task = self._cluster.tasks.create_task(
-            self._fetch(assigned), name=f"rockoon pull {queue}"
-        )
-
-    async def _fetch(self, assigned: _Assigned) -> None:
-        backoff = Backoff()
-        while True:
-            await assigned.room.acquire()
-            try:
-                pulled = await self._fetch_one(assigned, backoff)
-            except RockoonError as error:
-                assigned.failure = error
-                self._arrived.note()
-                return
-            except Exception as error:  # a bug: reported by poll, not by the cluster's end
-                log.exception("reading %s failed", assigned.queue)
-                assigned.failure = RockoonError(f"reading {assigned.queue} failed: {error!r}")
-                self._arrived.note()
-                return
-            self._ready.append(_Ready(assigned, pulled))
-            self._arrived.note()
-
-    async def _fetch_one(self, assigned: _Assigned, backoff: Backoff) -> Pulled:
-        """Pull until there is a message."""
-        loop = asyncio.get_running_loop()
-        empty = EmptyAnswers(self._limits.wait_ms)
-        was_away = False
-        while True:
-            asked_at = loop.time()
-            offset = assigned.next_offset
-            self.statistics.pulls += 1
-            try:
-                answer = await pull(
-                    self._cluster,
-                    assigned.queue,
-                    offset,
-                    assigned.subscription,
-                    self._limits,
-                    check_crcs=self._check_crcs,
-                    group=self.group or "",
-                )
-                if isinstance(answer, OutOfRange):
-                    await self._move(assigned, answer)
-                    await asyncio.sleep(backoff.next_seconds())
-                    continue
-            except RockoonError as error:
-                if not error.retriable:
-                    raise
-                self.statistics.pulls_failed += 1
-                if not was_away:
-                    was_away = True
-                    log.warning("%s cannot be read now: %s", assigned.queue, error)
-                await self._cluster.pause_for_broker(assigned.queue.broker, backoff.next_seconds())
-                continue
-            if was_away:
-                was_away = False
-                log.info("%s can be read again", assigned.queue)
-            assigned.max_offset = answer.max_offset
-            assigned.next_offset = answer.next_offset
-            if answer.batch is not None:
-                backoff.reset()
-                return answer
-            self.statistics.pulls_empty += 1
-            # What a filter left out need not be asked for again.
-            if not any(ready.assigned is assigned for ready in self._ready):
-                assigned.position = answer.next_offset
-            moved = answer.next_offset != offset
-            await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
-
-    async def _move(self, assigned: _Assigned, found: OutOfRange) -> None:
+    async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
         """Find another place for a reading whose own has left the queue."""
         self.statistics.out_of_range += 1
         self.statistics.gap_total += found.gap
@@ -573,7 +455,7 @@ class PullConsumer:
             except RockoonError as error:
                 if not error.retriable:
                     self._follow_failure = error
-                    self._arrived.note()
+                    self._fetching.arrived.note()
                     return
                 log.warning("new queues of %s cannot be read yet: %s", topic, error)
                 seen = -1
@@ -592,14 +474,9 @@ class PullConsumer:
         subscription = Subscription.parse(topic, expression)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._read(queue, subscription, start.offset, route.births[queue])
-
-    async def _stop(self, tasks: Iterable[asyncio.Task[None] | None]) -> None:
-        running = [task for task in tasks if task is not None and not task.done()]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+            self._assigned[queue] = self._fetching.begin(
+                queue, subscription, start.offset, route.births[queue]
+            )
 
     async def _retried(
         self,

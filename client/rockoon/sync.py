@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rockoon import connection
 from rockoon.access import AccessKey
+from rockoon.addresses import parse_addresses
 from rockoon.errors import Closed
 from rockoon.message import MessageQueue, SendResult
 from rockoon.outgoing import Body
@@ -74,7 +75,7 @@ def connect(
     Raises:
         InvalidArgument: as `rockoon.connect`.
     """
-    addresses = connection.parse_addresses(nameservers)
+    addresses = parse_addresses(nameservers)
     return Cluster(
         lambda: connection.connect(
             addresses,

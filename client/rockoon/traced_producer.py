@@ -15,10 +15,11 @@ from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
 from rockoon.accumulator import ProducerBatch
+from rockoon.body_chunks import Bodies
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.outgoing import SEQUENCED_BYTES_MAX, Body
-from rockoon.producer import Bodies, Producer
+from rockoon.producer import Producer
 from rockoon.receipt import Receipt, SendResults
 from rockoon.tracing import (
     Tracing,

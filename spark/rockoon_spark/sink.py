@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 import rockoon.sync
-from rockoon.connection import parse_addresses
+from rockoon.addresses import parse_addresses
 from rockoon.errors import InvalidArgument
 from rockoon.producer import Producer
 from rockoon_spark.options import OptionError

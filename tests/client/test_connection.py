@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster, parse_addresses
+from rockoon.addresses import parse_addresses
+from rockoon.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,

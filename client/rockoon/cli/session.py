@@ -40,7 +40,8 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
 
     import uvloop
 
-    from rockoon.connection import connect, parse_addresses
+    from rockoon.addresses import parse_addresses
+    from rockoon.connection import connect
     from rockoon.errors import NameserverUnavailable
 
     addresses = parse_addresses(nameservers)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from rockoon.connection import parse_addresses
+from rockoon.addresses import parse_addresses
 from rockoon.errors import InvalidArgument
 from rockoon.start import ConsumeFrom
 from rockoon_spark.options import (

@@ -1,0 +1,36 @@
+"""Where nodes are: "host:port", as people and routes write it."""
+
+from collections.abc import Sequence
+
+from rockoon.errors import InvalidArgument, NoExternalAddress
+from rockoon_proto.v1.nameserver_pb2 import Node
+
+
+def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses in a text or a sequence.
+
+    Raises:
+        InvalidArgument: there is none, or one is not of the form "host:port".
+    """
+    texts = (
+        nameservers.replace(";", ",").split(",") if isinstance(nameservers, str) else nameservers
+    )
+    addresses = tuple(text.strip() for text in texts if text.strip())
+    if not addresses:
+        raise InvalidArgument(reason="no nameserver address is given")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
+            raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
+    return addresses
+
+
+def reachable(node: Node) -> str:
+    """Return "host:port" of a node.
+
+    Raises:
+        NoExternalAddress: the nameserver told none, which is so at its external listener only.
+    """
+    if not node.address:
+        raise NoExternalAddress(name=node.name)
+    return node.address
