@@ -3,6 +3,7 @@
 
 import asyncio
 import hashlib
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -28,12 +29,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.epoch_ms = 0
 
     def monotonic_seconds(self) -> float:
         return self.seconds
 
     def now_ms(self) -> int:
-        return 0
+        return self.epoch_ms
 
     def local_hour(self, now_ms: int) -> int:
         return 0
@@ -295,6 +297,23 @@ async def test_an_upload_that_is_left_alone_is_idle_after_an_hour(
         assert uploads.idle() == ["left"], "a file is coming in for the other"
         sender.send(None)
     assert uploads.idle() == ["left"]
+
+
+async def test_after_a_restart_an_upload_is_as_old_as_its_last_file(
+    uploads: Uploads, disk: SlowDisk, watch: Watch, threads: Threads, tmp_path: Path
+) -> None:
+    home = tmp_path / "compacted"
+    for upload_id in ("old", "new"):
+        await uploads.put(upload_id, "00000.records", pieces(upload_id.encode()))
+    os.utime(home / ".incoming-old", (1_000, 1_000))
+    os.utime(home / ".incoming-new", (4_000, 4_000))
+    watch.epoch_ms = round((1_000 + IDLE_SECONDS_MAX + 1) * 1000)
+    after = Uploads(home, disk, watch, threads, used_percent_max=90)
+    assert (len(after), after.idle()) == (2, ["old"])
+    await after.put("new", "00000.entries", pieces(b"entries"))
+    taken = after.take("new")
+    assert taken is not None
+    assert files_of(taken) == {"00000.records", "00000.entries"}
 
 
 async def test_an_upload_nobody_has_begun_is_taken_as_an_empty_directory(uploads: Uploads) -> None:

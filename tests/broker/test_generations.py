@@ -256,11 +256,26 @@ async def test_a_publication_outlives_its_caller_and_a_restart(
             await broker.until(lambda described: described.compaction.uploads == 0)
             caller.cancel()
         await broker.until(lambda described: described.compaction.generation == 1)
-        await put(broker, "left", "00000.records", b"x")
     async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
         assert (await publish(broker, "job-1", manifest)).generation == 1
         assert await broker.bodies("Latest") == [b"2"]
         await broker.until(lambda _: not list((tmp_path / "store/compacted").glob(".incoming*")))
+
+
+async def test_an_upload_goes_on_when_its_broker_was_restarted(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await latest(nameserver)
+    async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
+        await send(broker, "a=1", "a=2")
+        directory = made_elsewhere(tmp_path / "store", tmp_path / "copy")
+        await put(broker, "job-1", "00000.records", (directory / "00000.records").read_bytes())
+    async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
+        assert (await broker.describe()).compaction.uploads == 1
+        await put(broker, "job-1", "00000.entries", (directory / "00000.entries").read_bytes())
+        manifest = (directory / "manifest.json").read_bytes()
+        assert (await publish(broker, "job-1", manifest)).generation == 1
+        assert await broker.bodies("Latest") == [b"2"]
 
 
 async def test_a_generation_that_lies_there_at_the_start_is_waited_for(

@@ -472,12 +472,16 @@ def test_what_was_replaced_goes_although_the_clock_was_set_back(kept: CompactedS
     kept.until(lambda: not replaced.exists())
 
 
-def test_a_start_removes_uploads_that_nobody_finished(kept: CompactedStore) -> None:
-    stale = kept.store.compaction.home / ".incoming-42"
-    stale.mkdir()
-    (stale / "00000.records").write_bytes(b"half")
+def test_a_start_removes_what_was_half_made_and_keeps_what_was_handed_over(
+    kept: CompactedStore,
+) -> None:
+    stale, upload = (kept.store.compaction.home / f".incoming-{name}" for name in ("_job-4", "42"))
+    for directory in (stale, upload):
+        directory.mkdir()
+        (directory / "00000.records").write_bytes(b"half")
     kept.restart()
     kept.until(lambda: not stale.exists())
+    assert upload.exists()
     assert kept.in_force == 1
 
 

@@ -2,7 +2,7 @@
 
     compacted/
       .incoming-<upload id>/      whole files, each synced before it got its name
-      .incoming-_partial/         files that are being written
+      .incoming-_partial-.../     files that are being written
       .incoming-_taken-.../       of an upload that has ended
 
 Invariants:
@@ -11,6 +11,9 @@ Invariants:
    taking it, and giving a file its name, are both done on the event loop's thread, in one step, and
    its id is not taken again while it is remembered.
 3. Threads touch a file that is being written only under its lock, so none is closed during a write.
+
+Uploads go on after a restart. What a power cut took of them is missed when they are published,
+since every byte is verified then.
 """
 
 import contextlib
@@ -39,7 +42,7 @@ SYNC_BYTES = 32 << 20
 
 _ENDED_IDS_MAX = 256
 # No upload's id has an underscore.
-_PARTIAL = INCOMING_PREFIX + "_partial"
+_PARTIAL = INCOMING_PREFIX + "_partial-"
 _TAKEN = INCOMING_PREFIX + "_taken-"
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries)")
@@ -143,7 +146,7 @@ class Uploads:
         self._clock = clock
         self._threads = threads
         self._used_percent_max = used_percent_max
-        self._uploads: dict[str, _Upload] = {}
+        self._uploads = self._left()
         self._files_open = 0
         self._files_made = 0
         self._abandoned: deque[_IncomingFile] = deque()
@@ -151,6 +154,7 @@ class Uploads:
         self._taken = 0
         # Of an earlier process there may be left what has not been removed yet.
         self._token = secrets.token_hex(8)
+        self._partial = directory / f"{_PARTIAL}{self._token}"
 
     def __len__(self) -> int:
         """How many are under way."""
@@ -239,6 +243,17 @@ class Uploads:
                 file.discard()
         self._abandoned.clear()
 
+    def _left(self) -> dict[str, _Upload]:
+        """The uploads of the process before, each as old as the last file that came for it."""
+        now_ms, now = self._clock.now_ms(), self._clock.monotonic_seconds()
+        left = {}
+        for path in sorted(self._directory.glob(f"{INCOMING_PREFIX}*")):
+            upload_id = path.name.removeprefix(INCOMING_PREFIX)
+            if _UPLOAD_ID.fullmatch(upload_id):
+                age_ms = max(now_ms - self._disk.facts(path).modified_ms, 0)
+                left[upload_id] = _Upload(path, now - age_ms / 1000)
+        return left
+
     def _next_taken(self) -> Path:
         self._taken += 1
         return self._directory / f"{_TAKEN}{self._token}-{self._taken}"
@@ -253,17 +268,17 @@ class Uploads:
             if len(self._uploads) >= UPLOADS_MAX:
                 raise Busy(reason=f"{len(self._uploads)} generations come in already")
             directory = self._directory / f"{INCOMING_PREFIX}{upload_id}"
-            for path in (directory, self._directory / _PARTIAL):
-                self._disk.make_directory(path)
+            self._disk.make_directory(directory)
             upload = _Upload(directory, self._clock.monotonic_seconds())
             self._uploads[upload_id] = upload
+        self._disk.make_directory(self._partial)
         return upload
 
     async def _write(
         self, upload_id: str, upload: _Upload, name: str, chunks: AsyncIterator[bytes]
     ) -> Stored:
         self._files_made += 1
-        path = self._directory / _PARTIAL / f"{self._token}-{self._files_made}"
+        path = self._partial / str(self._files_made)
         file = _IncomingFile(path, self._disk, self._used_percent_max)
         try:
             async for chunk in chunks:

@@ -249,11 +249,14 @@ def remove(directory: Path, disk: Disk) -> None:
 
 
 def stale(home: Path, in_force: int) -> list[Path]:
-    """What earlier runs left: uploads, and generations before the one in force."""
+    """What earlier runs left: what was on its way, and generations before the one in force.
+
+    Not the files of uploads, whose names have no underscore: they go on.
+    """
     if not home.is_dir():
         return []
     before = [home / generation_name(number) for number in numbered(home) if number < in_force]
-    return [*sorted(home.glob(f"{INCOMING_PREFIX}*")), *before]
+    return [*sorted(home.glob(f"{INCOMING_PREFIX}_*")), *before]
 
 
 def _sync_file(path: Path, disk: Disk) -> None:
