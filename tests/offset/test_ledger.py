@@ -334,6 +334,19 @@ def test_a_reset_is_not_undone_on_another_incarnation() -> None:
         ledger.undo_reset("r1", 5, "ops", 6)
 
 
+@pytest.mark.parametrize("deletion", ["seen", "missed"])
+def test_undoing_a_reset_gives_a_queue_no_offset_of_its_predecessor(deletion: str) -> None:
+    ledger = Ledger()
+    ledger.start("g", 5, QUEUE, 6, last(50), "m1", 1000)
+    if deletion == "seen":
+        ledger.forget_topics(["orders"])
+    ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 80)], "ops", 5)
+    assert found(ledger).incarnation == 7
+    ledger.undo_reset("r1", 5, "ops", 6)
+    # Where a queue of another incarnation is begun.
+    assert found(ledger).offset == 0
+
+
 def test_applied_resets_are_remembered_up_to_a_bound() -> None:
     ledger = Ledger()
     for number in range(RESETS_MAX + 5):

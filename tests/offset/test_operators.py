@@ -1,5 +1,6 @@
 """What operators do: resets, lag, export and import."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -222,6 +223,22 @@ async def test_a_rocketmq_file_is_taken_over_as_rocketmq_wrote_it(cluster: Clust
     await cluster.restart_service()
     assert (await cluster.start_of()).offset == 5
     assert b'"0":5' in await export(cluster, pb.ROCKETMQ, broker="broker-a")
+
+
+async def test_nothing_is_imported_into_a_queue_created_again_while_its_broker_answers(
+    cluster: Cluster,
+) -> None:
+    cluster.broker.queue(TOPIC).append(10)
+    release = cluster.broker.hold_next_status()
+    async with asyncio.TaskGroup() as tasks:
+        importing = tasks.create_task(import_(cluster, pb.JSON_LINES, LINE % b"8"))
+        await cluster.until(lambda: cluster.broker.held)
+        await cluster.delete_topic()
+        await cluster.create_topic()
+        await cluster.until_revision()
+        release.set()
+    assert "created again meanwhile" in importing.result().skipped[0]
+    assert await cluster.progress("g") == []
 
 
 async def test_import_leaves_stored_progress_alone_unless_told_to_replace_it(

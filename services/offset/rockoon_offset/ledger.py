@@ -266,8 +266,16 @@ class Ledger:
                     reader, group_incarnation, step.queue, step.incarnation, epoch, decision, now_ms
                 )
             )
-        done = ResetApplied(reset_id, group, topic, operator, now_ms, tuple(steps), undone=False)
+        undoable = tuple(self._undoable(group, step) for step in steps)
+        done = ResetApplied(reset_id, group, topic, operator, now_ms, undoable, undone=False)
         return self._apply_all([*records, done])
+
+    def _undoable(self, group: str, step: ResetStep) -> ResetStep:
+        """What undoing goes back to: not an offset of a deleted queue of the name, but where its
+        reader would have begun on this one."""
+        stored = self.stored(reader_of(group, step.member), step.queue)
+        is_other = stored is not None and stored.incarnation != step.incarnation
+        return step._replace(from_offset=step.min_offset) if is_other else step
 
     def undo_reset(
         self, reset_id: str, group_incarnation: int, operator: str, now_ms: int

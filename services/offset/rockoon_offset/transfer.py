@@ -27,6 +27,7 @@ from rockoon_offset.wire import progress_to_json
 from rockoon_proto.errors import InvalidArgument, RockoonError
 
 ENTRIES_MAX = 100_000
+CREATED_AGAIN = "the queue was deleted or created again meanwhile"
 
 
 class Entry(NamedTuple):
@@ -180,10 +181,12 @@ class Importer:
         if len(entries) > ENTRIES_MAX:
             raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
         self._store.admit()
-        states = await self._brokers.queue_states({entry.queue for entry in entries})
+        births = {entry.queue: self._table.birth_or_none(entry.queue) for entry in entries}
+        states = await self._brokers.queue_states(births)
         done = Imported([], [])
         for entry in entries:
-            step = self._step(entry, states[entry.queue], overwrite=overwrite)
+            queue = entry.queue
+            step = self._step(entry, births[queue], states[queue], overwrite=overwrite)
             if isinstance(step, str):
                 done.skipped.append(f"{entry.group} on {entry.queue}: {step}")
                 continue
@@ -197,9 +200,16 @@ class Importer:
         return done
 
     def _step(
-        self, entry: Entry, state: QueueState | RockoonError, *, overwrite: bool
+        self, entry: Entry, asked: int | None, state: QueueState | RockoonError, *, overwrite: bool
     ) -> ResetStep | str:
-        """What an entry would change, or why it is skipped."""
+        """What an entry would change, or why it is skipped.
+
+        Args:
+            entry: which.
+            asked: birth revision of its queue when the broker was asked; None if there was none.
+            state: what the broker said.
+            overwrite: see `take`.
+        """
         group, separator, member = entry.group.partition(SEPARATOR)
         if fault := group_fault(group) or (separator and member_fault(member)):
             return fault
@@ -209,6 +219,8 @@ class Importer:
             birth = self._table.birth(entry.queue)
         except RockoonError as reason:
             return str(reason)
+        if birth != asked:
+            return CREATED_AGAIN
         if isinstance(state, RockoonError):
             return str(state)
         stored = self._store.ledger.find(entry.group, entry.queue)
@@ -240,7 +252,7 @@ class Importer:
         except RockoonError as reason:
             return str(reason)
         if self._table.birth_or_none(step.queue) != step.incarnation:
-            return "the queue was deleted or created again meanwhile"
+            return CREATED_AGAIN
         if not overwrite and self._store.ledger.find(reader, step.queue) is not None:
             return "an offset was stored meanwhile"
         text = f"imported by {operator or 'an operator'}: {step.to_offset}"
