@@ -188,15 +188,15 @@ async def test_a_watcher_that_reads_slowly_gets_one_event_for_many_changes(
 ) -> None:
     events = watch(cluster)
     await anext(events)
-    for number in range(500):
+    for number in range(200):
         await heartbeat(cluster, f"m{number:03}")
     seen = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for event in events:
             seen += 1
-            if len(event.members) == 500:
+            if len(event.members) == 200:
                 break
-    assert seen <= 500
+    assert seen <= 200
 
 
 async def test_watchers_are_told_of_routes_and_of_the_group_s_end(cluster: Cluster) -> None:
