@@ -22,7 +22,8 @@ from pathlib import Path
 from hosts.cuts import CUTS, named
 from hosts.network import apart, why_no_wires, why_not
 from hosts.page import write
-from hosts.trial import Pace, Result, go_through
+from hosts.trial import Pace, go_through
+from hosts.verdict import Result
 
 PREFIX = "rockoon-hosts-"
 

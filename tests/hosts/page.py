@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from hosts.availability import BUCKET_SECONDS, KINDS, PROMPT_SECONDS, Share, Timeline
-from hosts.trial import Outcome, Result
+from hosts.verdict import Outcome, Result
 
 # Light, middle, dark: to be told apart without colours, too.
 COLOURS = {"all": "#cfe6d4", "some": "#efa63c", "none": "#9c1f2e"}

@@ -1,6 +1,6 @@
 """The cluster on several hosts: packets vanish between some of them for a while.
 
-What must hold is in `trial.py`; `make hosts` does the same for every pair, with the default
+What must hold is in `verdict.py`; `make hosts` does the same for every pair, with the default
 settings and for half a minute each.
 """
 

@@ -1,18 +1,12 @@
 """A cluster goes through cuts, one after the other, while clients work; then it is judged.
 
-What must hold:
-
-- no acknowledged message is lost, and each group has handled all of them;
-- a queue's messages reach an orderly group in order, one at a time, from one owner at a time;
-- progress and epochs never go back, and progress never passes a message that was not handled;
-- once a cut is healed everything is answered promptly again, within HEAL_SECONDS_MAX;
-- no process ends, and none grows without bound.
+What must hold is in `verdict.py`.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hosts.availability import PROMPT_SECONDS, Timeline, timelines
@@ -21,7 +15,7 @@ from hosts.cuts import DELAY_MS, LOSS_PERCENT, Cut
 from hosts.network import Network
 from hosts.progress import Progress
 from hosts.records import Records
-from torture.judge import Span, judge
+from hosts.verdict import Outcome, Result, judged
 
 import rockoon
 from rockoon.errors import RockoonError
@@ -29,13 +23,8 @@ from rockoon.offset_store import from_ref
 
 QUEUES_PER_BROKER = 4
 LOOK_SECONDS = 0.25
-# How long is waited for that, and for the start.
+# How long is waited for everything to work: at the start, and after a cut.
 SETTLE_SECONDS_MAX = 90.0
-HEAL_SECONDS_MAX = 15.0
-# In one cut, of any process: what waits for the other side has bounds.
-GROWTH_BYTES_MAX = 96 << 20
-# What was in hand when a cut was healed may be handled again so long afterwards.
-AFTER_NS = 15 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +34,6 @@ class Pace:
     before_seconds: float = 3.0
     cut_seconds: float = 30.0
     calm_seconds: float = 2.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one cut did; times are monotonic nanoseconds."""
-
-    cut: Cut
-    before_ns: int
-    cut_ns: int
-    healed_ns: int
-    settled_ns: int
-    growth_bytes: dict[str, int]
-    timelines: list[Timeline] = field(default_factory=list)
-
-    def heal_seconds(self) -> float:
-        """From the healing until everything was answered promptly for good."""
-        last_ns = max(timeline.last_short_ns() for timeline in self.timelines)
-        return max(0.0, (last_ns - self.healed_ns) / 1e9)
-
-
-@dataclass(slots=True)
-class Result:
-    """A whole trial; `faults` must be empty."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    acknowledged: int = 0
-    handler_calls: int = 0
-    duplicates: int = 0
 
 
 class Trial:
@@ -91,7 +51,7 @@ class Trial:
         self._network = network
         caller, *members = CLIENTS
         self._records = Records(servers.log(caller), [servers.log(host) for host in members])
-        self._result = Result()
+        self._outcomes: list[Outcome] = []
         self._stopping = False
         self._pace = Pace()
         self._progress = Progress()
@@ -104,13 +64,12 @@ class Trial:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_progress(), name="progress")
             for cut in cuts:
-                self._result.outcomes.append(await self._go_through(cut))
+                self._outcomes.append(await self._go_through(cut))
             self._stopping = True
         await asyncio.to_thread(self._servers.stop_caller)
         await self._all_stored()
         await asyncio.to_thread(self._servers.stop_members)
-        self._judge()
-        return self._result
+        return judged(self._outcomes, self._records, self._progress, self._servers.faults())
 
     async def _go_through(self, cut: Cut) -> Outcome:
         before_ns = time.monotonic_ns()
@@ -186,56 +145,6 @@ class Trial:
                 if all(each == ends for each in stored):
                     return
                 await asyncio.sleep(LOOK_SECONDS)
-
-    def _judge(self) -> None:
-        records, result = self._records, self._result
-        records.look()
-        for outcome in result.outcomes:
-            outcome.timelines = self._timelines(outcome.before_ns, outcome.settled_ns)
-            result.faults += [
-                f"{outcome.cut.name}: {host} grew by {size >> 20} MiB"
-                for host, size in outcome.growth_bytes.items()
-                if size > GROWTH_BYTES_MAX
-            ]
-            result.faults += [
-                f"{outcome.cut.name}: {line.kind} went on, so nothing was cut"
-                for line in outcome.timelines
-                if line.kind in outcome.cut.stops and not line.down_seconds()
-            ]
-            result.faults += self._too_quick(outcome)
-            if outcome.heal_seconds() > HEAL_SECONDS_MAX:
-                result.faults.append(
-                    f"{outcome.cut.name}: not healed for {outcome.heal_seconds():.1f} s"
-                )
-        # Who is cut off from the offset service cannot store what it handled, and may go on for a
-        # while without knowing that others go on with its queues; never so in an orderly group.
-        spans = [
-            Span("offset service down", "", each.cut_ns, each.settled_ns + AFTER_NS)
-            for each in result.outcomes
-            if each.cut.from_offset_service
-        ]
-        acknowledged = records.acknowledged()
-        calls = records.calls()
-        verdict = judge(calls, GROUPS, acknowledged, spans)
-        result.faults += verdict.faults
-        result.faults += self._progress.faults
-        result.faults += self._progress.skipped(records.handled_ns)
-        result.faults += self._servers.faults()
-        result.acknowledged = sum(map(len, acknowledged.values()))
-        result.handler_calls = len(calls)
-        result.duplicates = verdict.duplicates.total()
-
-    def _too_quick(self, outcome: Outcome) -> list[str]:
-        """Calls that a wire of this length cannot have carried there and back."""
-        if not outcome.cut.slow:
-            return []
-        return [
-            f"{outcome.cut.name}: {each.kind} took {(each.ended_ns - each.began_ns) / 1e6:.0f} ms"
-            for each in self._records.operations
-            if each.ended_ns is not None
-            and outcome.cut_ns <= each.began_ns <= each.ended_ns <= outcome.healed_ns
-            and each.ended_ns - each.began_ns < 2 * DELAY_MS * 10**6
-        ]
 
 
 async def go_through(

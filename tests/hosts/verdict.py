@@ -1,0 +1,114 @@
+"""What a trial has shown, from the records of its clients. Reading only.
+
+What must hold:
+
+- no acknowledged message is lost, and each group has handled all of them;
+- a queue's messages reach an orderly group in order, one at a time, from one owner at a time;
+- progress and epochs never go back, and progress never passes a message that was not handled;
+- a cut stops what it is said to stop, and a slow wire is slow: otherwise nothing was tried;
+- once a cut is healed everything is answered promptly again, within HEAL_SECONDS_MAX;
+- no process ends, and none grows without bound.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hosts.availability import Timeline, timelines
+from hosts.cluster import GROUPS
+from hosts.cuts import DELAY_MS, Cut
+from hosts.progress import Progress
+from hosts.records import Records
+from torture.judge import Span, judge
+
+HEAL_SECONDS_MAX = 15.0
+# In one cut, of any process: what waits for the other side has bounds.
+GROWTH_BYTES_MAX = 96 << 20
+# What was in hand when a cut was healed may be handled again so long afterwards.
+AFTER_NS = 15 * 10**9
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one cut did; times are monotonic nanoseconds."""
+
+    cut: Cut
+    before_ns: int
+    cut_ns: int
+    healed_ns: int
+    settled_ns: int
+    growth_bytes: dict[str, int]
+    timelines: list[Timeline] = field(default_factory=list)
+
+    def heal_seconds(self) -> float:
+        """From the healing until everything was answered promptly for good."""
+        last_ns = max(timeline.last_short_ns() for timeline in self.timelines)
+        return max(0.0, (last_ns - self.healed_ns) / 1e9)
+
+
+@dataclass(slots=True)
+class Result:
+    """A whole trial; `faults` must be empty."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    handler_calls: int = 0
+    duplicates: int = 0
+
+
+def judged(
+    outcomes: list[Outcome], records: Records, progress: Progress, ended: Sequence[str]
+) -> Result:
+    """Judge a trial that is over.
+
+    Args:
+        outcomes: of its cuts; each gets its timelines here.
+        records: of its clients; looked at once more.
+        progress: as it was seen meanwhile.
+        ended: processes that ended by themselves.
+    """
+    result = Result(outcomes)
+    records.look()
+    for outcome in outcomes:
+        outcome.timelines = timelines(
+            records.operations, records.handled_ns, GROUPS, outcome.before_ns, outcome.settled_ns
+        )
+        result.faults += faults_of(outcome, records)
+    # Who is cut off from the offset service cannot store what it handled, and may go on for a
+    # while without knowing that others go on with its queues; never so in an orderly group.
+    spans = [
+        Span("offset service down", "", each.cut_ns, each.settled_ns + AFTER_NS)
+        for each in outcomes
+        if each.cut.from_offset_service
+    ]
+    acknowledged, calls = records.acknowledged(), records.calls()
+    verdict = judge(calls, GROUPS, acknowledged, spans)
+    result.faults += verdict.faults
+    result.faults += progress.faults
+    result.faults += progress.skipped(records.handled_ns)
+    result.faults += ended
+    result.acknowledged = sum(map(len, acknowledged.values()))
+    result.handler_calls = len(calls)
+    result.duplicates = verdict.duplicates.total()
+    return result
+
+
+def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:
+    """What was wrong with one cut, but for what became of messages."""
+    cut = outcome.cut
+    for host, size in outcome.growth_bytes.items():
+        if size > GROWTH_BYTES_MAX:
+            yield f"{cut.name}: {host} grew by {size >> 20} MiB"
+    for line in outcome.timelines:
+        if line.kind in cut.stops and not line.down_seconds():
+            yield f"{cut.name}: {line.kind} went on, so nothing was cut"
+    if cut.slow:
+        for each in records.operations:
+            within = outcome.cut_ns <= each.began_ns and (each.ended_ns or 0) <= outcome.healed_ns
+            if each.ended_ns is not None and within:
+                took_ns = each.ended_ns - each.began_ns
+                # Calls that a wire of this length cannot have carried there and back.
+                if took_ns < 2 * DELAY_MS * 10**6:
+                    yield f"{cut.name}: {each.kind} took {took_ns / 1e6:.0f} ms"
+    if outcome.heal_seconds() > HEAL_SECONDS_MAX:
+        yield f"{cut.name}: not healed for {outcome.heal_seconds():.1f} s"
