@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.topic_file import TopicFile
 from rockoon_proto import errors
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.protocol import PROTOCOL
@@ -170,18 +172,57 @@ async def test_a_broker_that_is_told_to_stop_while_it_looks_for_nameservers_stop
             await life
 
 
-async def test_an_idle_stream_does_not_hold_up_a_stop(
+async def test_a_broker_is_not_ready_any_more_before_it_leaves_the_routes(
     tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    seen: list[int] = []
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        health = health_pb2_grpc.HealthStub(broker.channel)
+
+        async def look() -> None:
+            seen.append((await health.Check(SERVICE)).status)
+
+        nameserver.on_unregister = look
+        broker.stop.request("the test says so")
+        await eventually(lambda: nameserver.nodes == {})
+    assert seen == [NOT_SERVING]
+
+
+def idle_appends(broker: RunningBroker) -> Any:
+    return broker.stub.AppendStream()
+
+
+def idle_checks(broker: RunningBroker) -> Any:
+    request = pb.CheckTransactionsRequest(producer_group="payments", client_id="one")
+    return broker.stub.CheckTransactions(request)
+
+
+@pytest.mark.parametrize("opened", [idle_appends, idle_checks])
+async def test_an_idle_stream_does_not_hold_up_a_stop(
+    tmp_path: Path, nameserver: BrokerRoutes, opened: Callable[[RunningBroker], Any]
 ) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     settings = {"drain_seconds_max": 60.0}
     async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
-        call = broker.stub.AppendStream()
-        await call.write(batch("T", 0, b"0"))
+        call = opened(broker)
+        if opened is idle_appends:
+            await call.write(batch("T", 0, b"0"))
         await call.read()
         broker.stop.request("the test says so")
         async with asyncio.timeout(10):
             assert await call.read() is aio.EOF
+
+
+async def test_a_broker_that_stops_writes_down_how_far_it_followed_the_routes(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """A start without a nameserver knows then which route revisions it need not wait for."""
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"x")
+        elsewhere = await nameserver.create_topic("U", {"broker-b": 1})
+        await broker.append("T", 0, b"y", route_revision=elsewhere)
+    assert TopicFile(tmp_path / "config", Disk()).read().revision >= elsewhere
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_offset import journal
@@ -204,6 +205,28 @@ async def test_who_has_not_heard_yet_that_the_service_leaves_is_served(cluster: 
     cluster.more_settings.clear()
     await cluster.start_service()
     assert [each.offset for each in await cluster.progress()] == [10]
+
+
+async def test_a_service_that_stops_is_not_ready_first_and_exports_last(cluster: Cluster) -> None:
+    await cluster.stop_service()
+    cluster.more_settings |= {"export_seconds": 3600.0}
+    await cluster.start_service()
+    cluster.broker.queue(TOPIC).append(10)
+    epoch = (await cluster.start_of()).epoch
+    seen: list[int] = []
+    async with aio.insecure_channel(cluster.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def look() -> None:
+            request = health_pb2.HealthCheckRequest(service="rockoon.v1.OffsetService")
+            seen.append((await health.Check(request)).status)
+
+        cluster.nameserver.on_unregister = look
+        assert not (await cluster.commit(10, epoch)).HasField("error")
+        await cluster.stop_service()
+    assert seen == [health_pb2.HealthCheckResponse.NOT_SERVING]
+    exported = cluster.store_path / "config" / cluster.broker.name / "consumerOffset.json"
+    assert '"0":10' in exported.read_text()
 
 
 async def test_a_damaged_journal_is_refused_with_the_place(

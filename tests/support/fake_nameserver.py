@@ -5,7 +5,7 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from grpc import aio
@@ -21,6 +21,10 @@ from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
 
 
+async def nothing() -> None:
+    """What happens when nothing is to."""
+
+
 class FakeNameserver(NameServerServicer):
     """Routes in memory. Use as an async context manager; `stop` and `start` may follow one another.
 
@@ -31,6 +35,8 @@ class FakeNameserver(NameServerServicer):
         self.cluster = cluster
         self.revision = 1
         self.etcd_cluster_id = 0x51
+        # Awaited while a node says goodbye and is still there.
+        self.on_unregister: Callable[[], Awaitable[None]] = nothing
         # As nameservers of a former version: none is told.
         self.cluster_id = 0
         # What nodes said of the cluster that their stores belong to.
@@ -113,6 +119,7 @@ class FakeNameserver(NameServerServicer):
     async def UnregisterNode(
         self, request: pb.UnregisterNodeRequest, context: Any
     ) -> pb.UnregisterNodeReply:
+        await self.on_unregister()
         if self.nodes.pop((request.kind, request.name), None) is not None:
             await self._tell(removed_nodes=[pb.Node(kind=request.kind, name=request.name)])
         return pb.UnregisterNodeReply(revision=self.revision)
