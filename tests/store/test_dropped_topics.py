@@ -10,6 +10,7 @@ import pytest
 from rockoon_broker.store.dropped_topics import read_marks
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.verify import verify_store
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
 from support.store_directory import (
@@ -220,6 +221,22 @@ def test_a_mark_beyond_the_log_that_a_crash_left_hides_nothing_new(tmp_path: Pat
     last = recovered(settings(copy))
     assert last.bodies() == [b"new"]
     last.store.close()
+
+
+def test_times_go_on_behind_its_messages_although_nobody_ever_saw_them(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path, flush=Flush.SYNC))
+    before_ms = owner.append_durably("A").store_timestamp_ms
+    owner.clock.time_ms += 60_000
+    gone = owner.append("T")
+    dropped(owner)
+    owner.confirm(gone.end_offset)
+    assert owner.store.visible_end == gone.end_offset
+    owner.store.close()
+    # The machine's clock is set back.
+    after = Owner(settings(tmp_path, flush=Flush.SYNC), now_ms=before_ms)
+    assert after.append_durably("A").store_timestamp_ms >= gone.store_timestamp_ms
+    after.store.close()
+    assert verify_store(tmp_path) == []
 
 
 @pytest.mark.parametrize("pending", [False, True], ids=["points written", "a point pending"])

@@ -5,7 +5,7 @@ What cannot be written now stays first in line: later entries wait behind it.
 
 from collections import deque
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_format.consume_queue import EntryArray
@@ -15,7 +15,8 @@ from rockoon_format.consume_queue import EntryArray
 class Undispatched:
     """A batch in the log whose queue entries are not written yet."""
 
-    queue: ConsumeQueue
+    queue: ConsumeQueue | None
+    """None when it went with its topic: it has no entries, but its place and time count."""
     first_queue_offset: int
     entries: EntryArray
     end_offset: int
@@ -23,7 +24,7 @@ class Undispatched:
 
 
 class DispatchQueue:
-    """The batches whose entries are still to be written.
+    """The batches whose entries are still to be written, without gaps.
 
     Args:
         queues: takes the entries.
@@ -53,8 +54,11 @@ class DispatchQueue:
         self._waiting.append(batch)
 
     def drop(self, topics: Container[str]) -> None:
-        """Forget the batches of topics that are deleted."""
-        self._waiting = deque(each for each in self._waiting if each.queue.topic not in topics)
+        """Write no entries for the batches of topics that are deleted."""
+        self._waiting = deque(
+            replace(each, queue=None) if each.queue and each.queue.topic in topics else each
+            for each in self._waiting
+        )
 
     def dispatch(self, end: int) -> list[QueueKey]:
         """Write the entries of batches up to a physical offset.
@@ -69,16 +73,14 @@ class DispatchQueue:
         try:
             while waiting and waiting[0].end_offset <= end:
                 batch = waiting[0]
-                self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
+                if batch.queue is not None:
+                    self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
+                    advanced[batch.queue.key] = None
                 waiting.popleft()
                 self.end = batch.end_offset
                 self.store_timestamp_ms = batch.store_timestamp_ms
-                advanced[batch.queue.key] = None
         except OSError as error:
             self.failure = error
         else:
             self.failure = None
-            if not waiting:
-                # The last batches may have been a dropped topic's.
-                self.end = max(self.end, end)
         return list(advanced)
