@@ -1,59 +1,115 @@
 """The power goes at any moment, again and again: what was acknowledged is there afterwards."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.verify import verify_store
+from rockoon_format.batch import decode_columns
 from support.seeds import seeds
 from support.store_directory import Owner, PowerCutDisk, recovered, settings
 
 Key = tuple[str, int]
+TOPICS = "ABC"
+KEYS = [(topic, queue_id) for topic in TOPICS for queue_id in range(2)]
 
 
+@dataclass
 class Journal:
     """What was appended and what of it was acknowledged, queue by queue."""
 
-    def __init__(self) -> None:
-        self.appended: dict[Key, list[bytes]] = {}
-        self.acknowledged: dict[Key, int] = {}
+    appended: dict[Key, list[tuple[bytes, str]]] = field(
+        default_factory=lambda: {key: [] for key in KEYS}
+    )
+    """Bodies with their tags."""
+    acknowledged: dict[Key, int] = field(default_factory=lambda: dict.fromkeys(KEYS, 0))
+    batches: int = 0
+
+    def append(self, owner: Owner, choose: random.Random) -> None:
+        self.batches += 1
+        key = choose.choice(KEYS)
+        body = b"%d " % self.batches + bytes(choose.randrange(250))
+        tag = "t" * choose.choice((4, 100, 700))
+        bodies = [body] * choose.randrange(1, 4)
+        owner.append(*key, bodies, tag)
+        self.appended[key] += [(body, tag) for body in bodies]
+
+    def acknowledge(self) -> None:
+        self.acknowledged = {key: len(messages) for key, messages in self.appended.items()}
+
+    def drop(self, topics: list[str]) -> None:
+        for key in KEYS:
+            if key[0] in topics:
+                self.appended[key], self.acknowledged[key] = [], 0
 
     def check(self, owner: Owner) -> None:
-        """Every queue holds all that was acknowledged, and nothing that was never appended."""
-        for key, bodies in self.appended.items():
-            found = owner.bodies(*key)
-            assert found == bodies[: len(found)], key
-            assert len(found) >= self.acknowledged.get(key, 0), key
-            self.appended[key] = found
+        """Queues hold all that was acknowledged, and nothing else than what was appended.
+
+        Retention takes messages from their beginning, and from nowhere else.
+        """
+        store = owner.store
+        for key, messages in self.appended.items():
+            found = stored(owner, key)
+            end = store.max_offset(*key)
+            assert found == messages[end - len(found) : end], key
+            assert self.acknowledged[key] <= end <= len(messages), key
+            assert store.log_min_offset > 0 or len(found) == end, key
+            self.appended[key] = messages[:end]
+
+
+def stored(owner: Owner, key: Key) -> list[tuple[bytes, str]]:
+    """Every message of a queue."""
+    found: list[tuple[bytes, str]] = []
+    offset = owner.store.min_offset(*key)
+    while offset < owner.store.max_offset(*key):
+        result = owner.store.get(*key, offset)
+        if result.count:
+            columns = decode_columns(result.frames, result.lengths)
+            tags = [each["TAGS"] for each in columns.properties]
+            found += zip(columns.bodies, tags, strict=True)
+        offset = result.next_offset
+    return found
+
+
+def delete_old_files(owner: Owner, disk: PowerCutDisk) -> None:
+    disk.usage_percent = 88
+    owner.store.clean(owner.clock.time_ms)
+    disk.usage_percent = 50
 
 
 def run_until_cut(
     configured: StoreSettings, target: Path, journal: Journal, choose: random.Random
 ) -> None:
-    """Append, confirm and tick at random, and cut the power in the middle of it."""
+    """Append, confirm, tick, delete at random, and cut the power in the middle of it."""
     disk = PowerCutDisk(configured.root)
+    disk.usage_percent = 50
+    # The clock stands where it stood at the start before: store times must not go back with it.
     owner = Owner(configured, disk)
+    store = owner.store
     journal.check(owner)
-    number = 0
     for _ in range(choose.randrange(5, 40)):
-        waiting = []
         for _ in range(choose.randrange(1, 4)):
-            key = (choose.choice("AB"), choose.randrange(2))
-            number += 1
-            bodies = [b"%d" % number + bytes(choose.randrange(250))] * choose.randrange(1, 4)
-            waiting.append((key, owner.append(*key, bodies)))
-            journal.appended.setdefault(key, []).extend(bodies)
+            journal.append(owner, choose)
+        end = store.appended_end
+        if choose.random() < 0.1:
+            dropped = choose.sample(TOPICS, choose.randrange(1, 3))
+            store.drop_topics(*dropped)
+            journal.drop(dropped)
         if choose.random() < 0.7 and configured.flush is Flush.SYNC:
-            owner.confirm(waiting[-1][1].end_offset)
-            for key, bodies in journal.appended.items():
-                journal.acknowledged[key] = len(bodies)
+            owner.confirm(end)
+            journal.acknowledge()
         owner.clock.time_ms += 600
-        owner.store.tick(owner.clock.time_ms)
+        store.tick(owner.clock.time_ms)
+        if choose.random() < 0.3:
+            while store.point_pending:
+                pass
+        if choose.random() < 0.1:
+            delete_old_files(owner, disk)
     disk.cut(target, choose)
-    owner.store.close()
+    store.close()
 
 
 @pytest.mark.parametrize("flush", [Flush.SYNC, Flush.ASYNC])
@@ -63,7 +119,12 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: Flush, seed: int) -
     journal = Journal()
     root = tmp_path / "0"
     root.mkdir()
-    configured = settings(root, flush=flush, commit_log_file_bytes=choose.choice([2048, 8192]))
+    configured = settings(
+        root,
+        flush=flush,
+        commit_log_file_bytes=choose.choice([4096, 16_384]),
+        files_per_pass_max=choose.choice([1, 1000]),
+    )
     for generation in range(1, 4):
         target = tmp_path / str(generation)
         run_until_cut(configured, target, journal, choose)

@@ -480,6 +480,46 @@ def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
     assert verify_store(root) == []
 
 
+@pytest.mark.parametrize("tag_bytes", [600, 1500])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_record_of_whose_properties_a_sector_was_not_written_was_never_there(
+    tmp_path: Path, tag_bytes: int, last: bool
+) -> None:
+    """CRCs cover bodies only: nobody would notice that a message has lost its properties."""
+    owner = Owner(settings(tmp_path / "s"))
+    owner.append(bodies=[b"durable"])
+    owner.write_point()
+    torn = owner.append(bodies=[b"torn"], tags="t" * tag_bytes)
+    if not last:
+        owner.append(bodies=[b"behind"])
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    sector = torn.end_offset // 512 * 512
+    end = min(sector + 512, owner.store.appended_end)
+    if tag_bytes == 1500:
+        sector, end = sector - 512, sector
+    poke(root / "commitlog" / f"{0:020d}", sector, bytes(end - sector))
+    after = recovered(settings(root))
+    assert after.bodies() == [b"durable"]
+    assert after.store.appended_end == torn.first_physical_offset
+    after.append(bodies=[b"goes on"])
+    assert after.bodies() == [b"durable", b"goes on"]
+    after.store.close()
+
+
+def test_properties_full_of_nuls_are_kept_when_the_process_is_killed(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path / "s"))
+    owner.write_point()
+    sent = [b"%d" % number for number in range(20)]
+    for body in sent:
+        owner.append(bodies=[body], tags="\0" * 40)
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    after = recovered(settings(root))
+    assert after.bodies() == sent
+    after.store.close()
+
+
 def test_what_a_start_shows_to_readers_was_synced_before(tmp_path: Path) -> None:
     owner = filled(tmp_path / "s")
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")

@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +125,11 @@ class PowerCutDisk(FailingDisk):
                 self._durable[path] = path.read_bytes()
 
     def fdatasync(self, fd: int) -> None:
-        with self._guard:
-            self._durable[self.paths[fd]] = self.paths[fd].read_bytes()
+        path, status = self.paths[fd], os.fstat(fd)
+        # Not one that was moved away with its deleted topic while it was open.
+        with self._guard, suppress(FileNotFoundError):
+            if os.path.samestat(status, path.stat()):
+                self._durable[path] = os.pread(fd, status.st_size, 0)
         super().fdatasync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -137,6 +141,10 @@ class PowerCutDisk(FailingDisk):
         with self._guard:
             self._durable.pop(path, None)
             super().unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        with self._guard:
+            super().remove_directory(path)
 
     def move_directory(self, source: Path, target: Path) -> None:
         with self._guard:

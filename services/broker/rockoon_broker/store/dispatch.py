@@ -11,6 +11,9 @@ from rockoon_broker.store.log_scan import Chunk
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
 
+# The least that a disk writes or does not write; larger ones are multiples of it.
+SECTOR_BYTES = 512
+
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
@@ -56,7 +59,8 @@ def first_break(
     """Where records stop being a continuation of the store, though each looks whole by itself.
 
     CRCs cover bodies only. What this store appended behind its own recovery point goes on exactly
-    where the log and each queue were, so a record that does not is damaged.
+    where the log and each queue were, so a record that does not is damaged, and so is one of whose
+    properties a power cut left out a sector.
 
     Args:
         chunk: records that follow what `queues` already hold.
@@ -81,7 +85,35 @@ def first_break(
         if nameless or run.first_offset != expected[run.key]:
             wrong.append(int(run.entries["offset"][0]))
         expected[run.key] = run.first_offset + len(run.entries)
+    wrong += (records.offsets[torn_records(chunk)] + chunk.base).tolist()
     return min(wrong, default=None)
+
+
+def torn_records(chunk: Chunk) -> list[int]:
+    """Which records a power cut left without sectors of their properties, by their places.
+
+    Whatever lies behind the log's end is zero before anything is appended, so a sector that was not
+    written is. Without one of its head, topic or body a record is not whole: lengths or the body's
+    CRC do not fit. Its properties, behind these, would be shown as nobody sent them, with a number
+    of an idempotent producer gone, say. Text of nothing but NULs in a whole sector, or from one's
+    beginning to the log's end, is taken for that too.
+    """
+    records = chunk.records
+    begins = records.properties_starts
+    ends = begins + records.properties_lengths
+    # CommitLog files begin at multiples of a sector.
+    sectors = begins + -(begins + chunk.base) % SECTOR_BYTES
+    reach = np.flatnonzero(sectors < ends)
+    data = np.frombuffer(chunk.data, np.uint8)
+    maybe = (data[sectors[reach]] == 0) | (ends[reach] - sectors[reach] > SECTOR_BYTES)
+    return [
+        index
+        for index in reach[maybe].tolist()
+        if any(
+            not data[at : at + SECTOR_BYTES].any()
+            for at in range(int(sectors[index]), int(ends[index]), SECTOR_BYTES)
+        )
+    ]
 
 
 def dispatch(

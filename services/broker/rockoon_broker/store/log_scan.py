@@ -22,6 +22,8 @@ class Chunk:
     base: int
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
     records: Scan
+    data: bytes
+    """The buffer."""
 
 
 class LogScan:
@@ -88,7 +90,7 @@ class LogScan:
                 self.stopped_by = records.end
                 if records.count:
                     self._count(records, base)
-                    yield Chunk(base, records)
+                    yield Chunk(base, records, data)
                 position += records.position
                 at_file_end = base - start + len(data) == self._file_bytes
                 if records.end is ScanEnd.LIMIT:
