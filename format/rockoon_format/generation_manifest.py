@@ -132,7 +132,8 @@ class Manifest:
         except GenerationError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise GenerationError(f"no manifest: {error!r}") from error
+            # Not its repr: where the text cannot be decoded, that has all of it.
+            raise GenerationError(f"no manifest: {type(error).__name__}: {error}") from error
         manifest.check()
         return manifest
 

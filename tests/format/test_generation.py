@@ -355,6 +355,13 @@ def test_a_manifest_is_read_as_it_was_written(chance: random.Random) -> None:
     assert manifest.records == manifest.parts[0].records
 
 
+def test_a_manifest_that_begins_with_zeros_is_refused_in_one_sentence() -> None:
+    """A power cut leaves such a file; the reason goes into the broker's log and its description."""
+    with pytest.raises(GenerationError, match="no manifest") as refused:
+        Manifest.from_json(bytes(512) + b"text" * 250_000)
+    assert len(str(refused.value)) < 300
+
+
 def test_a_manifest_of_nothing_left_is_one() -> None:
     nothing = manifest_of([])
     topic = GenerationTopic("gone", 12, (CoveredQueue(0, 3, 9, 0),))

@@ -418,5 +418,5 @@ def _read_manifest(target: ExportTarget, path: str) -> Manifest:
         return Manifest.from_json(target.read(path))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportTargetError(
-            f"{target.uri}/{path} is no manifest of an export: {error!r}"
+            f"{target.uri}/{path} is no manifest of an export: {type(error).__name__}: {error}"
         ) from error

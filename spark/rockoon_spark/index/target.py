@@ -115,7 +115,9 @@ def read_manifest(target: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise IndexTargetError(f"{path} is no manifest of an index: {error!r}") from error
+        raise IndexTargetError(
+            f"{path} is no manifest of an index: {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager
