@@ -197,6 +197,17 @@ async def test_a_topic_deleted_behind_the_snapshot_is_not_recalled(tmp_path: Pat
     bench.owner.store.close()
 
 
+def test_a_topic_made_anew_since_the_snapshot_has_its_own_sequences(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Flush.SYNC)
+    bench.owner.confirm(bench.append(1, 0, b"a", b"b", b"c").end_offset)
+    bench.memory.write(bench.memory.snapshot())
+    bench.owner.store.drop_topics("T")
+    bench.memory.ledger.drop_topics("T")
+    bench.owner.confirm(bench.append(1, 0, b"anew").end_offset)
+    assert bench.known(bench.memory) == bench.known(bench.recall()) == {1: 1}
+    bench.owner.store.close()
+
+
 def test_copies_in_topics_of_the_brokers_own_do_not_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for topic in ("%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "T"):

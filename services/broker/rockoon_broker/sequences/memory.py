@@ -206,6 +206,14 @@ def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) ->
         ledger: as of there.
         whole: nothing that ought to be remembered was stored before and is not in the ledger.
     """
+    # First, or what is stored in a topic made anew would be taken for repeats.
+    ledger.drop(
+        [
+            key
+            for key, runs in ledger.copy().items()
+            if store.is_dropped(key.topic, runs[-1].first_physical_offset)
+        ]
+    )
     whole = whole and start >= store.log_min_offset
     position, end = start, store.visible_end
     while position < end:
@@ -221,10 +229,3 @@ def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) ->
             # Whose messages these were, nobody knows.
             whole = False
         position = chunk.next_offset
-    ledger.drop(
-        [
-            key
-            for key, runs in ledger.copy().items()
-            if store.is_dropped(key.topic, runs[-1].first_physical_offset)
-        ]
-    )
