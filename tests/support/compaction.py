@@ -210,7 +210,11 @@ def generation_records(root: Path) -> Iterator[Stored]:
 def log_records(root: Path) -> Iterator[Stored]:
     """Every record of the log, in its order."""
     for start in log_starts(root):
-        data = (root / "commitlog" / f"{start:020d}").read_bytes()
+        try:
+            data = (root / "commitlog" / f"{start:020d}").read_bytes()
+        except FileNotFoundError:
+            # A running broker deletes its oldest files when a generation covers them.
+            continue
         at = 0
         while at < len(data):
             try:
@@ -235,7 +239,8 @@ def log_tail(root: Path, log_end: int) -> LogTail:
     starts = log_starts(root)
     if log_end == 0:
         return LogTail(0, 0, 0)
-    size = (root / "commitlog" / f"{starts[0]:020d}").stat().st_size
+    # The last file stays; the others a running broker may delete meanwhile.
+    size = (root / "commitlog" / f"{starts[-1]:020d}").stat().st_size
     start = tail_start(log_end, size)
     file = start // size * size
     data = (root / "commitlog" / f"{file:020d}").read_bytes()[start - file : log_end - file]
