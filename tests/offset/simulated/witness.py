@@ -133,6 +133,8 @@ class Account:
     progress: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
     # What progress was that the undoing of a reset took back; its owner may read still.
     vacated: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
+    # The last epoch of progress that was dropped, or taken back.
+    ended: dict[tuple[str, Queue], int] = field(default_factory=dict)
     # Reset id → (group, undone).
     resets: dict[str, tuple[str, bool]] = field(default_factory=dict)
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class Account:
         return Account(
             self.progress.copy(),
             self.vacated.copy(),
+            self.ended.copy(),
             self.resets.copy(),
             self.members.copy(),
             self.counters,
@@ -150,6 +153,15 @@ class Account:
     def holder(self, group: str, queue: Queue) -> Entry | None:
         """The entry whose owner holds a queue."""
         return self.progress.get((group, queue)) or self.vacated.get((group, queue))
+
+    def has_ended(self, group: str, queue: Queue, epoch: int) -> bool:
+        """Whether progress of an epoch was dropped or taken back, and there is none now."""
+        key = (group, queue)
+        return key not in self.progress and self.ended.get(key, 0) >= epoch
+
+    def _end(self, key: tuple[str, Queue]) -> None:
+        if (entry := self.progress.pop(key, None)) is not None:
+            self.ended[key] = entry.epoch
 
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -163,17 +175,18 @@ class Account:
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
                 case Removed(group, queue) | QueueGone(group, queue, _):
-                    self.progress.pop((group, queue), None)
+                    self._end((group, queue))
                     self.vacated.pop((group, queue), None)
                 case Vacated(progress):
-                    self.progress.pop((progress.group, progress.queue), None)
+                    self._end((progress.group, progress.queue))
                     self.vacated[progress.group, progress.queue] = entry_of(progress)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
                 case GroupGone(group):
-                    for entries in (self.progress, self.vacated):
-                        for key in [key for key in entries if key[0] == group]:
-                            del entries[key]
+                    for key in [key for key in self.progress if key[0] == group]:
+                        self._end(key)
+                    for key in [key for key in self.vacated if key[0] == group]:
+                        del self.vacated[key]
                     for name in [name for name, of in self.resets.items() if of[0] == group]:
                         del self.resets[name]
                     self.members.pop(group, None)
@@ -463,8 +476,9 @@ class Witness:
 
     def started(self, group: str, queue: Queue, epoch: int) -> None:
         """A member was told where to start: that is durable."""
-        if (group, queue) in self.written.progress:
-            kept = self.durable.progress.get((group, queue))
+        key = (group, queue)
+        if key in self.written.progress and not self.durable.has_ended(group, queue, epoch):
+            kept = self.durable.progress.get(key)
             assert kept is not None, f"{group} was told of a start on {queue} that may be lost"
             assert kept.epoch >= epoch, f"{group} on {queue}: epoch {epoch} may be lost: {kept}"
 
@@ -489,7 +503,7 @@ class Witness:
         """A member was told that its commit is stored."""
         key = (call.group, queue)
         commit = call.commits[queue]
-        if key in self.written.progress:
+        if key in self.written.progress and not self.durable.has_ended(*key, commit.epoch):
             kept = self.durable.progress.get(key)
             assert kept is not None, f"an acknowledged commit may be lost: {commit}"
             is_forced = self._forced.get(key) == commit.epoch
