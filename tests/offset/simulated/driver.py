@@ -18,6 +18,8 @@ BROKERS = ("broker-a", "broker-b", "broker-c")
 TOPICS = ("orders", "payments", "%RETRY%first")
 CALLS_MAX = 40
 KEPT_MAX = 50
+# Of a life's brokers.
+SLOW_SHARES = (0.01, 0.1, 0.3)
 
 GROUPS = {
     "first": ns.GroupConfig(
@@ -49,7 +51,7 @@ class Driver:
     def __init__(self, seed: int, directory: Path) -> None:
         self.chance = random.Random(seed)
         self.operations = 0
-        self.world = World(self.chance)
+        self.world = World(self.chance, slow_share=self.chance.choice(SLOW_SHARES))
         self.witness = Witness(self.world)
         self._directory = directory
         self._calls: list[Call] = []

@@ -46,6 +46,12 @@ class Simulation(MemberDoings):
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.counts: dict[str, int] = {}
+        often = self.chance.choice
+        weights = (
+            weight * often(FREQUENT_TIMES if weight >= FREQUENT else RARE_TIMES)
+            for weight in DOINGS.values()
+        )
+        self._cum_weights = tuple(accumulate(weights))
         # Resets planned or applied: (reset id, group).
         self._resets: list[tuple[str, str]] = []
 
@@ -54,7 +60,7 @@ class Simulation(MemberDoings):
     def run(self, operations: int) -> None:
         """Do so many operations; what does not hold raises AssertionError."""
         for _ in range(operations):
-            (name,) = self.chance.choices(NAMES, cum_weights=WEIGHTS)
+            (name,) = self.chance.choices(NAMES, cum_weights=self._cum_weights)
             self.operations += 1
             self.counts[name] = self.counts.get(name, 0) + 1
             getattr(self, "_do_" + name)()
@@ -254,7 +260,8 @@ class Simulation(MemberDoings):
         return isinstance(answer[0][queue], InvalidOffset | OffsetBeyondEnd)
 
 
-# What happens, and how often beside the rest.
+# What happens, and how often beside the rest, in the middle of all lives: each life has some of it
+# more often and some less, so that what is rare in most meets in some.
 DOINGS = {
     "heartbeat": 220,
     "rebalance": 220,
@@ -284,4 +291,6 @@ DOINGS = {
     "crash": 0.5,
 }
 NAMES = tuple(DOINGS)
-WEIGHTS = tuple(accumulate(DOINGS.values()))
+FREQUENT = 50
+FREQUENT_TIMES = (0.5, 1, 1, 2)
+RARE_TIMES = (0.2, 1, 1, 5, 25)

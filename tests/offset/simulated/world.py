@@ -69,9 +69,11 @@ class World:
 
     Args:
         chance: every choice is drawn from it.
+        slow_share: of the brokers' answers, that are slow.
     """
 
     chance: random.Random
+    slow_share: float
     now_ns: int = SECOND_NS
     wall_ms: int = 1_700_000_000_000
     # One a revision, oldest first; the first has revision 1.
@@ -265,7 +267,9 @@ class SimulatedBrokers:
         answers = {queue: self._state(queue) for queue in queues}
         # An answer is under way for a while, and old when it arrives.
         way = chance.random()
-        for _ in range(chance.randrange(SLOW_PAUSES_MAX) if way < 0.03 else int(way < 0.3)):
+        for _ in range(
+            chance.randrange(SLOW_PAUSES_MAX) if way < self._world.slow_share else int(way < 0.3)
+        ):
             await Pause()
         return answers
 
