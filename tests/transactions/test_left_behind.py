@@ -1,5 +1,6 @@
 """What a start finds of transactions: RocketMQ's, those that nobody answers for, and lost ones."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,15 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, SMALL, batch, running_broker
 from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, begin, end, stored
+from support.store_directory import FailingDisk, healthy, in_queues
 
 HALVES = 6
+# A half message is too old at once.
+SOON: dict[str, Any] = {
+    "transaction_timeout_ms": 1,
+    "transaction_check_interval_ms": 1,
+    "reserved_hours": 0.0,
+}
 
 
 class FillingDisk(Disk):
@@ -127,12 +135,7 @@ async def test_a_progress_file_that_cannot_be_read_keeps_the_broker_from_guessin
 async def test_a_half_message_that_grows_too_old_is_given_up_although_nobody_can_be_asked(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    soon: dict[str, Any] = {
-        "transaction_timeout_ms": 1,
-        "transaction_check_interval_ms": 1,
-        "reserved_hours": 0.0,
-    }
-    async with running_broker(tmp_path, [nameserver.address], **soon) as broker:
+    async with running_broker(tmp_path, [nameserver.address], **SOON) as broker:
         place = await begin(broker, b"forgotten")
         described = await broker.until(lambda each: each.transactions_given_up == 1)
         assert (described.transactions_pending, described.transaction_checks_sent) == (0, 0)
@@ -142,6 +145,28 @@ async def test_a_half_message_that_grows_too_old_is_given_up_although_nobody_can
     assert moved.body == b"forgotten"
     # Told to RocketMQ's readers as well.
     assert [op.body for op in stored(tmp_path, OP_TOPIC)] == [b"0,"]
+
+
+async def test_a_half_message_that_cannot_be_read_yet_is_not_given_up_before_it_can(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    disk, refused = FailingDisk(), 0
+
+    def no_space(path: Path, _: int) -> int:
+        nonlocal refused
+        refused += in_queues(path)
+        return errno.ENOSPC if in_queues(path) else 0
+
+    async with running_broker(tmp_path, [nameserver.address], disk=disk, **SOON) as broker:
+        disk.fail_write = no_space
+        await begin(broker, b"unread")
+        # The store tries with every tick of its own, as often as transactions have theirs.
+        described = await broker.until(lambda _: refused >= 10)
+        assert (described.transactions_pending, described.transactions_lost) == (1, 0)
+        disk.fail_write = healthy
+        await broker.until(lambda each: each.transactions_given_up == 1)
+    (moved,) = stored(tmp_path, "TRANS_CHECK_MAX_TIME_TOPIC")
+    assert moved.body == b"unread"
 
 
 async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(

@@ -10,7 +10,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -142,6 +142,13 @@ class Appends:
             except store_errors.StoreBusy:
                 self._room.clear()
                 await self._room.wait()
+
+    async def place_records(
+        self, topic: str, queue_id: int, frames: Sequence[bytes], check: Callable[[], None]
+    ) -> Placed:
+        """Put records of one queue into the log that the broker made out of others; as `place`."""
+        lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
+        return await self.place(topic, queue_id, b"".join(frames), lengths, check, made_here=True)
 
     def confirmed(self, end: int) -> None:
         """The log is durable up to `end`: let readers see it, answer who waits."""

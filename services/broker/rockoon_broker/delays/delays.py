@@ -583,9 +583,7 @@ class Delays:
     ) -> Placed:
         if not self._store.writable:
             raise StoreNotWritable(reason=self._store.not_writable_reason or "it is closed")
-        lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
-        joined = b"".join(frames)
-        return await self._appends.place(*key, joined, lengths, check, made_here=True)
+        return await self._appends.place_records(*key, frames, check)
 
     def _read_times(self, timer: TimerCheckpoint) -> None:
         """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and settle

@@ -224,7 +224,7 @@ class Transactions:
             if len(self._book) + len(halves) > self._pending_max:
                 raise Busy(reason=f"{len(self._book)} half messages wait for their end")
 
-        placed = await self._append(HALF_TOPIC, HALF_QUEUE_ID, encoded, check_all)
+        placed = await self._appends.place_records(HALF_TOPIC, HALF_QUEUE_ID, encoded, check_all)
         now = self._clock.monotonic_seconds()
         position = placed.appended.first_physical_offset
         for index, (_, facts) in enumerate(halves):
@@ -341,7 +341,7 @@ class Transactions:
             raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
         self._ends_bytes += len(frame)
         try:
-            return await self._append(topic, queue_id, [frame], check)
+            return await self._appends.place_records(topic, queue_id, [frame], check)
         finally:
             self._ends_bytes -= len(frame)
 
@@ -425,6 +425,9 @@ class Transactions:
         await self._write_ops(now)
 
     async def _give_up(self, half: WaitingHalf) -> None:
+        if not self._halves.is_visible(half.position):
+            # Not durable, or not in its ConsumeQueue yet: to look for it now is to miss it.
+            return
         try:
             placed = await self._place_end(half, Ending.GIVEN_UP)
         except _EndedMeanwhile:
@@ -450,7 +453,9 @@ class Transactions:
     async def _write_ops(self, now: float, *, closing: bool = False) -> None:
         while offsets := self._ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
-            await self._append(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record)], _nothing)
+            await self._appends.place_records(
+                OP_TOPIC, HALF_QUEUE_ID, [encode_record(record)], _nothing
+            )
             self._ops.written(len(offsets), now)
 
     # Ending.
@@ -478,14 +483,6 @@ class Transactions:
         return found
 
     # Inside.
-
-    async def _append(
-        self, topic: str, queue_id: int, frames: list[bytes], check: Callable[[], None]
-    ) -> Placed:
-        lengths = np.array(list(map(len, frames)), "<u4").tobytes()
-        return await self._appends.place(
-            topic, queue_id, b"".join(frames), lengths, check, made_here=True
-        )
 
     def _count_lost(self) -> None:
         for position in self._halves.take_gone():
