@@ -1,10 +1,13 @@
 """Every call that a service takes has a rule; permissions cover what they say, and no more."""
 
+from typing import get_args
+
 import pytest
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from rockoon_broker import access_rules as broker
+from rockoon_format import resources
 from rockoon_format.resources import topic_need
 from rockoon_nameserver import access_rules as nameserver
 from rockoon_nameserver.access_permissions import granted
@@ -19,6 +22,7 @@ from rockoon_proto.v1.access_pb2 import (
     AccessKeyInfo,
     AccessPermission,
 )
+from rockoon_runtime.access import keys
 from rockoon_runtime.access.keys import KeyTable, KnownKey, require
 from rockoon_runtime.access.rules import Rules
 
@@ -151,6 +155,12 @@ def test_a_groups_topics_follow_the_group_and_the_brokers_own_the_cluster(
     topic: str, need: tuple[str, str]
 ) -> None:
     assert topic_need("read", topic) == need
+
+
+def test_formats_and_services_call_actions_and_the_cluster_the_same() -> None:
+    # Neither may import the other.
+    assert get_args(resources.Action) == get_args(keys.Action)
+    assert resources.CLUSTER == keys.CLUSTER
 
 
 def test_permissions_are_added_and_taken_resource_by_resource() -> None:
