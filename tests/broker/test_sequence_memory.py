@@ -1,5 +1,6 @@
 """What a start recalls of idempotent producers, and when that is written: over a real store."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
 from rockoon_format.sequences import encode_sequences
 from support.holding_disk import HoldingDisk
-from support.store_directory import BORN_HOST, NOW_MS, FailingDisk, Owner, settings
+from support.seeds import seeds
+from support.store_directory import (
+    BORN_HOST,
+    NOW_MS,
+    FailingDisk,
+    Owner,
+    PowerCutDisk,
+    crashed_copy,
+    settings,
+)
 
 FILE_BYTES = 65_536
 HOUR_MS = 3_600_000
@@ -206,6 +216,58 @@ def test_a_topic_made_anew_since_the_snapshot_has_its_own_sequences(tmp_path: Pa
     bench.owner.confirm(bench.append(1, 0, b"anew").end_offset)
     assert bench.known(bench.memory) == bench.known(bench.recall()) == {1: 1}
     bench.owner.store.close()
+
+
+def in_log(bench: Bench) -> dict[tuple[int, str], int]:
+    """How many messages of each producer a topic holds; each says in its body which one it is."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for topic in "TU":
+        for body in bench.owner.bodies(topic):
+            producer, number, _ = body.split(b" ", 2)
+            found.setdefault((int(producer), topic), []).append(int(number))
+    assert all(numbers == list(range(len(numbers))) for numbers in found.values()), found
+    return {key: len(numbers) for key, numbers in found.items()}
+
+
+def in_ledger(bench: Bench) -> dict[tuple[int, str], int]:
+    sequences = bench.memory.ledger.copy().items()
+    return {(key.producer_id, key.topic): runs[-1].end for key, runs in sequences}
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+async def test_through_power_cuts_kills_and_deletions_it_knows_what_the_log_has(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    root = tmp_path / "0"
+    root.mkdir()
+    for life in range(1, 5):
+        disk = PowerCutDisk(root)
+        bench = Bench(root, Flush.SYNC, disk)
+        assert in_ledger(bench) == in_log(bench)
+        for _ in range(chance.randrange(5, 60)):
+            producer, topic = chance.randrange(1, 4), chance.choice("TU")
+            first = in_ledger(bench).get((producer, topic), 0)
+            bodies = [
+                b"%d %d " % (producer, number) + bytes(chance.randrange(600))
+                for number in range(first, first + chance.randrange(1, 5))
+            ]
+            end = bench.append(producer, first, *bodies, topic=topic).end_offset
+            if chance.random() < 0.1:
+                bench.owner.store.drop_topics(topic)
+                bench.memory.ledger.drop_topics(topic)
+            if chance.random() < 0.6:
+                bench.owner.confirm(end)
+            bench.clock.seconds += chance.choice([0.5, SNAPSHOT_SECONDS])
+            bench.owner.clock.time_ms += 600
+            bench.owner.store.tick(bench.owner.clock.time_ms)
+            await bench.memory.look()
+        root = tmp_path / str(life)
+        if chance.random() < 0.7:
+            disk.cut(root, chance)
+        else:
+            crashed_copy(bench.owner.store.settings.root, root)
+        bench.owner.store.close()
 
 
 def test_copies_in_topics_of_the_brokers_own_do_not_count(tmp_path: Path) -> None:
