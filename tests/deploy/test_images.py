@@ -5,10 +5,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from deploy.manifests import SETTINGS
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = REPOSITORY / "deploy/docker/Dockerfile"
@@ -109,6 +113,71 @@ def test_an_image_has_what_its_own_stage_has_built_and_names_the_port_it_listens
     ]
     listen = SETTINGS[service]().listen
     assert re.findall(r"^EXPOSE (.*)", image, re.MULTILINE) == [listen.rpartition(":")[2]]
+
+
+# Every module of a service, as any call may need it, and what that brings along.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import prometheus_client, opentelemetry.exporter.otlp.proto.grpc
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+# What gRPC looks for and does without, and what a development environment starts every Python with.
+NOT_NEEDED = {"grpc_tools", "_distutils_hack"}
+
+
+def brought(words: Iterable[str]) -> set[str]:
+    """The distributions that installing some brings along, by what each says that it needs."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    wanted = [Requirement(word) for word in words]
+    while wanted:
+        one = wanted.pop()
+        name, extras = canonicalize_name(one.name), frozenset(one.extras)
+        if (name, extras) in found:
+            continue
+        found.add((name, extras))
+        for text in requires(name) or []:
+            needed = Requirement(text)
+            if needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+            ):
+                wanted.append(needed)
+    return {name for name, _ in found}
+
+
+def requirement(word: str) -> str:
+    """A folder on a pip line, as the name of what is in it."""
+    folder, bracket, extras = word.partition("[")
+    project = tomllib.loads((REPOSITORY / folder / "pyproject.toml").read_text())["project"]
+    return str(project["name"]) + bracket + extras
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_all_that_a_service_imports_is_brought_along_by_what_its_image_installs(
+    service: str,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, f"rockoon_{service}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(done.stdout.split()) - NOT_NEEDED
+    here = brought(map(requirement, installed(f"build-{service}")))
+    homes = packages_distributions()
+    missing = {
+        name: homes[name]
+        for name in imported & homes.keys() - sys.stdlib_module_names
+        if not here & set(map(canonicalize_name, homes[name]))
+    }
+    assert missing == {}
+    assert f"rockoon-{service}" in here
+    assert not here & {f"rockoon-{other}" for other in SERVICES if other != service}
 
 
 @pytest.mark.soak

@@ -20,6 +20,9 @@ from load.profile import Profile
 
 console = Console()
 
+# As shells have it for SIGINT.
+INTERRUPTED = 130
+
 
 def main() -> int:
     options = parser().parse_args()
@@ -35,24 +38,36 @@ def main() -> int:
 
 
 def do_run(options: Namespace) -> int:
+    import signal
+
     from load.plot import draw
     from load.run import LoadFailed, run
     from rockoon.errors import RockoonError
     from rockoon.local import LocalClusterError
 
+    # As Ctrl-C: a terminal that is closed, or a pod that is deleted.
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         directory, profile = run(options, console.print)
     except (LoadFailed, LocalClusterError, RockoonError) as failure:
         console.print(f"The run failed: {failure}", markup=False, highlight=False)
         return 2
     except KeyboardInterrupt:
-        console.print("Stopped before its end: there are no results.")
-        return 2
+        console.print("Stopped before there was anything to tell.")
+        return INTERRUPTED
     (directory / "profile.json").write_text(json.dumps(profile, indent=1))
     draw(profile, directory / "plot.svg")
     show(profile)
     console.print(f"{directory}/profile.json, plot.svg, report.html, load_stats.csv")
-    return 0 if is_good(profile) else 1
+    if not is_good(profile):
+        return 1
+    if profile["stopped_early"]:
+        console.print(
+            f"Stopped early, after {profile['seconds']:.0f} s: this is what was until then."
+        )
+        return INTERRUPTED
+    return 0
 
 
 def do_worker(options: Namespace) -> int:

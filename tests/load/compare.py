@@ -88,6 +88,11 @@ def differences(a: Profile, b: Profile) -> list[str]:
         for name in a["plan"].keys() | b["plan"].keys()
         if name not in own and a["plan"].get(name) != b["plan"].get(name)
     ]
+    found += [
+        f"{name} was stopped after {each['seconds']:.0f} s"
+        for name, each in (("A", a), ("B", b))
+        if each.get("stopped_early")
+    ]
     busy = [each["load_average_before"] for each in (a, b)]
     if max(busy) > a["machine"]["cores"] / 2:
         found.append(f"somebody else was at work: load averages {busy[0]} and {busy[1]} before")

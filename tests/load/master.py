@@ -1,11 +1,14 @@
 """The master process of Locust: gives the order to spawn, and gathers what workers report.
 
+SIGINT ends the run early: what was measured until then is written all the same.
+
 Writes into the results' directory: Locust's CSV files (`load_*.csv`) and report (`report.html`),
 the `ledger` for the auditor, and `measured.json`, from which the profile is made.
 """
 
 import argparse
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -49,9 +52,11 @@ class Master:
         users = [USERS[name] for name in scenario.users]
         for each in users:
             each.weight = scenario.users[each.__name__]
+        shape = SHAPES[plan.shape](plan.users, plan.seconds)
+        gevent.signal_handler(signal.SIGINT, shape.stop)
         self._environment = Environment(
             user_classes=users,
-            shape_class=SHAPES[plan.shape](plan.users, plan.seconds),
+            shape_class=shape,
             events=Events(),
             host=plan.endpoint,
             stop_timeout=STOP_SECONDS_MAX,

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,8 @@ def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
 
     Raises:
         LoadFailed: a process of the run failed.
+        KeyboardInterrupt: before there was a load, or for the second time; the first one ends the
+            run early.
     """
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -101,9 +104,16 @@ def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
         killer = None
         if local is not None and plan.kill_seconds:
             killer = Killer(local, plan.kill_seconds, meter, say)
-        processes.wait(killer)
+        stopped_early = False
+        try:
+            processes.wait(killer)
+        except KeyboardInterrupt:
+            stopped_early = True
+            say("Stopping: what was sent is still read and checked. Ctrl-C again gives that up.")
+            processes.stop_users()
+            processes.wait()
     profile = make_profile(plan, directory, meter.usages, load_average)
-    return directory, profile
+    return directory, profile | {"stopped_early": stopped_early}
 
 
 class Killer:
@@ -164,6 +174,8 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": path},
+                # A terminal tells Ctrl-C to its whole group; they end in their order.
+                process_group=0,
             )
         self._running[name] = process
         self._meter.watch(name, process.pid)
@@ -189,6 +201,12 @@ class Processes:
                 del self._running[name]
                 if status != 0:
                     raise LoadFailed(f"the {name} ended with {status}\n{self._tail(name)}")
+
+    def stop_users(self) -> None:
+        """Have the master end the run as it does at its end; the others end with it."""
+        master = self._running.get("master")
+        if master is not None:
+            master.send_signal(signal.SIGINT)
 
     def end(self) -> None:
         """End what still runs."""

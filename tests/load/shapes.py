@@ -23,10 +23,15 @@ class Shape(LoadTestShape):  # type: ignore[misc]
         super().__init__()
         self._users = users
         self._seconds = seconds
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """The run ends now, as it would at its end."""
+        self._is_stopped = True
 
     def tick(self) -> tuple[int, float] | None:
         now_seconds = self.get_run_time()
-        if now_seconds >= self._seconds:
+        if self._is_stopped or now_seconds >= self._seconds:
             return None
         return self.users_at(now_seconds / self._seconds), SPAWNED_PER_SECOND
 

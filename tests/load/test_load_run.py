@@ -2,14 +2,22 @@
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree
 from pathlib import Path
 
+import psutil
 import pytest
 
+from load.__main__ import INTERRUPTED
+from load.compare import differences
 from load.overhead import measure
+from load.profile import Profile
+from support.waiting import LOOK_SECONDS
 
 TESTS = Path(__file__).parents[1]
 RUN_SECONDS_MAX = 110
@@ -20,14 +28,38 @@ ARGUMENTS = {
 }
 
 
-# Members that come and go; and kill -9 of a broker, the offset service, a nameserver.
-LONGER = ("rebalance-storm", "hot-key")
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+def test_a_run_that_ctrl_c_ends_has_measured_checked_and_left_its_results(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "load", "run", "--scenario", "mixed", "--brokers", "1"),
+            *("--minutes", "2", "--rate", "300", "--queues", "2", "--dir", str(tmp_path)),
+        ],
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A terminal tells the whole group.
+        process_group=0,
+    ) as running:
+        while running.poll() is None and not has_rows(tmp_path):
+            threading.Event().wait(LOOK_SECONDS)
+        os.killpg(running.pid, signal.SIGINT)
+        said, _ = running.communicate(timeout=RUN_SECONDS_MAX)
+    assert running.returncode == INTERRUPTED, said
+    assert "Stopped early" in said
+    (directory,) = tmp_path.iterdir()
+    profile = check_results(directory)
+    assert profile["stopped_early"]
+    assert profile["seconds"] < 120
+    assert any("B was stopped" in each for each in differences(profile, profile))
+    assert [each for each in psutil.process_iter() if belongs_to(each, tmp_path)] == []
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    ["mixed", *(pytest.param(name, marks=pytest.mark.soak) for name in LONGER)],
-)
+# To the end; with members that come and go; with kill -9 of a broker, the offset service, a
+# nameserver.
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", ARGUMENTS)
 def test_a_run_measures_checks_and_leaves_its_results(scenario: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -42,8 +74,12 @@ def test_a_run_measures_checks_and_leaves_its_results(scenario: str, tmp_path: P
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (directory,) = tmp_path.iterdir()
+    assert not check_results(directory)["stopped_early"]
 
-    profile = json.loads((directory / "profile.json").read_text())
+
+def check_results(directory: Path) -> Profile:
+    """See that all is there and fits together; returns the profile."""
+    profile: Profile = json.loads((directory / "profile.json").read_text())
     sent, received = (profile["operations"][name] for name in ("send", "receive"))
     verdict = profile["verdict"]
     assert verdict["is_good"]
@@ -78,6 +114,19 @@ def test_a_run_measures_checks_and_leaves_its_results(scenario: str, tmp_path: P
     assert "SendingUser" in spawned[0]
     assert processes["worker-0"]["cpu_seconds"] > 0
     assert processes["worker-1"]["cpu_seconds"] > 0
+    return profile
+
+
+def has_rows(folder: Path) -> bool:
+    """Whether Locust has counted messages."""
+    return any("receive" in path.read_text() for path in folder.glob("*/load_stats.csv"))
+
+
+def belongs_to(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return any(str(folder) in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def test_a_cluster_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
