@@ -90,9 +90,14 @@ async def test_a_waiting_pull_is_woken_by_what_arrives(
         asyncio.TaskGroup() as tasks,
     ):
         await broker.append("T", 0, b"old")
-        # The caller gives up before: nothing but being woken makes this pass.
-        at_end = tasks.create_task(broker.pull("T", 0, 1, wait_ms=30_000))
-        empty = tasks.create_task(broker.pull("T", 1, 0, wait_ms=30_000))
+        # The caller gives up before the broker does: nothing but being woken makes this pass.
+        held = [
+            pb.PullRequest(topic="T", queue_id=queue_id, offset=offset, wait_ms=30_000)
+            for queue_id, offset in ((0, 1), (1, 0))
+        ]
+        at_end, empty = (
+            tasks.create_task(broker.call("Pull", request, seconds=25.0)) for request in held
+        )
         await broker.until(lambda seen: seen.waiting_pulls == 2)
         await broker.append("T", 0, b"new")
         reply = await at_end

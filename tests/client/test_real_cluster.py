@@ -159,7 +159,7 @@ def test_a_script_without_asyncio_reads_until_it_is_quiet_or_until_it_has_enough
         cluster.call(cluster.admin.create_topic("scripted-reads", queues_per_broker=2))
         bodies = [b"%d" % number for number in range(3000)]
         cluster.send_many("scripted-reads", bodies)
-        read = [message.body for message in cluster.consume("scripted-reads", timeout=0.5)]
+        read = [message.body for message in cluster.consume("scripted-reads", timeout=3.0)]
         assert sorted(read) == sorted(bodies)
 
         endless = cluster.consume("scripted-reads")

@@ -87,10 +87,12 @@ async def test_a_disk_that_gives_nothing_any_more_stops_also_a_consumer_that_ski
     limits = PullLimits(messages_max=2)
     consumer = consumer_of(cluster, Seen(), on_damaged="skip", pull_limits=limits)
     await consumer.start()
-    with pytest.raises(StoreCorrupt, match="message 1024 of"):
+    with pytest.raises(StoreCorrupt) as failure:
         await consumer.wait()
     await consumer.close()
-    assert committed(fake) == 1024
+    # On a busy machine its lease may end on the way, and then it counts anew.
+    assert committed(fake) >= 1024
+    assert f"message {committed(fake)} of" in str(failure.value)
 
 
 async def test_damage_here_and_there_is_never_too_much(fake: FakeCluster, cluster: Cluster) -> None:
@@ -100,7 +102,7 @@ async def test_damage_here_and_there_is_never_too_much(fake: FakeCluster, cluste
     seen = Seen()
     limits = PullLimits(messages_max=2)
     async with consumer_of(cluster, seen, on_damaged="skip", pull_limits=limits) as consumer:
-        await eventually(lambda: committed(fake) == 2100)
+        await eventually(lambda: committed(fake) == 2100, 60.0)
         assert consumer.statistics.pulls.damaged == 1050
     assert seen.offsets == list(range(1, 2100, 2))
 

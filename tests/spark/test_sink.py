@@ -5,6 +5,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rockoon.testing.disposable import DisposableCluster
+from support.whole_topics import every_message
 
 
 def write(frame: DataFrame, cluster: DisposableCluster, **options: str) -> None:
@@ -24,7 +25,7 @@ def test_every_row_becomes_a_message(spark: SparkSession, cluster: DisposableClu
     write(frame, cluster, topic=topic)
     with cluster.connect() as connection:
         found = {}
-        for message in connection.consume(topic, timeout=1.0):
+        for message in every_message(connection, topic):
             assert message.body not in found
             found[message.body] = message
     assert sorted(map(int, found)) == list(range(500))
@@ -39,7 +40,7 @@ def test_rows_can_name_their_topics(spark: SparkSession, cluster: DisposableClus
     rows = [(topics[n % 2], b"%d" % n) for n in range(10)]
     write(spark.createDataFrame(rows, "topic string, body binary"), cluster)
     with cluster.connect() as connection:
-        bodies = [{message.body for message in connection.consume(t, timeout=1.0)} for t in topics]
+        bodies = [{message.body for message in every_message(connection, t)} for t in topics]
     assert bodies == [{b"%d" % n for n in range(k, 10, 2)} for k in (0, 1)]
 
 

@@ -17,6 +17,7 @@ from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.log_columns import COLUMNS
 from rockoon_spark.stream.listener import BatchEnds
 from support.spark_processes import BRIEF_JAVA
+from support.whole_topics import every_message
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_what_is_sent_while_a_stream_runs_comes_out_of_its_sink(
             query.processAllAvailable()
     finally:
         query.stop()
-    messages = list(connection.consume(target, timeout=0.5))
+    messages = every_message(connection, target)
     found = {message.body: (message.keys, message.tags) for message in messages}
     assert len(found) == len(messages) == 100
     assert found[b"7"] == (["7"], "A")
@@ -191,7 +192,7 @@ def test_a_batch_of_a_sink_that_failed_is_sent_again(
     with pytest.raises(PySparkException, match="topic 'nowhere' does not exist"):
         run("nowhere")
     run(target)
-    bodies = [int(message.body) for message in connection.consume(target, timeout=0.5)]
+    bodies = [int(message.body) for message in every_message(connection, target)]
     # At least once: what went before the failure is there again.
     assert set(bodies) == set(range(20))
     assert bodies.count(13) == 1

@@ -22,6 +22,7 @@ from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.progress import GroupFenced, GroupInUse
 from rockoon_spark.stream.reader import QueueStreamReader
 from rockoon_spark.stretches import DataLost
+from support.whole_topics import every_message
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_a_stream_begins_where_it_is_told(cluster: DisposableCluster, connection
     topic = cluster.new_topic("begins", queues_per_broker=1)
     for queue in connection.queues(topic):
         connection.send_many(topic, numbers(0, 10), queue=queue)
-    early = max(message.store_timestamp_ms for message in connection.consume(topic, timeout=0.5))
+    early = max(message.store_timestamp_ms for message in every_message(connection, topic))
     connection.send(topic, b"10", queue=connection.queues(topic)[0])
 
     def first(**options: object) -> list[int] | None:

@@ -20,7 +20,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.process import Stop
 
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 BORN_HOST = encode_host("127.0.0.1", 54321)
 NOW_MS = 1_700_000_000_000
 

@@ -18,7 +18,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRout
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.process import Stop
 
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 
 
 class Nameserver:
@@ -59,9 +59,12 @@ class Nameserver:
 async def running_nameserver(
     *, wait_serving: bool = True, **settings: Any
 ) -> AsyncIterator[Nameserver]:
-    """Run a nameserver; `settings` are those of NameserverSettings, at least `etcd`."""
+    """Run a nameserver; `settings` are those of NameserverSettings, at least `etcd`.
+
+    Nodes that a test registers are not renewed: leases last longer than tests, unless it says so.
+    """
     address = f"127.0.0.1:{choose_port()}"
-    chosen = NameserverSettings(**{"listen": address, **settings})
+    chosen = NameserverSettings(**{"listen": address, "node_lease_seconds": 600, **settings})
     stop = Stop()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(chosen, stop), name="nameserver")
@@ -77,7 +80,6 @@ async def running_nameserver(
 
 FAST_RECONNECT = (
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 200),
 )
 

@@ -173,7 +173,8 @@ async def test_a_refusal_that_can_pass_is_tried_again_and_another_is_raised() ->
 async def test_trying_ends_with_the_time_given() -> None:
     async with started(delivery_timeout_seconds=0.2) as (broker, producer):
         broker.on_half = failing(*[errors.Busy(reason="x")] * 100)
-        with pytest.raises(errors.Busy):
+        # What the last try ended with: an answer, or its share of the time.
+        with pytest.raises((errors.Busy, errors.TimedOut)):
             await producer.begin("orders", b"x")
 
 
@@ -200,10 +201,11 @@ async def test_a_sender_that_stops_waiting_for_its_half_message_takes_it_back() 
             await never_answered.wait()
 
         broker.on_half = hold
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await producer.begin("orders", b"x")
-        assert arrived.is_set()
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(producer.begin("orders", b"x"))
+            await arrived.wait()
+            sending.cancel()
+        assert sending.cancelled()
         broker.ask(0)
         assert (await broker.told(1)).resolution == pb.ROLLBACK
 
@@ -220,10 +222,10 @@ async def test_a_commit_whose_answer_was_lost_is_said_again() -> None:
 
 
 async def test_a_commit_that_nobody_confirmed_is_what_the_check_is_told() -> None:
-    async with started(delivery_timeout_seconds=0.2) as (broker, producer):
+    async with started(delivery_timeout_seconds=0.5) as (broker, producer):
         transaction = await producer.begin("orders", b"paid")
         broker.on_end = failing(*[errors.Busy(reason="x")] * 100)
-        with pytest.raises(errors.Busy):
+        with pytest.raises((errors.Busy, errors.TimedOut)):
             await transaction.commit()
         broker.on_end = fine
         seen = len(broker.ends)
