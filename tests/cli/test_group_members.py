@@ -1,5 +1,6 @@
 """`rockoon group members` and `rockoon group locks`, with members that live meanwhile."""
 
+import asyncio
 from typing import Any
 
 import rockoon as sdk
@@ -26,17 +27,21 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
         connected.push_consumer(group, {topic: "TagA"}, ignore, member_id="c") as c,
     ):
 
+        async def command(*arguments: str) -> Any:
+            # Members go on calling meanwhile, however long it takes.
+            return await asyncio.to_thread(rockoon, *arguments)
+
         def is_settled() -> bool:
             shares = [[q for q in each.queues() if q.topic == topic] for each in (a, b, c)]
             return [len(share) for share in shares] == [1, 1, 0]
 
         await eventually(is_settled)
-        shown = rockoon("group", "members", group).words
+        shown = (await command("group", "members", group)).words
         rows = {words[0]: words for words in shown if words}
         assert rows["a"][:3] == ["a", "clustering", "AVG"]
         assert f"{topic}@broker-a:0" in " ".join(rows["a"])
         assert f"read different things of topic {topic}: *: a, b; TagA: c" in " ".join(rows["!"])
-        told = rockoon("group", "members", group, "--json").json
+        told = (await command("group", "members", group, "--json")).json
         queues = {
             each["member_id"]: [q for q in each["queues"] if topic == q.split("@")[0]]
             for each in told["members"]
@@ -45,7 +50,7 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
 
         locks = [
             each
-            for each in rockoon("group", "locks", group, "--json").json
+            for each in (await command("group", "locks", group, "--json")).json
             if each["topic"] == topic
         ]
         assert [(each["broker"], each["owner"]) for each in locks] == [
@@ -54,5 +59,5 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
         ]
         assert all(each["lease_left_ms"] > 0 and each["since_ms"] > 0 for each in locks)
         assert [f"{topic}@broker-a:0", "a"] in [
-            words[:2] for words in rockoon("group", "locks", group).words
+            words[:2] for words in (await command("group", "locks", group)).words
         ]
