@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
-from rockoon_spark.commands import jobs
+from rockoon_spark.commands import actions
 from rockoon_spark.commands.outcomes import Outcome
 from rockoon_spark.jobs.rebuild import FILE_ENTRIES
 
@@ -33,7 +33,7 @@ def _add_index(commands: Any) -> None:
     index = _command(
         commands,
         "index",
-        jobs.index,
+        actions.index,
         "make the index by key from the CommitLog, or go on with it",
     )
     _add_log(index, "one of its brokers gives its log")
@@ -47,7 +47,7 @@ def _add_rebuild(commands: Any) -> None:
     rebuild = _command(
         commands,
         "rebuild",
-        jobs.rebuild,
+        actions.rebuild,
         "make the ConsumeQueues from the CommitLog; no broker may be using the store directory",
     )
     _add_log(rebuild, "one of its brokers gives its log")
@@ -61,7 +61,7 @@ def _add_compact(commands: Any) -> None:
     compact = _command(
         commands,
         "compact",
-        jobs.compact,
+        actions.compact,
         "keep the newest message of each key of topics with cleanup.policy=COMPACTION",
     )
     _add_log(compact, "its brokers' topics are compacted")
@@ -78,7 +78,7 @@ def _add_export(commands: Any) -> None:
     export = _command(
         commands,
         "export",
-        jobs.export,
+        actions.export,
         "write messages to Parquet files by topic and date, each once, run after run",
     )
     _add_log(export, "its brokers' logs are exported")
@@ -112,7 +112,7 @@ def _add_verify(commands: Any) -> None:
     verify = _command(
         commands,
         "verify",
-        jobs.verify,
+        actions.verify,
         "compare an index, queues, a generation or an export with its manifest and the CommitLog",
     )
     _add_log(verify, "compare with its brokers' logs", required=False)

@@ -11,23 +11,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rockoon.errors import RockoonError
+from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.interruption import held_interrupts, interrupt_plainly
-from rockoon_spark.commands.jobs import EXPECTED, refuse_unusable
 from rockoon_spark.commands.metrics_file import Run, write_metrics
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.progress import shown_progress
+from rockoon_spark.commands.quiet import quiet_settings
 from rockoon_spark.java import JavaMissing
 from rockoon_spark.session import session
 
 FAILED = 1
 INTERRUPTED = 130
-_QUIET = {
-    "spark__ui__enabled": "false",
-    "spark__ui__showConsoleProgress": "false",
-    # A failure is told once, by one sentence.
-    "spark__log__level": "OFF",
-}
 # How a task's failure ends, in the midst of what Java and Python say of it.
 _OWN_ERROR = re.compile(r"^(?:\w+\.)*rockoon_\w+\.[\w.]+: (.+)$", re.MULTILINE)
 
@@ -60,7 +55,7 @@ def _run(options: Any) -> tuple[int, Outcome]:
     try:
         refuse_unusable(options)
         with held_interrupts():
-            spark = session(options.master, **_QUIET)
+            spark = session(options.master, **quiet_settings())
         if is_own:
             interrupt_plainly()
         try:
@@ -92,7 +87,7 @@ def _run(options: Any) -> tuple[int, Outcome]:
         told = {"problems": outcome.problems, "notes": outcome.notes}
         sys.stdout.write(json.dumps(figures | told, indent=2) + "\n")
     else:
-        sys.stdout.write(table(outcome.figures) + "\n")
+        sys.stdout.write(table(outcome.figures, outcome.labels) + "\n")
     for sentence in (*outcome.notes, *outcome.problems):
         _complain(sentence)
     return (FAILED if outcome.problems else 0), outcome

@@ -36,6 +36,26 @@ from rockoon_spark.store_directory import StoreDirectory
 from rockoon_spark.whole_logs.served_log import ServedLog
 from rockoon_spark.whole_logs.whole_log import LogBroken, WholeLog
 
+_READ = {"log_bytes": "bytes of the log read", "end_offset": "up to physical offset"}
+_INDEX = {**_READ, "keys": "keys added", "files": "files now"}
+_REBUILT = {**_READ, "entries": "entries written", "queues": "queues", "files": "files written"}
+_COMPACTED = {
+    **_READ,
+    "former_bytes": "bytes of the former generation read",
+    "records": "records read",
+    "keys": "keys found",
+    "keyless": "records without a key",
+    "shuffle_bytes": "bytes handed from task to task",
+    "log_end": "up to physical offset",
+}
+_EXPORTED = {
+    **_READ,
+    "messages": "messages written",
+    "files": "files written",
+    "bytes": "bytes written",
+    "run": "last run",
+}
+
 
 class Unusable(Exception):
     """Options that do not fit what they name."""
@@ -83,14 +103,14 @@ def index(spark: SparkSession, options: Any) -> Outcome:
         units=options.units,
         sealed_only=not options.whole,
     )
-    return Outcome(asdict(report), notes=_left_out(options, report.log_bytes))
+    return Outcome(asdict(report), notes=_left_out(options, report.log_bytes), labels=_INDEX)
 
 
 def rebuild(spark: SparkSession, options: Any) -> Outcome:
     report = rebuild_queues(
         spark, _one_log(options), _directory(options), file_entries=options.entries
     )
-    return Outcome(asdict(report))
+    return Outcome(asdict(report), labels=_REBUILT)
 
 
 def compact(spark: SparkSession, options: Any) -> Outcome:
@@ -121,7 +141,7 @@ def _compacted(
         own = asdict(report)
         steps = own.pop("seconds")
         figures[own.pop("name")] = {**own, "seconds of": steps}
-    return Outcome(figures, problems)
+    return Outcome(figures, problems, labels=_COMPACTED)
 
 
 def export(spark: SparkSession, options: Any) -> Outcome:
@@ -139,7 +159,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
     figures = asdict(report)
     gaps = figures.pop("gaps")
     notes = [told_gap(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
-    return Outcome({**figures, "gaps": len(gaps)}, notes=notes)
+    return Outcome({**figures, "gaps": len(gaps)}, notes=notes, labels=_EXPORTED)
 
 
 def verify(spark: SparkSession, options: Any) -> Outcome:
@@ -179,7 +199,10 @@ def _verify_index(spark: SparkSession, options: Any, target: Path) -> Outcome:
 
 
 def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Outcome:
-    return Outcome({"verified": what, **figures, "differences": len(problems)}, problems)
+    labels = {**_READ, **{name: f"{name} verified" for name in ("files", "bytes")}}
+    labels["compared"] = "messages compared with the log"
+    figures = {"verified": what, **figures, "differences": len(problems)}
+    return Outcome(figures, problems, labels=labels)
 
 
 def _needed_log(options: Any) -> str | WholeLog:
