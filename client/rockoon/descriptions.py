@@ -90,11 +90,21 @@ class ClusterStatus:
         return bool(answers) and all(answer.etcd_reachable for answer in answers)
 
     @property
+    def away_brokers(self) -> list[str]:
+        """Names of brokers that are not among the nodes any more, and have queues."""
+        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
+        # One that cannot reach etcd says what was true.
+        latest = max(answers, key=lambda answer: answer.revision, default=None)
+        listed = {each.name for each in self.brokers}
+        return [name for name in latest.away_brokers if name not in listed] if latest else []
+
+    @property
     def healthy(self) -> bool:
         nodes = (*self.nameservers, *self.brokers, *self.offset_services)
         return (
             self.etcd_reachable
             and bool(self.brokers)
             and bool(self.offset_services)
+            and not self.away_brokers
             and all(node.error is None for node in nodes)
         )

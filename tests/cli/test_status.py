@@ -34,6 +34,21 @@ def test_a_dead_broker_is_shown_and_the_exit_status_says_so(rockoon: Any, cluste
         cluster.start("broker-b")
 
 
+def test_a_broker_that_has_gone_and_left_queues_is_missed(rockoon: Any, cluster: Any) -> None:
+    rockoon("topic", "create", "left-behind", "--queues", "1")
+    cluster.stop("broker-b")
+    try:
+        ran = rockoon("status", status=1)
+        assert "NOT HEALTHY" in ran.out
+        line = next(line for line in ran.out.splitlines() if " broker-b " in line)
+        assert "GONE: its queues wait for it" in line
+        said = rockoon("status", "--json", status=1).json
+        assert (said["healthy"], said["away_brokers"]) == (False, ["broker-b"])
+    finally:
+        cluster.start("broker-b")
+    assert "NOT HEALTHY" not in rockoon("status").out
+
+
 def test_etcd_out_of_reach_is_shown_while_the_rest_goes_on(rockoon: Any, cluster: Any) -> None:
     cluster.kill("etcd")
     try:

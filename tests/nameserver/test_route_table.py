@@ -243,6 +243,10 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
         now = view_of(table)
         if not behind:
             assert table.key_count == len(etcd.items)
+            held = [KEYSPACE.parse(key) for key in etcd.items]
+            live = {key.name for key in held if isinstance(key, NodeKey)}
+            owners = {key.broker for key in held if isinstance(key, BlockKey)}
+            assert table.away_brokers() == sorted(owners - live)
         # Readers stay at whatever revision they have and come back at random.
         reader = chance.choice(views)
         reader.apply(table.update_after(reader.revision, ALL))

@@ -20,6 +20,9 @@ def show_status(status: "ClusterStatus") -> None:
     ]
     rows += [("broker", each.name, each.address, *broker_cells(each)) for each in status.brokers]
     rows += [
+        ("broker", name, None, "GONE: its queues wait for it", None) for name in status.away_brokers
+    ]
+    rows += [
         ("offset", each.name, each.address, *offset_cells(each)) for each in status.offset_services
     ]
     print_table(("SERVICE", "NAME", "ADDRESS", "STATE", "FIGURES"), rows, empty="")
@@ -90,6 +93,7 @@ def status_json(status: "ClusterStatus") -> dict[str, Any]:
             node_json(each) | (broker_json(each.broker) if each.broker is not None else {})
             for each in status.brokers
         ],
+        "away_brokers": status.away_brokers,
         "offset_services": [
             node_json(each) | {"members": each.members} for each in status.offset_services
         ],

@@ -458,7 +458,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterReply(_message.Message):
-    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver")
+    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -467,6 +467,7 @@ class DescribeClusterReply(_message.Message):
     ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     ETCD_AWAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NAMESERVER_FIELD_NUMBER: _ClassVar[int]
+    AWAY_BROKERS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: int
@@ -475,4 +476,5 @@ class DescribeClusterReply(_message.Message):
     etcd_reachable: bool
     etcd_away_seconds: float
     nameserver: str
-    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ...) -> None: ...
+    away_brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -48,7 +48,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     # gRPC's own pauses between attempts grow to two minutes: too long for an etcd that is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # How long an attempt may take: with TLS, on a busy machine, it is not done in a moment.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # A host that vanished sends no reset. Without this, TCP repeats what it has sent at ever longer
     # intervals, and a network that is back after half a minute is noticed another one later. etcd

@@ -34,6 +34,7 @@ from rockoon_nameserver.keyspace import (
 )
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.nameserver_pb2 import (
+    BROKER,
     Group,
     Node,
     QueueBlock,
@@ -111,6 +112,8 @@ class RouteTable:
         # Every key of the cluster, readable or not, with the revision of its last change.
         self._keys: dict[str, int] = {}
         self._nodes: dict[NodeKey, Node] = {}
+        # By broker: how many blocks of queues it has, of all topics.
+        self._block_counts: Counter[str] = Counter()
         self._records: dict[str, TopicRecord] = {}
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
@@ -143,6 +146,14 @@ class RouteTable:
     def nodes(self) -> list[Node]:
         """Live ones, in the order of kinds and names."""
         return [self._nodes[key] for key in sorted(self._nodes)]
+
+    def away_brokers(self) -> list[str]:
+        """Names of those that have queues and are not live, in order."""
+        return sorted(
+            broker
+            for broker, count in self._block_counts.items()
+            if count and NodeKey(BROKER, broker) not in self._nodes
+        )
 
     def load(
         self, revision: int, items: Sequence[KeyValue], *, new_history: bool = False
@@ -302,7 +313,8 @@ class RouteTable:
             case TopicKey(topic):
                 self._record(topic).config = None
             case BlockKey(topic, broker, first_queue_id):
-                self._record(topic).blocks.pop((broker, first_queue_id), None)
+                if self._record(topic).blocks.pop((broker, first_queue_id), None) is not None:
+                    self._block_counts[broker] -= 1
             case GroupKey(group):
                 self._groups.pop(group, None)
             case SubscriptionKey():
@@ -324,6 +336,7 @@ class RouteTable:
                     queues=read_block(value),
                     birth_revision=created,
                 )
+                self._block_counts[broker] += 1
             case GroupKey(group):
                 self._groups[group] = Group(
                     config=read_group(key, value), incarnation=created, modified_revision=modified

@@ -184,6 +184,7 @@ class NameServer(NameServerServicer):
             etcd_reachable=self._follower.reachable,
             etcd_away_seconds=self._follower.away_seconds,
             nameserver=self._name,
+            away_brokers=table.away_brokers(),
         )
         self._address(reply.nodes)
         return reply
