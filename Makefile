@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PACKAGES := protos format services/runtime services/node services/nameserver services/broker services/offset client
 # Processes that run tests, each with its own clusters. Many tests wait, so there are more than cores.
 WORKERS ?= 3
+# Some images ask Python to keep no bytecode: every process of every cluster would compile all anew.
+unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
 .PHONY: help cluster setup check test explore demo demo-spark expansion hosts bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
