@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from rockoon.local.ports import choose_port
+from support.waiting import DEADLINE_SECONDS
 
 READY_LINE = b"ready to serve client requests"
 
@@ -71,7 +72,7 @@ class EtcdServer:
     def log_file(self) -> Path:
         return self.directory / "etcd.log"
 
-    def start(self, *, wait_seconds: float = 20.0) -> None:
+    def start(self, *, wait_seconds: float = DEADLINE_SECONDS) -> None:
         """Start the process and return when it serves clients.
 
         Raises:
@@ -89,8 +90,8 @@ class EtcdServer:
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"test={peer}",
             # A short election makes a start quick, and lets leases be as short as one second.
-            "heartbeat-interval": "20",
-            "election-timeout": "200",
+            "heartbeat-interval": "50",
+            "election-timeout": "500",
             "logger": "zap",
         }
         command = [etcd_binary(), *(f"--{name}={value}" for name, value in arguments.items())]
@@ -148,7 +149,7 @@ class EtcdServer:
             # A paused process would not see SIGTERM.
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(number)
-            self._process.wait(10)
+            self._process.wait(DEADLINE_SECONDS)
             self._process = None
 
     def _read_log(self, stream: IO[bytes], ready: threading.Event) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rockoon.local.encryption import Encryption
     from rockoon.tls import Tls
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
 NODES_MAX = 26
 
