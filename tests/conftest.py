@@ -3,6 +3,7 @@
 import signal
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -11,15 +12,20 @@ from xdist.scheduler import LoadScopeScheduling
 from support.seeds import fresh_seeds
 
 ROOT = Path(__file__).parent.parent
+# What takes long and begins late would run alone at the end: these begin first, longest first.
+LONG = (
+    "tests/spark",
+    "tests/spark/test_killed_executor.py",
+    "tests/cli",
+    "tests/hosts/test_hosts.py",
+    "tests/cluster/test_kill_under_load.py",
+    "tests/cluster/test_rolling_restart.py",
+    "tests/load/test_load_run.py",
+)
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("fresh" if fresh_seeds() else "same")
-
-
-def pytest_configure() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would every process of ours."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache
@@ -40,22 +46,57 @@ def is_random(item: pytest.Item) -> bool:
     return seeded or hypothesis.is_hypothesis_test(item.function)
 
 
+def unit_of(nodeid: str) -> str:
+    """What the tests that one process runs, one after another, have in common: the file and its
+    clusters, the Spark session, which takes seconds to start and a gigabyte, or the cluster of all
+    of tests/cli."""
+    file = file_of(nodeid)
+    if needs_spark(file):
+        return "tests/spark"
+    return "tests/cli" if file.startswith("tests/cli/") else file
+
+
+def turn(item: pytest.Item) -> tuple[int, str]:
+    unit = unit_of(item.nodeid)
+    return LONG.index(unit) if unit in LONG else len(LONG), file_of(item.nodeid)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would every process of ours.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and config.args == config.getini("testpaths"):
+        config.args[:] = places(worker)
+
+
+def places(worker: dict[str, Any]) -> list[str]:
+    """Where tests are, in an order of each worker's own. All have to collect everything, and mostly
+    they compile; so each compiles some, and finds what others have compiled."""
+    found = sorted(str(path) for path in (ROOT / "tests").glob("[a-z]*") if is_place(path))
+    first = int(worker["workerid"].removeprefix("gw")) * len(found) // worker["workercount"]
+    return found[first:] + found[:first]
+
+
+def is_place(path: Path) -> bool:
+    return path.is_dir() or path.name.startswith("test_")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that one process has to run, one after another, begin first: nobody waits for them."""
+    """All processes agree on one order."""
     for item in items:
         if is_random(item):
             item.add_marker("random")
-    items.sort(key=lambda item: not needs_spark(file_of(item.nodeid)))
+    items.sort(key=turn)
 
 
-class ByFile(LoadScopeScheduling):
-    """The tests of one file run in one process, so that they share its clusters; so do all that
-    share the Spark session, which takes seconds to start and a gigabyte."""
+class ByUnit(LoadScopeScheduling):
+    """Hands out units, in the order of their tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = file_of(nodeid)
-        return "tests/spark" if needs_spark(file) else file
+        return unit_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
-    return ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByUnit:
+    # By default those with the most tests begin first.
+    config.option.loadscopereorder = False
+    return ByUnit(config, log)
