@@ -37,4 +37,4 @@ async def test_what_is_due_before_any_routes_were_seen_waits_for_them(
         assert len(reply.messages) == 1
         await nameserver.start()
         await broker.until(lambda seen: seen.topics == 1)
-        assert bodies_of(await broker.pull("T", wait_ms=20_000)) == [b"later"]
+        assert bodies_of(await broker.pull("T", wait_ms=30_000)) == [b"later"]

@@ -12,6 +12,7 @@ from rockoon_broker.store.disk import Disk
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import QueueBlock, RouteUpdate, Topic, TopicConfig
 from support.broker import settings_of
+from support.waiting import DEADLINE_SECONDS
 
 NOBODY = "127.0.0.1:1"
 
@@ -35,7 +36,7 @@ async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
     await broker.apply(change_from_wire(made, "broker-a"))
     broker.store.close()
     gone = RouteUpdate(revision=2, removed_topics=["T"])
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         applying = tasks.create_task(broker.apply(change_from_wire(gone, "broker-a")))
         while "left to the next start" not in caplog.text:
             assert "waits for the disk" not in caplog.text

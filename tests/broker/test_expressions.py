@@ -86,7 +86,7 @@ async def test_a_waiting_pull_sleeps_through_what_its_expression_does_not_want(
     ):
         await append(broker, 1, 2)
         pulling = tasks.create_task(
-            broker.pull("T", wait_ms=15_000, sql_expression="price > 9 AND TAGS = 't'")
+            broker.pull("T", wait_ms=30_000, sql_expression="price > 9 AND TAGS = 't'")
         )
         await broker.until(lambda seen: seen.waiting_pulls == 1)
         for price in range(5):
@@ -109,7 +109,7 @@ async def test_a_rare_message_is_found_behind_many_others_in_one_pull(
         await append(broker, 10)
         many = "price > 9" + " OR price = 'none'" * 100
         for text in ("price > 9", many):
-            reply = await broker.pull("T", wait_ms=15_000, sql_expression=text)
+            reply = await broker.pull("T", wait_ms=30_000, sql_expression=text)
             assert (reply.status, reply.next_offset) == (pb.FOUND, 20_001)
             assert bodies_of(reply) == [b"10"]
         reply = await broker.pull("T", sql_expression=many)

@@ -22,6 +22,7 @@ from rockoon_broker.compaction.uploads import (
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.retention import DiskUsage
 from rockoon_proto.errors import Busy, InvalidArgument, StoreNotWritable
+from support.waiting import DEADLINE_SECONDS
 
 
 class Watch:
@@ -70,7 +71,7 @@ class SlowDisk(Disk):
     def pwrite(self, fd: int, data: object, position: int) -> int:
         if self.held.is_set():
             self.writing.set()
-            assert self.let_on.wait(20)
+            assert self.let_on.wait(DEADLINE_SECONDS)
         assert fd in self.open_fds
         return super().pwrite(fd, data, position)  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import eventually
 from support.generations import (
     compact_over_the_wire,
     contents,
@@ -459,6 +460,4 @@ async def test_a_broker_that_stops_keeps_nobody_waiting_for_a_publication(
 
 
 async def until_exists(path: Path) -> None:
-    async with asyncio.timeout(20):
-        while not await asyncio.to_thread(path.exists):
-            pass
+    await eventually(path.exists)

@@ -16,6 +16,7 @@ from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import answered
 from support.key_index import keyed
 from support.own_logs import own_warnings
 from support.store_directory import FailingDisk, healthy, no_space_in
@@ -270,9 +271,7 @@ async def test_a_disk_that_refuses_the_index_hinders_nobody_and_is_tried_again(
         assert not reply.whole_range_searched
         assert reply.not_searched_because
         disk.fail_write = healthy
-        async with asyncio.timeout(10):
-            while not (reply := await query(broker, "k")).whole_range_searched:
-                pass
+        reply = await answered(lambda: query(broker, "k"), lambda seen: seen.whole_range_searched)
         assert bodies_of(reply) == [b"1"]
     assert [record.getMessage() for record in own_warnings(caplog)] == [
         "the index by key waits for the disk: [Errno 28] No space left on device"

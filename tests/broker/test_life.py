@@ -27,6 +27,7 @@ from support.broker import settings_of as broker_settings
 from support.broker_routes import BrokerRoutes
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
+from support.waiting import DEADLINE_SECONDS
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -67,7 +68,7 @@ async def test_a_broker_that_recovers_is_not_ready_and_says_so(
                 assert (await health.read()).status == SERVING
                 broker.stop.request("the test is over")
                 assert (await health.read()).status == NOT_SERVING
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(DEADLINE_SECONDS):
                     assert await health.read() is aio.EOF
 
         async with health_of(address) as health, aio.insecure_channel(address) as channel:
@@ -165,7 +166,7 @@ async def test_a_broker_that_is_told_to_stop_while_it_looks_for_nameservers_stop
         nameserver = f"127.0.0.1:{silent.getsockname()[1]}"
         settings = broker_settings(tmp_path, [nameserver], first_routes_seconds_max=600.0)
         stop = Stop()
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
             life = tasks.create_task(serve(settings, stop))
             await eventually((tmp_path / "config" / "storeId").exists)
             stop.request("the test says so")
@@ -209,7 +210,7 @@ async def test_an_idle_stream_does_not_hold_up_a_stop(
             await call.write(batch("T", 0, b"0"))
         await call.read()
         broker.stop.request("the test says so")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             assert await call.read() is aio.EOF
 
 

@@ -18,6 +18,7 @@ from rockoon_runtime.process import ExitStatus
 from support.broker import CHANNEL_OPTIONS, RunningBroker, batch, running_broker
 from support.broker_routes import BrokerRoutes
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 HERE = Path(__file__).parent
 QUEUES = 4
@@ -33,7 +34,7 @@ class Process:
     async def wait_ready(self) -> str:
         """Its address, once it serves."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             line = await self._process.stdout.readline()
         assert line, await self.end()
         return str(json.loads(line)["address"])
@@ -44,7 +45,7 @@ class Process:
     async def end(self) -> tuple[int, str]:
         """Exit status and what it wrote to standard error."""
         assert self._process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             text = (await self._process.stderr.read()).decode()
             return await self._process.wait(), text
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ async def test_a_waiting_pull_is_woken_by_what_arrives(
         )
         await broker.until(lambda seen: seen.waiting_pulls == 2)
         await broker.append("T", 0, b"new")
+        appended = time.monotonic()
         reply = await at_end
+        assert time.monotonic() - appended < 25, "it was woken"
         assert (reply.status, bodies_of(reply)) == (pb.FOUND, [b"new"])
         await broker.until(lambda seen: seen.waiting_pulls == 1)
         await broker.append("T", 1, b"first")
@@ -116,7 +119,7 @@ async def test_a_waiting_pull_sleeps_through_what_its_tags_do_not_want(
         asyncio.TaskGroup() as tasks,
     ):
         await broker.append("T", 0, b"0", b"1", tags="TagA")
-        pulling = tasks.create_task(broker.pull("T", 0, 0, wait_ms=15_000, tag_hashes=[TAG_B]))
+        pulling = tasks.create_task(broker.pull("T", 0, 0, wait_ms=30_000, tag_hashes=[TAG_B]))
         await broker.until(lambda seen: seen.waiting_pulls == 1)
         for serial in range(5):
             await broker.append("T", 0, b"%d" % serial, tags="TagA")
@@ -148,7 +151,7 @@ async def test_a_rare_tag_is_found_behind_many_others_in_one_pull(
         for _ in range(30):
             await broker.append("T", 0, *[b"x"] * 1000, tags="TagA")
         await broker.append("T", 0, b"rare", tags="TagB")
-        reply = await broker.pull("T", 0, 0, wait_ms=15_000, tag_hashes=[TAG_B])
+        reply = await broker.pull("T", 0, 0, wait_ms=30_000, tag_hashes=[TAG_B])
         assert (reply.status, reply.next_offset) == (pb.FOUND, 30_001)
         assert bodies_of(reply) == [b"rare"]
 

@@ -20,10 +20,10 @@ from support.broker_routes import BrokerRoutes
 from support.half_messages import begin
 from support.holding_disk import HoldingDisk
 from support.store_directory import in_log
+from support.waiting import DEADLINE_SECONDS
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 SOON = {"delay_ms": 1}
-SECONDS_MAX = 20
 
 
 async def create_group(nameserver: BrokerRoutes, **config: Any) -> int:
@@ -33,7 +33,7 @@ async def create_group(nameserver: BrokerRoutes, **config: Any) -> int:
 
 async def records(broker: RunningBroker, topic: str, offset: int = 0) -> list[Record]:
     """What a queue holds from an offset on; waits for the first, if need be."""
-    reply = await broker.pull(topic, 0, offset, wait_ms=5000)
+    reply = await broker.pull(topic, 0, offset, wait_ms=30_000)
     lengths = [
         int.from_bytes(reply.record_lengths[at : at + 4], "little")
         for at in range(0, len(reply.record_lengths), 4)
@@ -322,9 +322,9 @@ async def test_several_retry_queues_are_filled_call_by_call(
         await broker.append("T", 0, b"0", b"1")
         for record in await records(broker, "T"):
             await send_back(broker, failed(record, **SOON))
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             for queue_id in (0, 1):
-                reply = await broker.pull(RETRY, queue_id, wait_ms=5000)
+                reply = await broker.pull(RETRY, queue_id, wait_ms=30_000)
                 assert reply.status == pb.FOUND
 
 
@@ -365,7 +365,7 @@ async def test_nothing_is_stored_while_the_topic_cannot_be_made(
         assert result.error.retriable
         assert (await broker.describe()).log_max_offset == end
         await nameserver.start()
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while not result.dead:
                 [result] = await send_back(broker, failed(bad, delay_level=-1))
 

@@ -25,13 +25,14 @@ from rockoon.errors import (
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.scripted_nameserver import ScriptedNameserver
 from support.tcp_gate import TcpGate
+from support.waiting import DEADLINE_SECONDS
 
 NOBODY = "127.0.0.1:1"
 
 
 async def until(cluster: Cluster, topic: str, queues: int) -> None:
     """Wait until the cached route of a topic has so many queues."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             seen = cluster.routes_changed.count
             route = cluster.routes.topic(topic)
@@ -185,7 +186,7 @@ async def test_a_failure_of_the_nameserver_that_answers_leads_nobody_to_the_one_
         with pytest.raises((NotReady, TimedOut)):
             await ask(0.5)
         second.failure = None
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await ask(60.0)
 
 

@@ -26,6 +26,7 @@ from rockoon.selectors import crc32_key_hash
 from rockoon_format.message_id import decode_offset_id
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 async def test_an_awaited_send_says_where_the_message_went(
@@ -109,7 +110,7 @@ async def test_a_single_awaited_send_does_not_wait_for_the_linger(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
     producer = cluster.producer(linger_ms=60_000)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         for _ in range(5):
             await producer.send("orders", b"x")
         broker.gate.clear()
@@ -383,7 +384,7 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
     await producer.flush()
 
     unseen = producer.send("payments", b"x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not unseen.done:
             await asyncio.sleep(0)
     with pytest.raises(TopicNotFound):
@@ -533,7 +534,10 @@ async def test_a_bug_in_a_background_task_ends_the_block_and_does_not_hang_it(
         return 1_700_000_000_000
 
     with pytest.raises(ExceptionGroup) as group:
-        async with asyncio.timeout(10), rockoon.connect(nameserver.address) as cluster:
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            rockoon.connect(nameserver.address) as cluster,
+        ):
             await cluster.producer(clock=clock).send("orders", b"x")
     assert group.group_contains(ZeroDivisionError)
 
@@ -556,7 +560,7 @@ async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
         assert sorted(broker.all_bodies("latest")) == [b"", b"value", b"x"]
 
         nameserver.put_topic("latest", {"broker-a": 2})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while b"free" not in broker.all_bodies("latest"):
                 # The producer hears of it a little later.
                 with suppress(KeyMissing):

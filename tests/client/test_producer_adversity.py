@@ -12,13 +12,14 @@ from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.eventually import eventually
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 async def test_closing_waits_for_messages_whose_queue_is_not_known_yet(
     nameserver: ScriptedNameserver, broker: FakeAppendBroker
 ) -> None:
     nameserver.put_topic("orders", {"broker-a": 4})
-    async with asyncio.timeout(10), rockoon.connect(nameserver.address) as cluster:
+    async with asyncio.timeout(DEADLINE_SECONDS), rockoon.connect(nameserver.address) as cluster:
         async with cluster.producer() as producer:
             receipts = [producer.send("orders", b"%d" % n, key="k") for n in range(10)]
         for receipt in receipts:
@@ -32,7 +33,7 @@ async def test_messages_whose_queue_never_becomes_known_fail_at_their_deadline(
     async with rockoon.connect(nameserver.address) as cluster:
         nameserver.failure = NotReady(service="the nameserver", reason="no etcd")
         producer = cluster.producer(delivery_timeout_seconds=0.5)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             with pytest.raises(NotReady):
                 await producer.send("orders", b"one", key="k")
         assert producer.buffered_bytes == 0
@@ -62,7 +63,7 @@ async def test_a_batch_whose_queue_goes_away_while_it_is_out_fails(
     revision = nameserver.put_topic("orders", {"broker-a": 1})
     await eventually(lambda: cluster.routes.topic_revision("orders") >= revision)
     broker.gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         with pytest.raises(RockoonError):
             await receipt
     assert producer.buffered_bytes == 0

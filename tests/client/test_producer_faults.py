@@ -25,6 +25,7 @@ from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 
 class Once:
@@ -193,7 +194,7 @@ async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_o
     producer = cluster.producer(reply_timeout_seconds=60, delivery_timeout_seconds=60)
     waiting = producer.send("orders", b"x", key="k")
     await broker.wait_requests(1)
-    async with asyncio.timeout(20), FakeAppendBroker("broker-a", nameserver) as moved:
+    async with asyncio.timeout(DEADLINE_SECONDS), FakeAppendBroker("broker-a", nameserver) as moved:
         await waiting
         assert moved.all_bodies("orders") == [b"x"]
 
@@ -342,6 +343,6 @@ async def test_flush_ends_though_messages_with_a_key_found_their_queues_meanwhil
     producer = cluster.producer()
     producer.send("orders", b"without")
     producer.send("orders", b"with", key="k")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await producer.flush()
     assert sorted(broker.all_bodies("orders")) == [b"with", b"without"]

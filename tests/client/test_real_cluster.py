@@ -12,6 +12,7 @@ from rockoon.local import LocalCluster
 from rockoon.message import Batch, MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import FOUND, PullRequest
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ async def test_topics_come_and_go(cluster: Cluster) -> None:
     await create(cluster, "passing")
     await producer.send("passing", b"x")
     await cluster.call_nameserver("DeleteTopic", pb.DeleteTopicRequest(name="passing"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while cluster.routes.topic("passing") is not None:
             await cluster.routes_changed.wait(cluster.routes_changed.count)
     with pytest.raises(TopicNotFound):

@@ -17,6 +17,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.etcd import EtcdServer
 from support.nameserver import running_nameserver
 from support.scripted_nameserver import ScriptedNameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 class Contender(Protocol):
@@ -82,7 +83,7 @@ async def contender(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 async def updates_until(call: Any, revision: int) -> list[pb.RouteUpdate]:
     """What a watch tells up to a revision."""
     told: list[pb.RouteUpdate] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not told or told[-1].revision < revision:
             told.append(await call.read())
     return told

@@ -11,6 +11,7 @@ from rockoon import sync
 from rockoon.errors import Closed, NameserverUnavailable, TopicNotFound
 from support.fake_append_broker import FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def address() -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(live()))
     thread.start()
-    assert up.wait(20)
+    assert up.wait(DEADLINE_SECONDS)
     yield found[0]
     loop.call_soon_threadsafe(over.set)
     thread.join()

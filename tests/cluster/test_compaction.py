@@ -21,6 +21,7 @@ from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
 from rockoon_runtime.process import Stop
 from support.broker import CHANNEL_OPTIONS, RunningBroker
 from support.compaction import compact_store
+from support.eventually import answered, eventually
 from support.generations import made_elsewhere, publish, upload
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
@@ -88,9 +89,7 @@ async def compact(local: LocalCluster, cluster: rockoon.Cluster) -> Manifest:
     """Compact the store where it lies, and wait until that is in force."""
     directory = await asyncio.to_thread(compact_store, store_of(local))
     made = Manifest.from_json((directory / "manifest.json").read_bytes())
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await state_of(cluster)).generation < made.generation:
-            await asyncio.sleep(0)
+    await answered(lambda: state_of(cluster), lambda state: state.generation >= made.generation)
     return made
 
 
@@ -142,9 +141,7 @@ async def test_the_log_waits_for_compaction_and_goes_and_consumers_read_what_is_
             assert (told.compaction.hold.topic, told.log_min_offset) == (TOPIC, 0)
 
             made = await compact(local, cluster)
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                while (await describe(cluster)).log_min_offset == 0:
-                    await asyncio.sleep(0)
+            await answered(lambda: describe(cluster), lambda seen: seen.log_min_offset > 0)
             found = await read_all(cluster)
             assert newest_of(found) == sent.newest
             assert len(found) == made.records == len(sent.newest)
@@ -168,9 +165,7 @@ async def handled_by_a_group(
         handled.append(message)
 
     async with cluster.push_consumer("g", {TOPIC: "*"}, handle, consume_from="first"):
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(handled) < len(compacted):
-                await asyncio.sleep(0)
+        await eventually(lambda: len(handled) >= len(compacted))
     by_place = {(each.queue, each.queue_offset): each.body for each in handled}
     assert by_place == {(each.queue, each.queue_offset): each.body for each in compacted}
 

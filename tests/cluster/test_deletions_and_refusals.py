@@ -14,9 +14,9 @@ from rockoon.local import LocalCluster
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest, QueueRange, ReadRequest
 from rockoon_proto.v1.offset_pb2 import ListMembersRequest
+from support.waiting import DEADLINE_SECONDS
 
 MESSAGES = 5
-SECONDS_MAX = 10
 LOOK_SECONDS = 0.02
 STORE_EXIT_STATUS = 74
 
@@ -43,7 +43,7 @@ async def read_and_commit(cluster: rockoon.Cluster, topic: str, group: str) -> N
         await consumer.assign_all(topic)
         read = 0
         while read < MESSAGES:
-            read += len(await consumer.poll(timeout=SECONDS_MAX))
+            read += len(await consumer.poll(timeout=DEADLINE_SECONDS))
         await consumer.commit()
 
 
@@ -52,7 +52,7 @@ async def stored(cluster: rockoon.Cluster, group: str) -> list[int]:
 
 
 async def until_stored(cluster: rockoon.Cluster, group: str, wanted: list[int]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while await stored(cluster, group) != wanted:
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -108,7 +108,7 @@ async def test_a_group_that_somebody_reads_with_is_not_deleted(cluster: rockoon.
 async def test_brokers_and_the_offset_service_refuse_callers_of_another_cluster(
     cluster: rockoon.Cluster,
 ) -> None:
-    service = await cluster.wait_offset_service(SECONDS_MAX)
+    service = await cluster.wait_offset_service(DEADLINE_SECONDS)
     elsewhere = (("rockoon-cluster", "elsewhere"),)
     for call, request in (
         (cluster.broker("broker-a").DescribeBroker, DescribeBrokerRequest()),

@@ -33,6 +33,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.eventually import eventually
 from support.own_connections import own_connections
 from support.tcp_gate import TcpGate
+from support.waiting import DEADLINE_SECONDS
 
 OUTSIDE = "127.0.0.2"
 NO_ADDRESS = "has no external address.*set advertise_external on"
@@ -105,9 +106,12 @@ async def test_a_client_from_outside_does_everything_and_dials_no_inner_address(
                 pass
             await puller.assign_all("t")
             pulled: set[bytes] = set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 while len(pulled) < 3:
-                    pulled |= {bytes(message.body) for message in await puller.poll(timeout=30)}
+                    pulled |= {
+                        bytes(message.body)
+                        for message in await puller.poll(timeout=DEADLINE_SECONDS)
+                    }
             await puller.commit()
             await eventually(lambda: got == pulled == {b"sent", b"later", b"paid"}, 30)
             lag = await cluster.admin.lag("pulled")
@@ -186,7 +190,7 @@ async def test_no_node_is_registered_by_who_comes_from_outside(networks: Network
 async def test_who_watches_from_outside_is_told_outer_addresses(networks: Networks) -> None:
     async with aio.insecure_channel(networks.nameserver) as channel:
         watch = NameServerStub(channel).WatchRoutes(WatchRoutesRequest())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             update = await watch.read()
         watch.cancel()
     assert {(node.address, node.external_address) for node in update.nodes} == {

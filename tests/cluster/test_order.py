@@ -24,7 +24,6 @@ from rockoon.local import LocalCluster
 from support import ordered_member
 from support.eventually import eventually
 
-SECONDS_MAX = 40.0
 QUEUES = 4
 PACE_SECONDS = 0.02
 # What ends first for a member that was stopped: its lease, or its time to let a queue go.
@@ -123,7 +122,7 @@ class Members:
 
     async def wait_reading(self, name: str, messages: int = 50) -> None:
         wanted = self.log.began(name) + messages
-        await eventually(lambda: self.log.began(name) >= wanted, SECONDS_MAX)
+        await eventually(lambda: self.log.began(name) >= wanted)
 
     async def leave(self, name: str) -> None:
         self.processes[name].terminate()
@@ -174,7 +173,7 @@ async def loaded(
             if each.state is not None and each.state.max_offset
         }
         wanted = {queue: set(range(end)) for queue, end in ends.items()}
-        await eventually(lambda: members.log.handled() == wanted, SECONDS_MAX)
+        await eventually(lambda: members.log.handled() == wanted)
 
 
 async def test_members_that_join_and_leave_keep_the_order_and_repeat_nothing(
@@ -205,9 +204,7 @@ async def test_a_member_that_is_killed_is_followed_in_order(
         await members.wait_reading("b")
         first.kill()
         await first.wait()
-        await eventually(
-            lambda: members.log.queues_of("a") <= members.log.queues_of("b"), SECONDS_MAX
-        )
+        await eventually(lambda: members.log.queues_of("a") <= members.log.queues_of("b"))
     members.log.check(failed=["a"])
 
 
@@ -220,7 +217,7 @@ async def test_a_member_that_was_stopped_wakes_and_calls_no_handler_for_what_it_
         first.send_signal(signal.SIGSTOP)
         had = {queue for _, _, queue, _ in members.log.lines()}
         await members.join("b")
-        await eventually(lambda: bool(had & members.log.queues_of("b")), SECONDS_MAX)
+        await eventually(lambda: bool(had & members.log.queues_of("b")))
         await members.wait_reading("b", 100)
         first.send_signal(signal.SIGCONT)
         # Half of the queues stay its own, or come back to it, in order.

@@ -23,8 +23,8 @@ from rockoon.start import ConsumeFrom
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support import failing_member
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
-SECONDS_MAX = 30.0
 QUICK = RetryPolicy(delay_levels=(1,), local=LocalRedelivery(0.1, 0.5))
 """A second between attempts, as level 1 is everywhere."""
 numbers = count()
@@ -84,7 +84,7 @@ async def give_up_on(cluster: rockoon.Cluster, topic: str, *bodies: bytes) -> No
     handler = Handler(**dict.fromkeys((body.decode() for body in bodies), 100))
     policy = RetryPolicy(attempts_max=0)
     async with member(cluster, topic, handler, redelivery=policy) as consumer:
-        await eventually(lambda: consumer.statistics.retries.dead == len(bodies), SECONDS_MAX)
+        await eventually(lambda: consumer.statistics.retries.dead == len(bodies))
 
 
 async def test_what_fails_twice_is_handled_the_third_time_and_holds_nothing_up(
@@ -93,7 +93,7 @@ async def test_what_fails_twice_is_handled_the_third_time_and_holds_nothing_up(
     handler = Handler(bad=2)
     async with member(cluster, topic, handler) as consumer:
         await send(cluster, topic, b"bad", b"good", b"fine")
-        await eventually(lambda: handler.attempts(b"bad") == [1, 2, 3], SECONDS_MAX)
+        await eventually(lambda: handler.attempts(b"bad") == [1, 2, 3])
         assert handler.attempts(b"good") == handler.attempts(b"fine") == [1]
         assert consumer.statistics.retries.sent_back == 2
         assert consumer.statistics.retries.elsewhere == 0
@@ -118,7 +118,7 @@ async def test_given_up_it_is_a_dead_letter_and_replayed_it_is_handled_once(
             await producer.send(
                 topic, b"bad", keys="k1 k2", tags="TagA", properties={"colour": "red"}
             )
-        await eventually(lambda: consumer.statistics.retries.dead == 1, SECONDS_MAX)
+        await eventually(lambda: consumer.statistics.retries.dead == 1)
         assert handler.attempts(b"bad") == [1, 2, 3]
         [figures] = await letters.overview(group)
         assert (figures.messages, figures.replayed, figures.unknown) == (1, 0, [])
@@ -132,7 +132,7 @@ async def test_given_up_it_is_a_dead_letter_and_replayed_it_is_handled_once(
         report = await letters.replay(group, ids=[first.message_id, "nobody"])
         assert (report.replayed, report.left_out, report.not_found) == (1, 0, ["nobody"])
         # Its attempts begin anew: this fails once more, and then there is nothing to fail on.
-        await eventually(lambda: handler.attempts(b"bad") == [1, 2, 3, 1, 2], SECONDS_MAX)
+        await eventually(lambda: handler.attempts(b"bad") == [1, 2, 3, 1, 2])
         again = await letters.replay(group)
         assert (again.replayed, again.left_out) == (0, 1)
         [figures] = await letters.overview(group)
@@ -156,7 +156,7 @@ async def test_a_call_that_hangs_is_sent_back_and_the_message_handled_by_the_nex
 
     async with member(cluster, topic, handle, consume_timeout_seconds=0.3) as consumer:
         await send(cluster, topic, b"stuck")
-        await eventually(lambda: attempts == [1, 2], SECONDS_MAX)
+        await eventually(lambda: attempts == [1, 2])
         assert consumer.statistics.delivery.timeouts == 1
         assert consumer.statistics.retries.sent_back == 1
         # It counts as finished though the first call has not returned yet.
@@ -172,7 +172,7 @@ async def test_a_group_says_after_how_many_attempts_a_message_is_dead(
     await cluster.admin.create_group(GroupConfig(name=group, retry_attempts_max=1))
     async with member(cluster, topic, handler) as consumer:
         await send(cluster, topic, b"bad")
-        await eventually(lambda: consumer.statistics.retries.dead == 1, SECONDS_MAX)
+        await eventually(lambda: consumer.statistics.retries.dead == 1)
     assert handler.attempts(b"bad") == [1, 2]
     [letter] = [letter async for letter in cluster.admin.dead_letters.letters(group)]
     first = handler.messages[0]
@@ -199,7 +199,7 @@ async def test_many_dead_letters_are_replayed_in_parts_and_single_ones_are_not_r
     assert (await letters.replay(group, ids=picked[:1], again=True)).replayed == 1
     handler = Handler()
     async with member(cluster, topic, handler):
-        await eventually(lambda: len(handler.messages) == 301, SECONDS_MAX)
+        await eventually(lambda: len(handler.messages) == 301)
     assert {message.body for message in handler.messages} == set(bodies)
 
 
@@ -214,11 +214,11 @@ async def test_a_replay_to_the_group_alone_reaches_nobody_else(
         group, handler = f"group-of-{topic}", Handler()
         async with member(cluster, topic, handler):
             assert (await cluster.admin.dead_letters.replay(group, only_group=True)).replayed == 1
-            await eventually(lambda: len(handler.messages) == 1, SECONDS_MAX)
+            await eventually(lambda: len(handler.messages) == 1)
         [message] = handler.messages
         assert (message.body, message.topic, message.attempt) == (b"bad", topic, 2)
         assert (await cluster.admin.dead_letters.replay(group)).replayed == 0
-        await eventually(lambda: others.attempts(b"bad") == [1], SECONDS_MAX)
+        await eventually(lambda: others.attempts(b"bad") == [1])
 
 
 async def test_a_replay_to_a_group_that_takes_no_retries_is_no_dead_letter_again(
@@ -234,7 +234,7 @@ async def test_a_replay_to_a_group_that_takes_no_retries_is_no_dead_letter_again
     handler = Handler()
     async with member(cluster, topic, handler):
         await letters.replay(group, only_group=True)
-        await eventually(lambda: len(handler.messages) == 1, SECONDS_MAX)
+        await eventually(lambda: len(handler.messages) == 1)
     assert [letter.replayed async for letter in letters.letters(group)] == [True]
 
 
@@ -282,14 +282,14 @@ async def test_a_member_killed_between_sending_back_and_committing_loses_nothing
         stdout=asyncio.subprocess.PIPE,
     )
     assert victim.stdout is not None
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         assert await victim.stdout.readline() == b"sent back\n"
     victim.kill()
     await victim.wait()
     handler = Handler()
     async with member(cluster, topic, handler):
         # It comes twice: from its own queue, whose progress was not stored, and as a retry.
-        await eventually(lambda: sorted(handler.attempts(b"bad")) == [1, 2], SECONDS_MAX)
+        await eventually(lambda: sorted(handler.attempts(b"bad")) == [1, 2])
 
 
 async def test_a_broker_killed_under_a_failing_handler_another_takes_its_messages_back(
@@ -308,7 +308,7 @@ async def test_a_broker_killed_under_a_failing_handler_another_takes_its_message
 
     try:
         async with member(cluster, topic, handle) as consumer:
-            await eventually(lambda: seen == [(home, 1), (other, 2)], SECONDS_MAX)
+            await eventually(lambda: seen == [(home, 1), (other, 2)])
             assert consumer.statistics.retries.elsewhere == 1
     finally:
         await asyncio.to_thread(local.start, home)
@@ -320,10 +320,10 @@ async def test_a_broker_that_joins_later_gets_its_retry_queue_with_its_first_fai
     handler = Handler(bad=1)
     async with member(cluster, topic, handler) as consumer:
         late = await asyncio.to_thread(local.add_broker)
-        await cluster.wait_broker(late, SECONDS_MAX)
+        await cluster.wait_broker(late, DEADLINE_SECONDS)
         await cluster.admin.update_topic(topic, add={late: 1})
         late_queue = MessageQueue(topic, late, 0)
-        await eventually(lambda: late_queue in consumer.assignment, SECONDS_MAX)
+        await eventually(lambda: late_queue in consumer.assignment)
         await send(cluster, topic, b"bad", queue=late_queue)
-        await eventually(lambda: handler.attempts(b"bad") == [1, 2], SECONDS_MAX)
+        await eventually(lambda: handler.attempts(b"bad") == [1, 2])
         assert handler.messages[-1].queue == MessageQueue(f"%RETRY%group-of-{topic}", late, 0)

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.02
 ROUND = ("nameserver-a", "broker-a", "offset", "nameserver-b", "broker-b")
 CALLS_BETWEEN = 5
 # Beyond the time for which a process is away: pauses between tries, and a busy machine.
-LATE_SECONDS_MAX = 5.0
+LATE_SECONDS_MAX = 20.0
 
 
 class Replaced(NamedTuple):

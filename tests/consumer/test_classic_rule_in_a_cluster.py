@@ -17,7 +17,6 @@ from rockoon.push_consumer import PushConsumer
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from support.eventually import eventually
 
-SECONDS_MAX = 30.0
 MEMORY = "256KiB"
 BEYOND_MEMORY = [b"x" * 4096] * 64
 FEW = [b"%d" % number for number in range(10)]
@@ -67,7 +66,7 @@ async def visit(cluster: Cluster, group: str, topic: str) -> Visit:
         )
 
     async with cluster.push_consumer(group, {topic: "*"}, seen, consume_from="last") as consumer:
-        await eventually(lambda: read_all(consumer), SECONDS_MAX)
+        await eventually(lambda: read_all(consumer))
         seen.starts = {
             queue: (start.reason, start.offset) for queue, start in consumer.starts.items()
         }

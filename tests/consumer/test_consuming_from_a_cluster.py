@@ -20,9 +20,9 @@ from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support import member_process
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
 numbers = itertools.count()
-SECONDS_MAX = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ class Seen:
         self.bodies.append(message.body)
 
     async def wait_all(self, bodies: Sequence[bytes]) -> None:
-        await eventually(lambda: set(bodies) <= set(self.bodies), SECONDS_MAX)
+        await eventually(lambda: set(bodies) <= set(self.bodies))
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -87,7 +87,7 @@ async def committed(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:
 
 async def wait_read(cluster: Cluster, topic: str) -> None:
     """Wait until the group has no lag."""
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
                 lag = await cluster.admin.lag(f"group-of-{topic}", topic)
@@ -131,7 +131,7 @@ async def test_a_member_that_is_killed_is_replaced_and_nothing_is_left_out(
     assert victim.stdout is not None
     try:
         async with member(cluster, topic, seen) as survivor:
-            await eventually(lambda: len(survivor.members) == 2, SECONDS_MAX)
+            await eventually(lambda: len(survivor.members) == 2)
             await eventually(lambda: len(survivor.assignment) == 2)
             for part, queue in enumerate((await cluster.route(topic)).queues):
                 await send(cluster, topic, numbered(750, 750 * part), queue=queue)
@@ -140,10 +140,8 @@ async def test_a_member_that_is_killed_is_replaced_and_nothing_is_left_out(
             victim.send_signal(signal.SIGKILL)
             rest = await victim.stdout.read()
             elsewhere = {line.strip() for line in [handled_first, *rest.splitlines()]}
-            await eventually(lambda: len(survivor.assignment) == 4, SECONDS_MAX)
-            await eventually(
-                lambda: elsewhere | set(seen.bodies) >= set(numbered(3000)), SECONDS_MAX
-            )
+            await eventually(lambda: len(survivor.assignment) == 4)
+            await eventually(lambda: elsewhere | set(seen.bodies) >= set(numbered(3000)))
             await wait_read(cluster, topic)
     finally:
         if victim.returncode is None:
@@ -227,17 +225,15 @@ async def test_a_reset_moves_members_that_run(cluster: Cluster, topic: str) -> N
         await wait_read(cluster, topic)
         plan = await cluster.admin.plan_reset(consumer.group, topic, ResetTarget(earliest=True))
         await cluster.admin.apply_reset(plan.reset_id, "a test")
-        await eventually(lambda: len(seen.bodies) >= 800, SECONDS_MAX)
+        await eventually(lambda: len(seen.bodies) >= 800)
         assert sorted(seen.bodies[:800]) == sorted(2 * numbered(400))
         await eventually(lambda: consumer.statistics.resets == 4, SECONDS_MAX)
         await wait_read(cluster, topic)
         # Undone, it goes on where it was before: what came since is read, and nothing again.
         before = {step.from_offset for step in plan.steps}
         await cluster.admin.undo_reset(plan.reset_id, "a test")
-        await eventually(lambda: consumer.statistics.resets == 8, SECONDS_MAX)
-        await eventually(
-            lambda: {start.offset for start in consumer.starts.values()} == before, SECONDS_MAX
-        )
+        await eventually(lambda: consumer.statistics.resets == 8)
+        await eventually(lambda: {start.offset for start in consumer.starts.values()} == before)
         await send(cluster, topic, numbered(10, 400))
         await seen.wait_all(numbered(10, 400))
         assert len(seen.bodies) == 810
@@ -252,15 +248,15 @@ async def test_a_paused_group_rests_also_when_members_come_and_go_on_when_it_is_
     async with member(cluster, topic, first) as one:
         await first.wait_all(numbered(200))
         await cluster.admin.update_group(GroupConfig(name=group, consume_disabled=True))
-        await eventually(lambda: not one.queues(), SECONDS_MAX)
+        await eventually(lambda: not one.queues())
         await wait_read(cluster, topic)
         await send(cluster, topic, numbered(200, 200))
         async with member(cluster, topic, second) as two:
-            await eventually(lambda: len(two.members) == 2, SECONDS_MAX)
+            await eventually(lambda: len(two.members) == 2)
             waiting = await cluster.admin.lag(group)
             assert (waiting.total_lag, two.queues(), one.queues()) == (200, {}, {})
             await cluster.admin.update_group(GroupConfig(name=group))
-            await eventually(lambda: len(first.bodies + second.bodies) >= 400, SECONDS_MAX)
+            await eventually(lambda: len(first.bodies + second.bodies) >= 400)
     assert sorted(map(int, first.bodies + second.bodies)) == list(range(400))
 
 
@@ -273,7 +269,7 @@ async def test_a_pull_consumer_reads_everything_and_goes_on_after_a_restart(
         async with cluster.pull_consumer(f"group-of-{topic}", consume_from="first") as consumer:
             await consumer.assign_all(topic)
             while len(found) < half:
-                messages = await consumer.poll(half - len(found), timeout=SECONDS_MAX)
+                messages = await consumer.poll(half - len(found), timeout=DEADLINE_SECONDS)
                 assert messages
                 found += [message.body for message in messages]
             await consumer.commit()

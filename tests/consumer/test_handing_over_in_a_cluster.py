@@ -18,8 +18,8 @@ from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
 from support import member_process
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
-SECONDS_MAX = 30.0
 # Messages sent and not yet handled.
 AHEAD_MAX = 1000
 HANDOVER_SECONDS_MAX = 3.0
@@ -65,7 +65,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
             while True:
                 await producer.send_many("orders", [b"x"] * 16)
                 sent[0] += 16
-                await eventually(lambda: sent[0] < seen.count + AHEAD_MAX, SECONDS_MAX)
+                await eventually(lambda: sent[0] < seen.count + AHEAD_MAX)
 
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
 
@@ -85,11 +85,9 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
 
         async def settled(*members: PushConsumer) -> None:
             share = 8 // len(members)
-            await eventually(
-                lambda: all(len(each.assignment) == share for each in members), SECONDS_MAX
-            )
+            await eventually(lambda: all(len(each.assignment) == share for each in members))
             count = seen.count
-            await eventually(lambda: seen.count > count + 200, SECONDS_MAX)
+            await eventually(lambda: seen.count > count + 200)
 
         sending = tasks.create_task(send())
         a, b = await join("a"), await join("b")
@@ -108,7 +106,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
             if each.state is not None
         }
         assert sum(ends.values()) >= sent[0]
-        await eventually(lambda: seen.count >= sum(ends.values()), SECONDS_MAX)
+        await eventually(lambda: seen.count >= sum(ends.values()))
         assert [each.statistics.fenced for each in (a, b, c, d)] == [0, 0, 0, 0]
     assert {queue: list(range(end)) for queue, end in ends.items()} == seen.offsets
     progress = await cluster.admin.progress("billing", "orders")
@@ -142,7 +140,7 @@ async def test_a_process_that_was_stopped_is_overtaken_after_the_bound_and_undoe
         return [each.owner for each in progress]
 
     try:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             printed = {(await stopped.stdout.readline()).strip() for _ in range(1000)}
         assert printed == {b"%d" % number for number in range(1000)}
         stopped.send_signal(signal.SIGSTOP)
@@ -152,7 +150,7 @@ async def test_a_process_that_was_stopped_is_overtaken_after_the_bound_and_undoe
         ) as late:
             loop = asyncio.get_running_loop()
             joined_at = loop.time()
-            await eventually(lambda: len(late.assignment) == 1, SECONDS_MAX)
+            await eventually(lambda: len(late.assignment) == 1)
             assert loop.time() - joined_at >= HANDOVER_SECONDS_MAX - 0.1
             (taken,) = late.assignment
             stopped.send_signal(signal.SIGCONT)
@@ -160,7 +158,7 @@ async def test_a_process_that_was_stopped_is_overtaken_after_the_bound_and_undoe
             wanted = {b"%d" % number for number in range(1000, 3000)}
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(read_into(printed, stopped.stdout))
-                await eventually(lambda: wanted <= printed | bodies, SECONDS_MAX)
+                await eventually(lambda: wanted <= printed | bodies)
                 reading.cancel()
             assert late.assignment == [taken]
             assert late.statistics.fenced == 0

@@ -1,7 +1,5 @@
 """What a consumer remembers of its progress, and what becomes of it at the offset service."""
 
-import asyncio
-
 import pytest
 
 from rockoon.connection import Cluster
@@ -10,6 +8,7 @@ from rockoon.message import MessageQueue
 from rockoon.offset_store import RemoteOffsetStore
 from rockoon.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+from support.eventually import answered
 from support.fake_cluster import FakeCluster
 
 PLACE = ("orders", "broker-a", 0)
@@ -80,9 +79,7 @@ async def test_what_cannot_be_stored_now_is_kept_and_stored_later(
     await fake.offset.listener.stop()
     assert isinstance((await store.persist_all()).kept[Q0], OffsetServiceUnavailable)
     await fake.offset.listener.start()
-    async with asyncio.timeout(10):
-        while not (await store.persist_all()).stored:
-            await asyncio.sleep(0)
+    await answered(store.persist_all, lambda told: told.stored)
     assert fake.offset.progress["billing", PLACE].offset == 10
 
 

@@ -19,10 +19,10 @@ from rockoon.pull_consumer import PullConsumer
 from rockoon.pulling import PullLimits
 from rockoon.start import ConsumeFrom
 from support.fake_cluster import FakeCluster
+from support.waiting import DEADLINE_SECONDS
 
 Q0 = MessageQueue("orders", "broker-a", 0)
 Q1 = MessageQueue("orders", "broker-a", 1)
-SECONDS = 10.0
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -32,7 +32,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 async def bodies(consumer: PullConsumer, count: int) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < count:
-        messages = await consumer.poll(timeout=SECONDS)
+        messages = await consumer.poll(timeout=DEADLINE_SECONDS)
         assert messages, f"only {len(found)} of {count} messages came"
         found += [message.body for message in messages]
     return found
@@ -58,9 +58,13 @@ async def test_polls_of_any_size_and_batches_can_be_mixed(
     limits = PullLimits(messages_max=8)
     async with cluster.pull_consumer(limits=limits) as consumer:
         await consumer.assign([Q0])
-        assert [m.queue_offset for m in await consumer.poll(3, timeout=SECONDS)] == [0, 1, 2]
+        assert [m.queue_offset for m in await consumer.poll(3, timeout=DEADLINE_SECONDS)] == [
+            0,
+            1,
+            2,
+        ]
         assert consumer.position(Q0) == 3
-        batch = await consumer.poll_batch(timeout=SECONDS)
+        batch = await consumer.poll_batch(timeout=DEADLINE_SECONDS)
         assert batch is not None
         assert batch.offsets.tolist() == [3, 4, 5, 6, 7]
         assert batch.bodies == numbered(5, first=3)
@@ -75,7 +79,7 @@ async def test_queues_take_turns(fake: FakeCluster, cluster: Cluster) -> None:
         await consumer.assign_all("orders")
         seen = []
         for _ in range(10):
-            batch = await consumer.poll_batch(timeout=SECONDS)
+            batch = await consumer.poll_batch(timeout=DEADLINE_SECONDS)
             assert batch is not None
             seen.append(batch.queue)
         assert seen.count(Q0) == seen.count(Q1) == 5
@@ -88,7 +92,7 @@ async def test_a_message_that_arrives_wakes_a_waiting_poll(
     fake.create_topic("orders")
     async with cluster.pull_consumer() as consumer, asyncio.TaskGroup() as tasks:
         await consumer.assign([Q0])
-        waiting = tasks.create_task(consumer.poll(timeout=SECONDS))
+        waiting = tasks.create_task(consumer.poll(timeout=DEADLINE_SECONDS))
         while not fake.brokers["broker-a"].pulls:
             await asyncio.sleep(0)
         fake.append("orders", [b"now"])
@@ -127,13 +131,13 @@ async def test_seeks_go_anywhere_and_throw_away_what_was_fetched(
     fake.append("orders", numbered(100))
     async with cluster.pull_consumer() as consumer:
         await consumer.assign([Q0])
-        await consumer.poll(5, timeout=SECONDS)
+        await consumer.poll(5, timeout=DEADLINE_SECONDS)
         await consumer.seek(Q0, 90)
         assert await bodies(consumer, 10) == numbered(10, first=90)
         await consumer.seek_to_beginning()
-        assert (await consumer.poll(1, timeout=SECONDS))[0].body == b"0"
+        assert (await consumer.poll(1, timeout=DEADLINE_SECONDS))[0].body == b"0"
         await consumer.seek_to_time(1000 + 42)
-        assert (await consumer.poll(1, timeout=SECONDS))[0].body == b"42"
+        assert (await consumer.poll(1, timeout=DEADLINE_SECONDS))[0].body == b"42"
         await consumer.seek_to_end(Q0)
         assert consumer.position(Q0) == 100
         assert await consumer.poll(timeout=0) == []
@@ -173,10 +177,10 @@ async def test_a_place_below_the_oldest_message_is_an_error_until_a_seek(
         await consumer.seek(Q0, 4)
         for _ in range(2):
             with pytest.raises(InvalidOffset, match=r"offset 4 .* below .*\[10, 100\)"):
-                await consumer.poll(timeout=SECONDS)
+                await consumer.poll(timeout=DEADLINE_SECONDS)
         await consumer.seek(Q0, 101)
         with pytest.raises(OffsetBeyondEnd, match=r"offset 101 .* beyond"):
-            await consumer.poll(timeout=SECONDS)
+            await consumer.poll(timeout=DEADLINE_SECONDS)
         await consumer.seek(Q0, 99)
         assert await bodies(consumer, 1) == [b"99"]
 
@@ -200,7 +204,7 @@ async def test_a_place_outside_the_queue_is_left_by_policy_and_counted(
                 await consumer.poll(timeout=0)
                 await asyncio.sleep(0)
             fake.append("orders", [b"new"])
-        message = (await consumer.poll(1, timeout=SECONDS))[0]
+        message = (await consumer.poll(1, timeout=DEADLINE_SECONDS))[0]
         assert message.queue_offset == expected
         assert consumer.starts[Q0].reason == reason
         assert consumer.statistics.out_of_range == 1
@@ -245,7 +249,7 @@ async def test_a_topic_that_is_deleted_ends_the_reading_with_its_name(
         await consumer.assign_all("orders")
         fake.delete_topic("orders")
         with pytest.raises((TopicNotFound, QueueNotFound), match="orders"):
-            await consumer.poll(timeout=SECONDS)
+            await consumer.poll(timeout=DEADLINE_SECONDS)
 
 
 async def test_a_topic_that_does_not_exist_cannot_be_assigned(cluster: Cluster) -> None:
@@ -282,7 +286,7 @@ async def test_only_what_was_handed_out_is_committed(fake: FakeCluster, cluster:
     fake.append("orders", numbered(10))
     async with cluster.pull_consumer("billing", consume_from="first") as consumer:
         await consumer.assign([Q0])
-        await consumer.poll(4, timeout=SECONDS)
+        await consumer.poll(4, timeout=DEADLINE_SECONDS)
         await consumer.commit()
         assert await consumer.committed(Q0) == 4
 

@@ -26,11 +26,11 @@ from rockoon.pulling import PullLimits
 from rockoon.push_consumer import PushConsumer
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
+from support.waiting import DEADLINE_SECONDS
 
 PLACE = ("orders", "broker-a", 0)
 Q0 = MessageQueue(*PLACE)
 SOON = LocalRedelivery(first_seconds=0.01, seconds_max=0.02)
-SECONDS = 10.0
 
 
 class Seen:
@@ -519,13 +519,13 @@ async def test_what_no_retry_can_mend_reaches_the_owner(
         await eventually(lambda: len(consumer.assignment) == 1)
         fake.delete_group("billing")
         with pytest.raises(GroupNotFound):
-            await asyncio.wait_for(consumer.wait(), SECONDS)
+            await asyncio.wait_for(consumer.wait(), DEADLINE_SECONDS)
 
     async with consumer_of(cluster, seen) as consumer:
         await eventually(lambda: len(consumer.assignment) == 1)
         fake.delete_topic("orders")
         with pytest.raises(TopicNotFound):
-            await asyncio.wait_for(consumer.wait(), SECONDS)
+            await asyncio.wait_for(consumer.wait(), DEADLINE_SECONDS)
 
 
 async def test_a_failure_that_nobody_waited_for_is_raised_on_leaving(

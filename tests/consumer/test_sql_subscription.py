@@ -1,6 +1,5 @@
 """Subscribing with an SQL92 expression: checked at once, evaluated by the broker."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,10 +12,9 @@ from rockoon.local import LocalCluster
 from rockoon.message import Message
 from rockoon.pulling import PullLimits
 from rockoon.subscription import Subscription
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.fake_cluster import FakeCluster
-
-SECONDS = 20.0
+from support.waiting import DEADLINE_SECONDS
 
 
 def test_an_expression_is_kept_as_it_is_and_shown_as_sql() -> None:
@@ -110,21 +108,21 @@ async def test_pull_and_push_consumers_get_what_the_expression_selects_and_nothi
         pull_limits=PullLimits(wait_ms=500),
     ):
         await send(range(100))
-        await eventually(lambda: len(pushed) == 45, SECONDS)
+        await eventually(lambda: len(pushed) == 45)
         # Those that wait at the end of their queue are woken by what they want only.
         await send(range(100, 150))
-        await eventually(lambda: len(pushed) == 55, SECONDS)
+        await eventually(lambda: len(pushed) == 55)
 
-        async with asyncio.timeout(SECONDS):
-            while (await real.admin.lag("billing", "orders")).total_lag:
-                pass
+        await answered(
+            lambda: real.admin.lag("billing", "orders"), lambda seen: seen.total_lag == 0
+        )
     assert pushed == set(range(11, 120, 2))
 
     async with real.pull_consumer(consume_from="first") as reader:
         await reader.assign_all("orders", expression)
         pulled: list[int] = []
         while len(pulled) < 55:
-            messages = await reader.poll(timeout=SECONDS)
+            messages = await reader.poll(timeout=DEADLINE_SECONDS)
             assert messages
             pulled += [int(message.body) for message in messages]
         assert sorted(pulled) == sorted(pushed)

@@ -17,7 +17,7 @@ from tools.demo.records import RECORDS_MIN, read_records
 from tools.demo.verified import Received, Verified
 
 ROOT = Path(demo.__file__).resolve().parents[2]
-WHOLE_SECONDS_MAX = 100
+WHOLE_SECONDS_MAX = 250
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

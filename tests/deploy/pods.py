@@ -21,6 +21,7 @@ from rockoon.local.cluster import MODULES
 from rockoon.local.ports import choose_port
 from rockoon.local.process import Kind, Node
 from support.etcd import EtcdServer
+from support.waiting import DEADLINE_SECONDS
 
 SECONDS_MAX = 60.0
 # The keys of a Secret that cert-manager writes, and those that the manifests mount.
@@ -99,7 +100,9 @@ class Pod:
         address = self.places[f"0.0.0.0:{asked['port']}"]
         with grpc.insecure_channel(address) as channel:
             request = health_pb2.HealthCheckRequest(service=asked.get("service", ""))
-            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=20).status
+            return (
+                health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE_SECONDS).status
+            )
 
 
 @contextmanager

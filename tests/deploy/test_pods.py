@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon_proto.signature import CLUSTER_KEY_ID, AccessKey, Credentials
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from support.waiting import DEADLINE_SECONDS
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
@@ -55,10 +56,12 @@ def test_services_started_from_the_manifests_find_each_other_and_answer_probes(
             signed = [signer.entry("/rockoon.v1.NameServer/DescribeCluster", request)]
         with channel(nameserver, "rockoon-nameserver:9876", credentials) as called:
             stub = NameServerStub(called)
-            known = stub.DescribeCluster(DescribeClusterRequest(), timeout=20, metadata=signed)
+            known = stub.DescribeCluster(
+                DescribeClusterRequest(), timeout=DEADLINE_SECONDS, metadata=signed
+            )
             if encrypted:
                 with pytest.raises(grpc.RpcError) as refused:
-                    stub.DescribeCluster(DescribeClusterRequest(), timeout=20)
+                    stub.DescribeCluster(DescribeClusterRequest(), timeout=DEADLINE_SECONDS)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         # Under TLS this is also: each certificate allows its pod's name.
         assert {node.address for node in known.nodes} == {
@@ -70,9 +73,11 @@ def test_services_started_from_the_manifests_find_each_other_and_answer_probes(
                 pods[service].node.address, pods[service].advertised, credentials
             ) as called:
                 request = health_pb2.HealthCheckRequest()
-                reply = health_pb2_grpc.HealthStub(called).Check(request, timeout=20)
+                reply = health_pb2_grpc.HealthStub(called).Check(request, timeout=DEADLINE_SECONDS)
                 assert reply.status == health_pb2.HealthCheckResponse.SERVING
         if encrypted:
             with channel(nameserver, "", None) as called, pytest.raises(grpc.RpcError) as refused:
-                NameServerStub(called).DescribeCluster(DescribeClusterRequest(), timeout=20)
+                NameServerStub(called).DescribeCluster(
+                    DescribeClusterRequest(), timeout=DEADLINE_SECONDS
+                )
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -20,7 +20,7 @@ from load.profile import Profile
 from support.waiting import LOOK_SECONDS
 
 TESTS = Path(__file__).parents[1]
-RUN_SECONDS_MAX = 110
+RUN_SECONDS_MAX = 250
 ARGUMENTS = {
     "mixed": ("--minutes", "0.05", "--rate", "300", "--queues", "2"),
     "hot-key": ("--minutes", "0.6", "--flush", "sync", "--kill-seconds", "6"),

@@ -134,9 +134,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(begin())
-        await eventually(
-            lambda: bool(cluster.nodes) and cluster.nodes[-1].pid is not None, DEADLINE_SECONDS
-        )
+        await eventually(lambda: bool(cluster.nodes) and cluster.nodes[-1].pid is not None)
         pids = [node.pid for node in cluster.nodes]
         starting.cancel()
     assert starting.cancelled()

@@ -62,7 +62,7 @@ def test_a_suite_of_plain_and_async_tests_gets_a_cluster(tmp_path: Path) -> None
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

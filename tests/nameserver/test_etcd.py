@@ -23,8 +23,7 @@ from rockoon_nameserver.etcd_data import (
 from rockoon_proto.errors import EtcdUnavailable
 from support.etcd import EtcdServer
 from support.tcp_gate import TcpGate
-
-DEADLINE_SECONDS = 20
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture
@@ -211,7 +210,7 @@ async def every_call_fails(etcd: Etcd) -> None:
         lambda: etcd.revoke_lease(1),
         watch,
     ):
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             with pytest.raises(EtcdUnavailable):
                 await call()
 

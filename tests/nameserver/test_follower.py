@@ -18,8 +18,8 @@ from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from support.etcd import EtcdServer
 from support.eventually import eventually
-from support.nameserver import CALL_SECONDS
 from support.own_logs import own_warnings
+from support.waiting import DEADLINE_SECONDS
 
 ALL = Interest(groups=True)
 
@@ -32,7 +32,7 @@ async def following(
     async with Etcd([server.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
         follower = RouteFollower(etcd, keyspace, time.monotonic, **times)  # type: ignore[arg-type]
         task = tasks.create_task(follower.run())
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await follower.wait_loaded()
             yield follower, etcd, keyspace
         task.cancel()

@@ -9,8 +9,7 @@ import sys
 from rockoon.local.ports import choose_port
 from rockoon_runtime.process import ExitStatus
 from support.etcd import EtcdServer
-
-DEADLINE_SECONDS = 20
+from support.waiting import DEADLINE_SECONDS
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:

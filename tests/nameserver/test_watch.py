@@ -24,6 +24,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 from support.etcd import EtcdServer
 from support.nameserver import Nameserver, Watching, broker_node, running_nameserver
 from support.tcp_gate import TcpGate
+from support.waiting import DEADLINE_SECONDS
 
 
 async def create_group(nameserver: Nameserver, name: str) -> Any:
@@ -228,7 +229,7 @@ async def test_a_nameserver_that_stops_ends_its_watches(
     ):
         await watching.next()
         nameserver.stop.request("test")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             with contextlib.suppress(EOFError):
                 # Word of what others did in etcd may come before the end.
                 while True:

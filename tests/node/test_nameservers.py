@@ -10,6 +10,7 @@ from rockoon_proto.errors import NameserverUnavailable, TopicNotFound, WrongClus
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.settings import SettingsError
 from support.broker_routes import BrokerRoutes
+from support.waiting import DEADLINE_SECONDS
 
 TellsOf = Callable[..., Nameservers]
 
@@ -18,7 +19,9 @@ NOBODY = "127.0.0.1:1"
 
 async def revision_from(nameservers: Nameservers) -> int:
     reply = await nameservers.call(
-        lambda stub: stub.GetRoute(pb.GetRouteRequest(), timeout=10, metadata=nameservers.metadata)
+        lambda stub: stub.GetRoute(
+            pb.GetRouteRequest(), timeout=DEADLINE_SECONDS, metadata=nameservers.metadata
+        )
     )
     return int(reply.revision)
 

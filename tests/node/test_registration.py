@@ -20,6 +20,7 @@ from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Stop
 from support.broker_routes import BrokerRoutes
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
 TellsOf = Callable[..., Nameservers]
 
@@ -36,7 +37,7 @@ NAME_TAKEN = NodeNameTaken(name="broker-a", address="there:1")
 async def registering(nameservers: Nameservers) -> AsyncIterator[tuple[Registration, Stop]]:
     """A service that stays registered until the block ends; it does not say goodbye by itself."""
     registration, stop = Registration(nameservers, NODE), Stop()
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(registration.run(stop))
         yield registration, stop
         running.cancel()
@@ -59,7 +60,7 @@ async def test_a_service_that_has_left_stays_out_while_it_finishes_its_work(
 ) -> None:
     stop = Stop()
     registration = Registration(told_of(nameserver.address), NODE)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         tasks.create_task(registration.run(stop))
         await registration.in_routes.wait()
         await registration.leave()

@@ -12,6 +12,7 @@ from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Stop
 from support.broker_routes import BrokerRoutes
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
 TellsOf = Callable[..., Nameservers]
 
@@ -41,7 +42,7 @@ class Follower:
 @asynccontextmanager
 async def following(nameservers: Nameservers) -> AsyncIterator[Follower]:
     follower = Follower(nameservers)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(follower.routes.run(follower.stop))
         yield follower
         running.cancel()

@@ -17,6 +17,7 @@ from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Stop
 from support.fake_broker import FakeBroker
 from support.fake_nameserver import FakeNameserver
+from support.waiting import DEADLINE_SECONDS
 
 TOPIC = "orders"
 GROUP = "billing"
@@ -165,7 +166,7 @@ class Cluster:
     def ref(self, queue_id: int = 0, topic: str = TOPIC, broker: str = "") -> pb.QueueRef:
         return pb.QueueRef(topic=topic, broker=broker or self.broker.name, queue_id=queue_id)
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> None:
         """Wait for something another task brings about; `condition` may return an awaitable."""
         async with asyncio.timeout(seconds):
             while True:

@@ -22,6 +22,7 @@ from support.etcd import EtcdServer
 from support.fake_broker import FakeBroker
 from support.fake_nameserver import FakeNameserver
 from support.nameserver import running_nameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ async def refused(call: Any) -> int:
 async def told(watch: Any, revision: int) -> list[ns.RouteUpdate]:
     """Updates up to a revision."""
     updates: list[ns.RouteUpdate] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not updates or updates[-1].revision < revision:
             updates.append(await watch.read())
     return updates

@@ -15,6 +15,7 @@ from rockoon_offset import frames, journal
 from rockoon_offset.disk import Disk
 from rockoon_offset.journal import Journal, read_contents
 from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
+from support.waiting import DEADLINE_SECONDS
 
 
 class Outcomes:
@@ -117,7 +118,7 @@ def test_many_waiting_batches_share_one_sync(tmp_path: Path) -> None:
         def fdatasync(self, fd: int) -> None:
             self.syncs += 1
             if self.syncs > 2:
-                assert self.gate.wait(10)
+                assert self.gate.wait(DEADLINE_SECONDS)
             super().fdatasync(fd)
 
     disk = SlowDisk()
@@ -294,7 +295,7 @@ def test_a_crash_while_the_snapshot_was_written_loses_nothing(tmp_path: Path) ->
 
     def snapshot() -> Iterator[bytes]:
         yield from numbered(0, 3)
-        assert wait.wait(10)
+        assert wait.wait(DEADLINE_SECONDS)
 
     book.rotate(snapshot())
     outcomes.wait_synced(book.append(numbered(3, 5)))

@@ -13,6 +13,7 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import LOSS_EXPIRED_AT_HOUR
 from rockoon_proto.v1.errors_pb2 import Error
+from support.waiting import DEADLINE_SECONDS
 
 FIRST = ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST)
 
@@ -162,7 +163,7 @@ async def test_how_long_messages_wait_for_a_reader_is_told_only_when_it_is_known
     start = await cluster.start_of()
 
     def queueing_ms() -> float | None:
-        with urllib.request.urlopen(f"http://{page}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=DEADLINE_SECONDS) as answer:
             lines = answer.read().decode().splitlines()
         found = [line for line in lines if line.startswith("rocketmq_consumer_queueing_latency{")]
         return float(found[0].rpartition(" ")[2]) if found else None

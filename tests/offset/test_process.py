@@ -21,6 +21,7 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
+from support.waiting import DEADLINE_SECONDS
 
 COMMITTERS = 20
 KILLS = 3
@@ -63,7 +64,7 @@ async def process(
     )
     assert started.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             ready = await started.stdout.readline()
         line = json.loads(ready) if ready else {}
         async with aio.insecure_channel(line.get("address", "127.0.0.1:1")) as channel:
@@ -140,7 +141,7 @@ async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_mor
     acknowledged: dict[int, int] = {}
     async with process(cluster, "--export-seconds=0", file_bytes_max=8192) as service:
         (start, _) = await starts(service.stub, cluster, 2)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await commit_until_it_dies(service.stub, cluster, start, acknowledged)
             assert await service.process.wait() == ExitStatus.DISK_FAILED
         assert service.process.stderr is not None
@@ -151,7 +152,7 @@ async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_mor
 
 
 async def test_a_second_process_on_the_same_store_is_refused(cluster: Cluster) -> None:
-    async with process(cluster) as second, asyncio.timeout(10):
+    async with process(cluster) as second, asyncio.timeout(DEADLINE_SECONDS):
         assert await second.process.wait() == ExitStatus.STORE
         assert second.process.stderr is not None
         assert b"in use by another process" in await second.process.stderr.read()

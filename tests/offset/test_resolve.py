@@ -10,6 +10,7 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.fake_broker import FakeBroker
+from support.waiting import DEADLINE_SECONDS
 
 FIRST = ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST)
 
@@ -335,7 +336,7 @@ async def test_a_broker_that_hangs_costs_only_its_queues_and_a_bounded_time(
         await cluster.nameserver.UpdateTopic(request, None)
         other.queue(TOPIC)
         other.answering.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             hanging, here = await cluster.stub_resolve_both()
         assert hanging.error.retriable
         assert not here.HasField("error")

@@ -19,6 +19,7 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Stop
+from support.waiting import DEADLINE_SECONDS
 
 QUEUE = Queue("orders", "broker-a", 0)
 
@@ -114,7 +115,7 @@ class HoldingDisk(Disk):
 
     def fdatasync(self, fd: int) -> None:
         self.waiting += 1
-        assert self.free.wait(20)
+        assert self.free.wait(DEADLINE_SECONDS)
         self.waiting -= 1
         super().fdatasync(fd)
 

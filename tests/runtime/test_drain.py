@@ -3,6 +3,7 @@
 import asyncio
 
 from rockoon_runtime.drain import Drain, DrainSettings
+from support.waiting import DEADLINE_SECONDS
 
 LONG_AGO = -1e9
 # What another clock, and a busy machine, may make of it.
@@ -13,7 +14,7 @@ async def seconds_until_quiet(settings: DrainSettings, last_call: float | None) 
     """How long it waits for the last call, None for calls that never cease."""
     now = asyncio.get_running_loop().time
     drain, began = Drain(settings, now), now()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await drain.wait_quiet(lambda: now() if last_call is None else last_call)
     return now() - began
 

@@ -12,9 +12,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon_runtime.process import ExitStatus
+from support.waiting import DEADLINE_SECONDS
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
-DEADLINE_SECONDS = 20
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ from rockoon_proto.errors import Busy, NameserverUnavailable
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_runtime.wire import LIVENESS, GrpcServer
 from support.drains import AT_ONCE
+from support.waiting import DEADLINE_SECONDS
 
 
 async def test_a_call_too_many_is_refused_as_busy_until_another_ends() -> None:
@@ -31,7 +32,7 @@ async def test_a_call_too_many_is_refused_as_busy_until_another_ends() -> None:
         assert error.retriable
 
         watches[0].cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 try:
                     await stub.Check(asked)

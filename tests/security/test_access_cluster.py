@@ -48,7 +48,7 @@ from rockoon_proto.v1.offset_pb2 import (
 )
 from rockoon_spark.broker_calls import LogClient
 from support.command_forks import CommandForks
-from support.waiting import wait_until
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 # Until a change is in force everywhere.
 SOON_SECONDS = 60.0
@@ -548,7 +548,7 @@ async def test_a_stream_of_requests_of_blocking_code_is_signed_when_it_is_opened
         with dialer((), access=access).blocking_channel(address) as channel:
             requests = iter([PutGenerationFileRequest(upload_id="?", file_name="?")])
             try:
-                BrokerStub(channel).PutGenerationFile(requests, timeout=30)
+                BrokerStub(channel).PutGenerationFile(requests, timeout=DEADLINE_SECONDS)
             except grpc.RpcError as failure:
                 return from_rpc_error(failure, BrokerUnavailable, broker="broker-a")
         raise AssertionError("the broker took a file of no generation")
@@ -650,7 +650,7 @@ def test_nobody_shows_a_secret(
     assert b"/access/printed" in etcd
     port = choose_port()
     cluster.add_broker("broker-b", metrics_listen=f"127.0.0.1:{port}")
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_SECONDS) as page:
         metrics = page.read().decode()
     assert "rockoon_access_refused_total{" in metrics
     logs = logged()

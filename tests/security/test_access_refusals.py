@@ -35,6 +35,7 @@ from support.gated_server import (
     call,
     known,
 )
+from support.waiting import DEADLINE_SECONDS
 
 READER = ("topic:orders", [ACCESS_READ])
 
@@ -51,7 +52,7 @@ async def signed_by_hand(gated: Gated, header: str, topic: str = "orders") -> An
     async with aio.insecure_channel(gated.address) as channel:
         made: Any = channel.unary_unary(ONE, request_serializer=PullRequest.SerializeToString)
         metadata = ((ACCESS_METADATA_KEY, header),)
-        return await made(PullRequest(topic=topic), metadata=metadata, timeout=20)
+        return await made(PullRequest(topic=topic), metadata=metadata, timeout=DEADLINE_SECONDS)
 
 
 def header(gated: Gated, counter: int = 1, topic: str = "orders", method: str = ONE) -> str:
@@ -219,7 +220,7 @@ async def stream(channel: aio.Channel, *topics: str) -> list[bytes]:
             yield PullRequest(topic=topic)
 
     made: Any = channel.stream_stream(MANY, request_serializer=PullRequest.SerializeToString)
-    return [answer async for answer in made(requests(), timeout=20)]
+    return [answer async for answer in made(requests(), timeout=DEADLINE_SECONDS)]
 
 
 async def test_a_stream_of_requests_signed_for_another_server_is_refused() -> None:
@@ -266,7 +267,7 @@ async def test_a_request_that_cannot_be_read_is_the_callers_fault() -> None:
         gated.gate.update([known(SHOP, READER)])
         async with gated.channel(SHOP) as channel:
             made: Any = channel.unary_unary(ONE)
-            told = await refusal(made(b"\xff\xff", timeout=20))
+            told = await refusal(made(b"\xff\xff", timeout=DEADLINE_SECONDS))
     assert isinstance(told, InvalidArgument)
 
 
@@ -333,12 +334,12 @@ async def test_health_is_told_to_all_and_methods_only_to_those_with_a_key() -> N
     async with Gated().serving() as gated, aio.insecure_channel(gated.address) as channel:
         gated.gate.update([known(SHOP)])
         health = health_pb2_grpc.HealthStub(channel)
-        await health.Check(health_pb2.HealthCheckRequest(), timeout=20)
+        await health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_SECONDS)
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
 
         def listing(through: aio.Channel) -> Any:
             stub = reflection_pb2_grpc.ServerReflectionStub(through)
-            return stub.ServerReflectionInfo(iter([asked]), timeout=20).read()
+            return stub.ServerReflectionInfo(iter([asked]), timeout=DEADLINE_SECONDS).read()
 
         assert isinstance(await refusal(listing(channel)), NotAuthenticated)
         async with gated.channel(SHOP) as signed:

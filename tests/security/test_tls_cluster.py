@@ -17,6 +17,7 @@ from rockoon.tls import Tls
 from rockoon_proto.v1.broker_pb2 import ReadLogRequest
 from rockoon_proto.v1.nameserver_pb2 import UnregisterNodeRequest
 from rockoon_spark.broker_calls import LogClient
+from support.waiting import DEADLINE_SECONDS
 
 MESSAGES = [b"one", b"two", b"three"]
 
@@ -47,7 +48,7 @@ async def consume(connection: rockoon.Cluster, topic: str, group: str, count: in
     consumer = connection.push_consumer(
         group, {topic: "*"}, handle, consume_from=rockoon.ConsumeFrom.FIRST
     )
-    async with consumer, asyncio.timeout(20):
+    async with consumer, asyncio.timeout(DEADLINE_SECONDS):
         await complete.wait()
     return sorted(arrived)
 

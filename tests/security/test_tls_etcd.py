@@ -17,6 +17,7 @@ from rockoon_proto.errors import EtcdUnavailable
 from rockoon_proto.pem_files import PemError, try_certificate
 from support.etcd import EtcdServer
 from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
 
 USER, PASSWORD = "root", "a word that no log may show"
 
@@ -64,11 +65,18 @@ async def trouble(etcd: Etcd) -> str:
     return str(refused.value)
 
 
+def patient(server: EtcdServer, tls: Tls) -> Etcd:
+    """Asking whether a password is right takes etcd long on purpose, and longer when it is busy."""
+    return Etcd(
+        [server.endpoint], user=USER, password=PASSWORD, tls=tls, timeout_seconds=DEADLINE_SECONDS
+    )
+
+
 async def test_certificate_and_password_open_etcd(
     etcd_server: EtcdServer, authority: Authority, own: Issued
 ) -> None:
     tls = Tls(authority.ca, own.certificate, own.key)
-    async with Etcd([etcd_server.endpoint], user=USER, password=PASSWORD, tls=tls) as etcd:
+    async with patient(etcd_server, tls) as etcd:
         assert (await etcd.header()).revision > 0
         assert await etcd.grant_lease(5)
 
@@ -80,6 +88,7 @@ async def test_a_nameserver_opens_etcd_with_what_its_settings_say(
         etcd=(etcd_server.endpoint,),
         etcd_user=USER,
         etcd_password=PASSWORD,
+        etcd_timeout_seconds=DEADLINE_SECONDS,
         etcd_tls="on",
         etcd_tls_ca=authority.ca,
         etcd_tls_certificate=own.certificate,
@@ -113,9 +122,9 @@ async def test_a_renewed_certificate_is_shown_when_the_connection_is_made_anew(
     etcd_server: EtcdServer, authority: Authority
 ) -> None:
     # Certificates have whole seconds.
-    own = authority.issue("nameserver-b", valid=timedelta(seconds=3.5))
+    own = authority.issue("nameserver-b", valid=timedelta(seconds=6))
     tls = Tls(authority.ca, own.certificate, own.key)
-    async with Etcd([etcd_server.endpoint], user=USER, password=PASSWORD, tls=tls) as etcd:
+    async with patient(etcd_server, tls) as etcd:
         await etcd.header()
         await eventually(lambda: expired(own))
         await etcd.header()
@@ -124,7 +133,7 @@ async def test_a_renewed_certificate_is_shown_when_the_connection_is_made_anew(
         with pytest.raises(EtcdUnavailable):
             await etcd.header()
         etcd_server.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 with contextlib.suppress(EtcdUnavailable):
                     await etcd.header()

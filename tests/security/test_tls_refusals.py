@@ -66,10 +66,9 @@ async def test_a_client_certificate_that_expires_meanwhile_is_refused(
     authority: Authority,
 ) -> None:
     # Certificates have whole seconds.
-    own = authority.issue("client", valid=timedelta(seconds=3.5))
-    tls = Tls(authority.ca, own.certificate, own.key)
     async with serving(authority.issue("server"), authority.ca) as address:
-        cluster = rockoon.connect(address, tls=tls)
+        own = authority.issue("client", valid=timedelta(seconds=3.5))
+        cluster = rockoon.connect(address, tls=Tls(authority.ca, own.certificate, own.key))
         await eventually(lambda: expired(own.certificate, own.key))
         with pytest.raises(TlsFailed, match=f"{own.certificate} expired at"):
             await cluster.__aenter__()

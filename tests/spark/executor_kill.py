@@ -14,7 +14,7 @@ from rockoon_spark.index.target import stagings
 from rockoon_spark.jobs.index import build_index
 from rockoon_spark.session import session
 from support.key_index import SHAPE
-from support.spark_processes import children, command_of
+from support.spark_processes import BRIEF_JAVA, children, command_of
 
 
 def executors(driver_java: int) -> list[int]:
@@ -28,6 +28,8 @@ def main(store: str, target: Path) -> None:
         "local-cluster[2,1,1024]",
         spark__executor__memory="512m",
         spark__driver__memory="512m",
+        spark__driver__extraJavaOptions=BRIEF_JAVA,
+        spark__executor__extraJavaOptions=BRIEF_JAVA,
         spark__ui__enabled="false",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",

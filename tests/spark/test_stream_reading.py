@@ -20,6 +20,7 @@ from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import DAY_MS, compact_store
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 FILE_BYTES = 16_384
 SMALL = {"commit_log_file_bytes": FILE_BYTES}
@@ -69,7 +70,7 @@ async def test_holes_of_a_compacted_queue_are_passed_over(
     compact_store(tmp_path, topics={"T": DAY_MS})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"50", b"51", keys=["k0", "k1"])
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while (found := await read(stretch(broker, 0, 52)))[0] != b"45":
                 pass
         assert found == [*bodies[45:], b"50", b"51"]

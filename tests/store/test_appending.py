@@ -20,12 +20,13 @@ from support.store_directory import (
     recovered,
     settings,
 )
+from support.waiting import DEADLINE_SECONDS
 
 
 def test_with_sync_a_message_is_seen_only_when_it_is_durable(tmp_path: Path) -> None:
     disk = FailingDisk()
     gate = threading.Event()
-    disk.fail_sync = lambda path: int(in_log(path) and not gate.wait(30))
+    disk.fail_sync = lambda path: int(in_log(path) and not gate.wait(DEADLINE_SECONDS))
     owner = Owner(settings(tmp_path, flush=Flush.SYNC), disk)
     appended = owner.append()
     assert owner.store.max_offset("T", 0) == 0
@@ -44,13 +45,13 @@ def test_appends_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
     def wait_at_gate(path: Path) -> int:
         if in_log(path):
             entered.set()
-            gate.wait(30)
+            gate.wait(DEADLINE_SECONDS)
         return 0
 
     disk.fail_sync = wait_at_gate
     owner = Owner(settings(tmp_path, flush=Flush.SYNC, commit_log_file_bytes=1 << 20), disk)
     first = owner.append()
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_SECONDS)
     last = [owner.append(queue_id=number % 3) for number in range(50)][-1]
     gate.set()
     advanced = owner.confirm(last.end_offset)

@@ -26,6 +26,7 @@ from support.compacted_store import CompactedStore, made, once_compacted, publis
 from support.compaction import compact_store, log_tail
 from support.holding_disk import HoldingDisk
 from support.store_directory import FailingDisk, crashed_copy, healthy, settings
+from support.waiting import DEADLINE_SECONDS
 
 Change = Callable[[Manifest], Manifest]
 
@@ -345,7 +346,7 @@ def test_a_change_that_no_entry_tells_is_refused(tmp_path: Path, when: str) -> N
 def _held(path: Path, reached: threading.Event, gate: threading.Event) -> int:
     if path.name == MANIFEST_FILE:
         reached.set()
-        assert gate.wait(30)
+        assert gate.wait(DEADLINE_SECONDS)
     return 0
 
 

@@ -31,6 +31,7 @@ from support.store_directory import (
     recovered,
     settings,
 )
+from support.waiting import DEADLINE_SECONDS
 
 
 def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path
     owner.append_durably(bodies=[b"safe"])
     disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
     lost = owner.append(bodies=[b"unknown"])
-    assert owner.failed.get(timeout=30).errno == errno.EIO
+    assert owner.failed.get(timeout=DEADLINE_SECONDS).errno == errno.EIO
     # The disk is well again, but what it dropped it has dropped.
     disk.fail_sync = healthy
     for call in (
@@ -294,7 +295,7 @@ def test_a_bug_in_a_callback_fails_the_store_rather_than_hanging_it(tmp_path: Pa
     store = Store.open(settings(tmp_path, flush=Flush.SYNC), on_synced=broken, on_failed=failed.put)
     frames, lengths = encode_batch(b"T", 0, [b"x"], [b""], NOW_MS, BORN_HOST)
     store.append("T", 0, frames, lengths, NOW_MS)
-    assert "goes nowhere" in str(failed.get(timeout=30))
+    assert "goes nowhere" in str(failed.get(timeout=DEADLINE_SECONDS))
     with pytest.raises(StoreFailed):
         store.append("T", 0, frames, lengths, NOW_MS)
     store.close()

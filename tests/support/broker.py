@@ -19,6 +19,8 @@ from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.process import Stop
+from support.eventually import answered
+from support.waiting import DEADLINE_SECONDS
 
 CALL_SECONDS = 60.0
 BORN_HOST = encode_host("127.0.0.1", 54321)
@@ -60,7 +62,7 @@ class RunningBroker:
         self.stub: Any = BrokerStub(channel)
         self.stop = stop
 
-    async def call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
+    async def call(self, method: str, request: Any, seconds: float = DEADLINE_SECONDS) -> Any:
         """Make a unary call; an error of the table is raised as its class."""
         try:
             return await getattr(self.stub, method)(request, timeout=seconds)
@@ -81,10 +83,7 @@ class RunningBroker:
 
     async def until(self, condition: Callable[[Any], bool]) -> Any:
         """Look at the broker's description until it is as wanted; returns that one."""
-        async with asyncio.timeout(CALL_SECONDS):
-            while not condition(described := await self.describe()):
-                pass
-        return described
+        return await answered(self.describe, condition)
 
     async def bodies(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
         """Every body of a queue from an offset on."""

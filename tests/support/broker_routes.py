@@ -7,6 +7,7 @@ from typing import Any
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.fake_nameserver import FakeNameserver
+from support.waiting import DEADLINE_SECONDS
 
 
 class BrokerRoutes(FakeNameserver):
@@ -72,7 +73,7 @@ class BrokerRoutes(FakeNameserver):
 
     async def wait_until(self, condition: Any) -> None:
         """Wait until something is true of this object after one of its changes."""
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(DEADLINE_SECONDS), self._changed:
             await self._changed.wait_for(condition)
 
     @property

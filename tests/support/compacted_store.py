@@ -20,11 +20,11 @@ from support.compaction import RECORDS_PER_PART, compact_store
 from support.store_directory import (
     BORN_HOST,
     NOW_MS,
-    PATIENCE_SECONDS,
     Owner,
     crashed_copy,
     settings,
 )
+from support.waiting import DEADLINE_SECONDS
 
 LOOK_SECONDS = 0.001
 RETENTION_MS = 60_000
@@ -168,7 +168,7 @@ class CompactedStore:
 
     def until(self, holds: Callable[[], object]) -> None:
         """Let the store go on until something holds."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "the store does not get there"
             self.tick()

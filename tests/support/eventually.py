@@ -1,14 +1,41 @@
-"""Waiting for what other tasks bring about."""
+"""Waiting for what other tasks and processes bring about."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
-WAIT_SECONDS_MAX = 15.0
+from support.waiting import DEADLINE_SECONDS
+
+LOOK_SECONDS = 0.002
+LOOK_SECONDS_MAX = 0.02
+
+Answer = TypeVar("Answer")
 
 
-async def eventually(holds: Callable[[], bool], seconds_max: float = WAIT_SECONDS_MAX) -> None:
-    """Return once `holds()`; TimeoutError when it does not become true in time."""
-    pause = 0.002
+def pauses() -> Iterator[float]:
+    """Seconds between looks. What takes long is looked at less often: whoever looks without a pause
+    takes the processor from what it waits for."""
+    seconds = LOOK_SECONDS
+    while True:
+        yield seconds
+        seconds = min(seconds * 1.1, LOOK_SECONDS_MAX)
+
+
+async def eventually(holds: Callable[[], Answer], seconds_max: float = DEADLINE_SECONDS) -> Answer:
+    """What `holds()` returns once that is true; TimeoutError when it does not become so in time."""
+    between = pauses()
     async with asyncio.timeout(seconds_max):
-        while not holds():
-            await asyncio.sleep(pause)
+        while not (held := holds()):
+            await asyncio.sleep(next(between))
+    return held
+
+
+async def answered(
+    ask: Callable[[], Awaitable[Answer]], holds: Callable[[Answer], object]
+) -> Answer:
+    """Ask until the answer is as wanted, and return it; TimeoutError when it never is."""
+    between = pauses()
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not holds(answer := await ask()):
+            await asyncio.sleep(next(between))
+    return answer

@@ -22,6 +22,7 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
 from support.scripted_nameserver import ScriptedNameserver
+from support.waiting import DEADLINE_SECONDS
 
 STORE_HOST = encode_host("127.0.0.1", 10911)
 STORE_TIME_MS = 1_700_000_000_000
@@ -111,7 +112,7 @@ class FakeAppendBroker(BrokerServicer):
 
     async def wait_requests(self, count: int) -> None:
         """Wait until that many batches have arrived."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while self.requests < count:
                 await self._arrived.wait()
 

@@ -16,6 +16,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.rules import ANY_KEY, KEYS_FOR_SERVICES, Rule
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
+from support.waiting import DEADLINE_SECONDS
 
 CLUSTER_KEY = AccessKey("rockoon", "a cluster secret for tests")
 SHOP = AccessKey("shop", "the secret of shop, for tests")
@@ -128,4 +129,4 @@ def call(channel: aio.Channel, method: str = ONE, topic: str = "orders") -> Any:
     """Call one of the methods with one request."""
     kind = channel.unary_stream if method == WAIT else channel.unary_unary
     made: Any = kind(method, request_serializer=PullRequest.SerializeToString)
-    return made(PullRequest(topic=topic), timeout=20)
+    return made(PullRequest(topic=topic), timeout=DEADLINE_SECONDS)

@@ -12,8 +12,9 @@ from rockoon_format.generation import MANIFEST_FILE, Manifest
 from rockoon_proto.errors import BrokerUnavailable
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
-from support.broker import CALL_SECONDS, RunningBroker
+from support.broker import RunningBroker
 from support.compaction import compact_store
+from support.waiting import DEADLINE_SECONDS
 
 PIECE_BYTES = 1000
 
@@ -45,7 +46,7 @@ async def put(broker: RunningBroker, upload_id: str, name: str, content: bytes) 
             yield pb.PutGenerationFileRequest(data=content[at : at + PIECE_BYTES])
 
     try:
-        return await broker.stub.PutGenerationFile(requests(), timeout=CALL_SECONDS)
+        return await broker.stub.PutGenerationFile(requests(), timeout=DEADLINE_SECONDS)
     except grpc.RpcError as failure:
         raise from_rpc_error(failure, BrokerUnavailable, broker=broker.address) from failure
 

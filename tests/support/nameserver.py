@@ -40,14 +40,14 @@ class Nameserver:
     async def call(self, method: str, request: Any) -> Any:
         """Make a unary call; an error of the table is raised as its class."""
         try:
-            return await getattr(self.stub, method)(request, timeout=CALL_SECONDS)
+            return await getattr(self.stub, method)(request, timeout=DEADLINE_SECONDS)
         except grpc.RpcError as failure:
             raise from_rpc_error(failure, NameserverUnavailable, address=self.address) from failure
 
     async def wait_serving(self) -> None:
         health = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest(service="rockoon.v1.NameServer")
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             call = health.Watch(request, wait_for_ready=True)
             async for reply in call:
                 if reply.status == health_pb2.HealthCheckResponse.SERVING:
@@ -137,13 +137,13 @@ class Watching:
 
     async def until(self, condition: Callable[[RouteView], object]) -> RouteView:
         """Apply updates until a condition holds."""
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while not condition(self.view):
                 await self.next()
         return self.view
 
     async def next(self) -> RouteUpdate:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             update: Any = await self._call.read()
         if update is aio.EOF:
             raise EOFError("the nameserver ended the stream")

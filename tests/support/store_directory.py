@@ -20,6 +20,7 @@ from rockoon_broker.store.verify import verify_store
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
 from support import golden_store
+from support.waiting import DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 BORN_HOST = encode_host("127.0.0.1", 54321)
 # A sync that takes longer than this has hung.
-PATIENCE_SECONDS = 30
 
 
 class FixedClock:
@@ -244,7 +244,7 @@ class Owner:
         advanced: list[tuple[str, int]] = []
         reached = 0
         while reached < end_offset:
-            reached = self.synced.get(timeout=PATIENCE_SECONDS)
+            reached = self.synced.get(timeout=DEADLINE_SECONDS)
             advanced += self.store.confirm(reached)
         return advanced
 

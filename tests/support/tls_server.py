@@ -11,6 +11,7 @@ from grpc import aio
 from rockoon.local.authority import Issued
 from rockoon_runtime.tls import ServerTls, peer_identity
 from rockoon_runtime.wire import GrpcServer
+from support.waiting import DEADLINE_SECONDS
 
 WHO = "/test.Who/AmI"
 
@@ -44,4 +45,4 @@ async def serving(
 async def who_am_i(channel: aio.Channel) -> str:
     """What the server takes the caller for."""
     call: Any = channel.unary_unary(WHO)
-    return bytes(await call(b"", timeout=10)).decode()
+    return bytes(await call(b"", timeout=DEADLINE_SECONDS)).decode()

@@ -36,6 +36,7 @@ from rockoon_runtime.telemetry.metrics import (
 )
 from rockoon_runtime.telemetry.prometheus import PrometheusPage, names_on_page
 from rockoon_runtime.telemetry.snapshots import Snapshots
+from support.waiting import DEADLINE_SECONDS
 
 EATEN = counter("apples_eaten_total", "Apples eaten", "who")
 LEFT = gauge("apples_left", "Apples left", unit="pieces")
@@ -44,7 +45,9 @@ TABLE = (EATEN, LEFT, WEIGHT)
 
 
 def read(page: PrometheusPage) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{page.address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(
+        f"http://{page.address}/metrics", timeout=DEADLINE_SECONDS
+    ) as answer:
         text = answer.read().decode()
     return {
         f"{sample.name} {sorted(sample.labels.values())}": sample.value

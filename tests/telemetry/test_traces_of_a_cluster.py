@@ -23,9 +23,10 @@ from rockoon.local.cluster import LocalCluster
 from rockoon.producer import Producer
 from rockoon.traced_producer import present_context
 from rockoon.tracing import Tracing, context_in
+from support.eventually import eventually
 from support.otlp_receiver import OtlpReceiver, otlp_receiver
+from support.waiting import DEADLINE_SECONDS
 
-SECONDS_MAX = 30.0
 SENDER = Path(__file__).parent / "sending_process.py"
 READER = Path(__file__).parent / "reading_process.py"
 
@@ -69,13 +70,6 @@ class Spans:
         return {span.name for span in self._exporter.get_finished_spans()}
 
 
-async def eventually(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not (found := condition()):
-            await asyncio.sleep(0)
-    return found
-
-
 async def send_from_another_process(
     cluster: LocalCluster, receiver: OtlpReceiver, topic: str, count: int | str
 ) -> None:
@@ -87,7 +81,7 @@ async def run(
 ) -> None:
     arguments = (cluster.nameservers[0], receiver.endpoint, topic, str(count))
     process = await asyncio.create_subprocess_exec(sys.executable, str(program), *arguments)
-    assert await asyncio.wait_for(process.wait(), SECONDS_MAX) == 0
+    assert await asyncio.wait_for(process.wait(), DEADLINE_SECONDS) == 0
 
 
 async def new_topic(cluster: LocalCluster, name: str) -> None:

@@ -16,6 +16,7 @@ from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, begin, end, half, stored
 from support.holding_disk import HoldingDisk
 from support.store_directory import FailingDisk, healthy, in_queues
+from support.waiting import DEADLINE_SECONDS
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -343,7 +344,7 @@ async def test_while_the_log_has_no_room_the_ends_that_wait_for_it_are_bounded(
         async with asyncio.TaskGroup() as tasks:
             for place in places:
                 tasks.create_task(commit(place))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 await refused.wait()
             disk.release()
         for place in places:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from rockoon import Message, Resolution, errors
 from rockoon.transactional_producer import TransactionalProducer
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import answered, eventually
+from support.waiting import DEADLINE_SECONDS
 
 SOON: dict[str, Any] = {
     "transaction_timeout_ms": 1,
     "transaction_check_interval_ms": 20,
     "transaction_checks_max": 10_000,
 }
-SECONDS_MAX = 20
 
 
 def never(message: Message) -> Resolution:
@@ -52,14 +53,8 @@ async def started(
         rockoon.connect(nameserver.address) as cluster,
         cluster.transactional_producer("payers", check=check) as producer,
     ):
-        await until(lambda: producer.asked_by == {"broker-a"})
+        await eventually(lambda: producer.asked_by == {"broker-a"})
         yield broker, producer
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 async def all_bodies(broker: RunningBroker) -> list[bytes]:
@@ -68,9 +63,7 @@ async def all_bodies(broker: RunningBroker) -> list[bytes]:
 
 async def until_read(broker: RunningBroker, bodies: list[bytes]) -> None:
     """A half message stops waiting when its end is appended, and is read once that is durable."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while await all_bodies(broker) != bodies:
-            pass
+    await answered(lambda: all_bodies(broker), lambda seen: seen == bodies)
 
 
 async def test_a_block_that_succeeds_commits(tmp_path: Path, nameserver: BrokerRoutes) -> None:
@@ -88,7 +81,7 @@ async def test_a_block_that_succeeds_commits(tmp_path: Path, nameserver: BrokerR
         with pytest.raises(errors.TransactionEnded):
             await transaction.rollback()
         (read,) = await asyncio.wait_for(
-            read_one(nameserver.address, transaction.queue), SECONDS_MAX
+            read_one(nameserver.address, transaction.queue), DEADLINE_SECONDS
         )
         assert (read.message_id, read.tags) == (transaction.message_id, "T")
 
@@ -99,7 +92,7 @@ async def read_one(address: str, queue: rockoon.MessageQueue) -> list[Message]:
         cluster.pull_consumer(consume_from="first") as consumer,
     ):
         await consumer.assign([queue])
-        return list(await consumer.poll(timeout=SECONDS_MAX))
+        return list(await consumer.poll(timeout=DEADLINE_SECONDS))
 
 
 async def test_a_block_that_raises_rolls_back(tmp_path: Path, nameserver: BrokerRoutes) -> None:
@@ -171,7 +164,7 @@ async def test_the_check_decides_what_the_sender_left_open(
         books.resolutions |= {b"yes": Resolution.COMMIT, b"no": Resolution.ROLLBACK}
         await broker.until(lambda described: described.transactions_pending == 1)
         await until_read(broker, [b"yes"])
-        await until(lambda: books.asked.count(b"later") > 2)
+        await eventually(lambda: books.asked.count(b"later") > 2)
         books.resolutions[b"later"] = Resolution.COMMIT
         await broker.until(lambda described: described.transactions_pending == 0)
         await until_read(broker, [b"later", b"yes"])
@@ -192,7 +185,8 @@ async def test_a_check_that_fails_says_that_it_does_not_know(
     answers = iter([ZeroDivisionError(), "yes", None, Resolution.COMMIT])
 
     async def check(_: Message) -> Resolution:
-        answer: Any = next(answers)
+        # On a busy machine one that is slow to answer is asked again meanwhile.
+        answer: Any = next(answers, Resolution.COMMIT)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -201,7 +195,7 @@ async def test_a_check_that_fails_says_that_it_does_not_know(
     async with started(tmp_path, nameserver, check, **SOON) as (broker, producer):
         await producer.send_in_transaction("orders", b"x", lambda _: Resolution.UNKNOWN)
         await broker.until(lambda described: described.transactions_pending == 0)
-        assert (await broker.describe()).transaction_checks_sent == 4
+        assert (await broker.describe()).transaction_checks_sent >= 4
         await until_read(broker, [b"x"])
 
 
@@ -239,7 +233,7 @@ async def test_a_broker_that_restarts_between_half_and_commit_makes_no_differenc
                 assert result.queue_offset == 0
                 assert await all_bodies(broker) == [b"paid"]
                 # It offers itself to the new process as well.
-                await until(lambda: producer.asked_by == {"broker-a"})
+                await eventually(lambda: producer.asked_by == {"broker-a"})
 
 
 async def test_what_cannot_be_sent_is_refused_before_it_is_stored(
@@ -304,7 +298,7 @@ async def test_blocking_code_has_transactions_too(tmp_path: Path, nameserver: Br
             assert open_one.commit().message_id == open_one.message_id
             producer.begin("orders", b"dropped").rollback()
             producer.send_in_transaction("orders", b"left", lambda _: Resolution.UNKNOWN)
-            assert told.wait(SECONDS_MAX)
+            assert told.wait(DEADLINE_SECONDS)
 
     async with running_broker(tmp_path, [nameserver.address], **SOON) as broker:
         async with asyncio.TaskGroup() as tasks:

@@ -11,6 +11,7 @@ import pytest
 import rockoon
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.waiting import DEADLINE_SECONDS
 
 EXAMPLE = Path(__file__).parents[2] / "client" / "examples" / "pay_and_tell_sqlite.py"
 SOON: dict[str, Any] = {
@@ -18,7 +19,6 @@ SOON: dict[str, Any] = {
     "transaction_check_interval_ms": 20,
     "transaction_checks_max": 10_000,
 }
-SECONDS_MAX = 20
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def example() -> Any:
 
 
 async def until_told(broker: RunningBroker, shop: Any) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             told = await broker.bodies("orders", 0) + await broker.bodies("orders", 1)
             pending = (await broker.describe()).transactions_pending
