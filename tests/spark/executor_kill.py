@@ -14,7 +14,7 @@ from rockoon_spark.index.target import stagings
 from rockoon_spark.jobs.index import build_index
 from rockoon_spark.session import session
 from support.key_index import SHAPE
-from support.spark_processes import BRIEF_JAVA, children, command_of
+from support.spark_processes import BRIEF_JAVA, LOOK_SECONDS, children, command_of
 
 
 def executors(driver_java: int) -> list[int]:
@@ -59,6 +59,7 @@ def main(store: str, target: Path) -> None:
         if any(path.suffix == ".keys" for each in stagings(target) for path in each.iterdir()):
             killed = executors(java)[0]
             os.kill(killed, signal.SIGKILL)
+        building.join(LOOK_SECONDS)
     building.join()
     assert killed
     assert built

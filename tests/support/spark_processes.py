@@ -15,6 +15,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+# Looking without a pause would take the processor from what is looked for.
+LOOK_SECONDS = 0.002
 TESTS = Path(__file__).parent.parent
 # What runs for seconds only is not worth compiling well: two fifths of a session's processor time.
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -72,7 +74,7 @@ def kill_workers(spark: SparkSession, job: threading.Thread, is_amid: Callable[[
     # A worker may have been at none; and a task is tried four times, so it outlives three kills.
     for _ in range(3):
         while job.is_alive() and not is_amid():
-            pass
+            job.join(LOOK_SECONDS)
         killed = python_workers(spark)
         for pid in killed:
             with suppress(ProcessLookupError):
@@ -80,6 +82,7 @@ def kill_workers(spark: SparkSession, job: threading.Thread, is_amid: Callable[[
         while job.is_alive() and failed_tasks(spark) == failed:
             if set(python_workers(spark)) - set(killed):
                 break
+            job.join(LOOK_SECONDS)
         if failed_tasks(spark) > failed:
             return
 
