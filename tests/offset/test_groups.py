@@ -20,7 +20,6 @@ from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
-from support.waiting import DEADLINE_SECONDS
 
 SECOND = 1_000_000_000
 

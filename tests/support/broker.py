@@ -22,7 +22,6 @@ from rockoon_runtime.process import Stop
 from support.eventually import answered
 from support.waiting import DEADLINE_SECONDS
 
-CALL_SECONDS = 60.0
 BORN_HOST = encode_host("127.0.0.1", 54321)
 NOW_MS = 1_700_000_000_000
 

@@ -17,8 +17,7 @@ from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.process import Stop
-
-CALL_SECONDS = 60.0
+from support.waiting import DEADLINE_SECONDS
 
 
 class Nameserver:
