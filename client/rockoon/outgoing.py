@@ -21,7 +21,7 @@ from rockoon.errors import (
     KeyMissing,
     PropertiesTooLarge,
 )
-from rockoon_format.batch import encode_batch
+from rockoon_format.batch import NULS_MAX, encode_batch
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
@@ -41,6 +41,7 @@ BODY_BYTES_MAX = 4 << 20
 _UNIQ_KEY_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 # 56 digits are the longest UNIQ_KEY (an IPv6 address); what fits must not depend on the host.
 _UNIQ_KEY_BYTES_MAX = len(_UNIQ_KEY_HEAD) + 56 + 1
+_NULS = "\0" * (NULS_MAX + 1)
 SEQUENCED_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + SEQUENCE_BYTES
 """What an idempotent producer adds to the properties of a message, at most."""
 
@@ -89,7 +90,8 @@ def encode_extras(
     """Return the encoded properties of a message, without its UNIQ_KEY.
 
     Raises:
-        InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
+        InvalidProperty: a reserved name, an empty name or value, a separator or 512 NULs inside, or
+            not text.
         PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
     """
     if tags is not None and not isinstance(tags, str):
@@ -175,6 +177,8 @@ def _section(name: str, value: str) -> bytes:
     for separator in ("\x01", "\x02"):
         if separator in name or separator in value:
             raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
+    if _NULS in name or _NULS in value:
+        raise InvalidProperty(name=name, reason=f"it holds more than {NULS_MAX} NULs in a row")
     try:
         return f"{name}\x01{value}\x02".encode()
     except UnicodeEncodeError:

@@ -49,6 +49,7 @@ from rockoon_format.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    SECTOR_BYTES,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION,
@@ -83,6 +84,9 @@ SYS_FLAGS_ALLOWED = (
 """What an ordinary producer may set: no transaction type, no inner batch, no IPv6 store host."""
 
 SIZE_MAX = 2**31 - 1
+NULS_MAX = SECTOR_BYTES - 1
+"""So many NULs in a row properties may have, and none at their end: what a power cut leaves out is
+zero by the sector, and recovery takes properties with a sector of zeros for torn."""
 FEW_RECORDS_MAX = 24
 """Up to here a loop over the records is faster than the columns' fixed costs."""
 
@@ -92,6 +96,8 @@ _DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
 _PREFIX = struct.Struct(">iiiiiqqiq")
 _PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
 _SHORT = struct.Struct(">h")
+_ZERO_SECTOR = bytes(SECTOR_BYTES)
+_NULS = f"its properties have more than {NULS_MAX} NULs in a row, or one at their end"
 assert _PREFIX.size == PREFIX.itemsize
 
 
@@ -131,6 +137,7 @@ class BatchFault(Enum):
     BODY_TOO_LARGE = "body too large"
     PROPERTIES_TOO_LARGE = "properties too large"
     RECORD_TOO_LARGE = "record too large"
+    PROPERTIES_TORN = "properties torn"
     BODY_CRC = "body crc"
     DELAY_LEVEL = "delay level"
     SOURCE = "source"
@@ -316,6 +323,7 @@ def check_batch(
         (BatchFault.RECORD_TOO_LARGE, sizes, record_bytes_max),
     ):
         _refuse(fault, found_bytes > limit, f"more than {limit} bytes")
+    _refuse(BatchFault.PROPERTIES_TORN, _torn(frames, parts), _NULS)
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
     if not sources_allowed:
@@ -391,6 +399,11 @@ def _layout_of_few(
         if (
             not 0 <= properties_bytes <= properties_bytes_max
             or properties_start + properties_bytes != end
+            or (properties_bytes and frames[end - 1] == 0)
+            or (
+                properties_bytes > NULS_MAX
+                and frames.find(_ZERO_SECTOR, properties_start, end) >= 0
+            )
             or not frames.startswith(topic_part, body_end)
             or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
         ):
@@ -424,6 +437,17 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     letters = found.view(np.uint8).reshape(len(other), len(topic))
     differs = letters != np.frombuffer(topic, np.uint8)
     wrong: NDArray[np.bool_] = differs.any(1)
+    return wrong
+
+
+def _torn(frames: bytes, parts: Parts) -> NDArray[np.bool_]:
+    lengths = parts.properties_lengths
+    begins, ends = parts.properties_starts, parts.properties_starts + lengths
+    # Of none it is the byte in front: the low one of a length that is zero.
+    torn = (np.frombuffer(frames, np.uint8)[ends - 1] == 0) & (lengths > 0)
+    for index in np.flatnonzero(lengths > NULS_MAX).tolist():
+        torn[index] |= frames.find(_ZERO_SECTOR, int(begins[index]), int(ends[index])) >= 0
+    wrong: NDArray[np.bool_] = torn
     return wrong
 
 

@@ -58,6 +58,8 @@ BLANK_BYTES_MIN = 8
 # A V1 record with IPv4 hosts and empty body, topic and properties.
 RECORD_BYTES_MIN = 91
 PROPERTY_CRC_BYTES = 20
+# The least that a disk writes or does not write; larger ones are multiples of it.
+SECTOR_BYTES = 512
 
 # Positions that do not depend on any other field.
 AT_MAGIC = 4

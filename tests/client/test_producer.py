@@ -275,6 +275,7 @@ async def test_a_queue_that_does_not_exist_is_told(cluster: Cluster) -> None:
         ({"properties": {"a\x01": "b"}}, InvalidProperty),
         ({"properties": {"a": "b\x01"}}, InvalidProperty),
         ({"properties": {"a": "\ud800"}}, InvalidProperty),
+        ({"properties": {"a": "\0" * 512}}, InvalidProperty),
         ({"properties": {"a": 1}}, InvalidProperty),
         ({"properties": {"a": "x" * 32_767}}, PropertiesTooLarge),
         ({"key": "k", "queue": MessageQueue("orders", "broker-a", 0)}, InvalidArgument),

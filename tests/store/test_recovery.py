@@ -10,6 +10,7 @@ from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.verify import verify_store
+from rockoon_format.batch import NULS_MAX, BatchError
 from support.seeds import seeds
 from support.store_directory import (
     FailingDisk,
@@ -507,15 +508,18 @@ def test_a_record_of_whose_properties_a_sector_was_not_written_was_never_there(
     after.store.close()
 
 
-def test_properties_full_of_nuls_are_kept_when_the_process_is_killed(tmp_path: Path) -> None:
-    owner = Owner(settings(tmp_path / "s"))
+def test_no_properties_of_what_was_taken_are_as_a_power_cut_leaves_them(tmp_path: Path) -> None:
+    """What is acknowledged must be taken for whole wherever sectors begin in it."""
+    owner = Owner(settings(tmp_path / "s", commit_log_file_bytes=1 << 20))
     owner.write_point()
-    sent = [b"%d" % number for number in range(20)]
+    sent = [b"%d" % number for number in range(40)]
     for body in sent:
-        owner.append(bodies=[body], tags="\0" * 40)
+        owner.append(bodies=[body], tags="\0" * (NULS_MAX - 30 * (len(body) - 1)))
+    with pytest.raises(BatchError):
+        owner.append(bodies=[b"refused"], tags="\0" * (NULS_MAX + 1))
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
     owner.store.close()
-    after = recovered(settings(root))
+    after = recovered(settings(root, commit_log_file_bytes=1 << 20))
     assert after.bodies() == sent
     after.store.close()
 

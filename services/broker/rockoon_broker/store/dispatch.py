@@ -10,9 +10,7 @@ from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.log_scan import Chunk
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
-
-# The least that a disk writes or does not write; larger ones are multiples of it.
-SECTOR_BYTES = 512
+from rockoon_format.record import SECTOR_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,7 @@ def torn_records(chunk: Chunk) -> list[int]:
     Whatever lies behind the log's end is zero before anything is appended, so a sector that was not
     written is. Without one of its head, topic or body a record is not whole: lengths or the body's
     CRC do not fit. Its properties, behind these, would be shown as nobody sent them, with a number
-    of an idempotent producer gone, say. Text of nothing but NULs in a whole sector, or from one's
-    beginning to the log's end, is taken for that too.
+    of an idempotent producer gone, say. No properties that were taken are such (`check_batch`).
     """
     records = chunk.records
     begins = records.properties_starts
