@@ -508,6 +508,23 @@ def test_a_record_of_whose_properties_a_sector_was_not_written_was_never_there(
     after.store.close()
 
 
+def test_sectors_are_those_of_a_file_whatever_its_size(tmp_path: Path) -> None:
+    configured = settings(tmp_path / "s", commit_log_file_bytes=5000)
+    owner = Owner(configured)
+    while owner.store.appended_end <= 5000:
+        owner.append(bodies=[b"durable"])
+    owner.write_point()
+    durable = owner.bodies()
+    torn = owner.append(bodies=[b"torn"], tags="t" * 1500)
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    end = torn.end_offset % 5000
+    poke(root / "commitlog" / f"{5000:020d}", end // 512 * 512 - 512, bytes(512))
+    after = recovered(settings(root, commit_log_file_bytes=5000))
+    assert after.bodies() == durable
+    after.store.close()
+
+
 def test_no_properties_of_what_was_taken_are_as_a_power_cut_leaves_them(tmp_path: Path) -> None:
     """What is acknowledged must be taken for whole wherever sectors begin in it."""
     owner = Owner(settings(tmp_path / "s", commit_log_file_bytes=1 << 20))

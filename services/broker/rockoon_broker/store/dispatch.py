@@ -98,8 +98,7 @@ def torn_records(chunk: Chunk) -> list[int]:
     records = chunk.records
     begins = records.properties_starts
     ends = begins + records.properties_lengths
-    # CommitLog files begin at multiples of a sector.
-    sectors = begins + -(begins + chunk.base) % SECTOR_BYTES
+    sectors = begins + -(begins + chunk.position) % SECTOR_BYTES
     reach = np.flatnonzero(sectors < ends)
     data = np.frombuffer(chunk.data, np.uint8)
     maybe = (data[sectors[reach]] == 0) | (ends[reach] - sectors[reach] > SECTOR_BYTES)

@@ -21,6 +21,8 @@ class Chunk:
 
     base: int
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
+    position: int
+    """Of the buffer in its file."""
     records: Scan
     data: bytes
     """The buffer."""
@@ -90,7 +92,7 @@ class LogScan:
                 self.stopped_by = records.end
                 if records.count:
                     self._count(records, base)
-                    yield Chunk(base, records, data)
+                    yield Chunk(base, position, records, data)
                 position += records.position
                 at_file_end = base - start + len(data) == self._file_bytes
                 if records.end is ScanEnd.LIMIT:
