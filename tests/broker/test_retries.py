@@ -158,6 +158,12 @@ def test_the_reason_is_noted_in_bounds_and_replaced_by_the_next() -> None:
     assert "ROCKOON_FAILURE" not in decode(again.record.properties)
 
 
+def test_a_reason_with_nuls_is_noted_without_them() -> None:
+    """Properties with 512 of them in a row are refused: the message could not be sent back."""
+    made = returned(record(), "g", RULES, Failure(reason="\0" * 600 + "end"), 0)
+    assert decode(made.record.properties)["ROCKOON_FAILURE"] == "end"
+
+
 def test_a_reason_that_does_not_fit_is_left_out_and_what_must_be_noted_is_not() -> None:
     nearly = record(properties=encode({"x": "y" * 32_500}))
     made = returned(nearly, "g", RULES, Failure(reason="r" * 500), 0)

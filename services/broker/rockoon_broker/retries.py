@@ -43,6 +43,8 @@ FIRST_LEVEL = 3
 # Of no broker: higher ones count as its last, as long as they fit into 32 bits.
 LEVEL_MAX = 2**31 - 1
 FAILURE_BYTES_MAX = 512
+# Separators, and NULs: properties with many of these in a row are refused.
+_SPACES = {0: " ", 1: " ", 2: " "}
 ATTEMPTS_COUNTED_MAX = 2**31 - 1
 """A record's field holds no more."""
 
@@ -200,5 +202,5 @@ def encoded(properties: Mapping[str, str], reason: str) -> bytes:
 
 def bounded(reason: str) -> str:
     """A reason as a property may hold it."""
-    plain = reason.replace("\x01", " ").replace("\x02", " ").strip()
+    plain = reason.translate(_SPACES).strip()
     return plain.encode(errors="replace")[:FAILURE_BYTES_MAX].decode(errors="ignore")
