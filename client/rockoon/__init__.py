@@ -8,6 +8,7 @@ Names are loaded when they are first used: the `rockoon` command starts with thi
 not wait for gRPC and NumPy to print its help.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from rockoon.tls import Tls
     from rockoon.transaction import Resolution, Transaction
     from rockoon.transactional_producer import TransactionalProducer
+
+# gRPC reads this when it is imported, which is after this module. Without it gRPC stops and starts
+# its threads around forks; where code runs between fork and exec (`preexec_fn`, by which PySpark
+# starts Java), the child aborts now and then. No asyncio client goes on in a forked child anyway.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "AccessKey",
