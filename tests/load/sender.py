@@ -89,7 +89,7 @@ class Sender:
         self._window = window
         self._under_way = 0
         self._room = asyncio.Event()
-        self._turns = _turns(lanes)
+        self._turns = turns(lanes)
         self._turn = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -210,7 +210,7 @@ def _end_of_batch(receipts: Sequence[Receipt], start: int) -> int:
     return end
 
 
-def _turns(lanes: Sequence[Lane]) -> list[int]:
+def turns(lanes: Sequence[Lane]) -> list[int]:
     """Which lane is next: each as often as its share says, evenly spread."""
     smallest = min(lane.share for lane in lanes)
     counts = [max(round(lane.share / smallest), 1) for lane in lanes]

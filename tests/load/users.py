@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import gevent
 from locust import User, constant, task
 
-from load import payload
 from load.account import Account
+from load.lanes import lanes_of
 from load.plan import Plan
 from load.reader import Reader, wait_or_stop
 from load.sdk_thread import SdkThread, Work
@@ -22,9 +22,6 @@ from rockoon.connection import Cluster
 LOOK_SECONDS = 0.1
 FILLING_SHARE = 0.25
 """Of the time, in which the queues are filled that are then read."""
-LANES_MAX = 64
-"""Of one sender."""
-HOT_LANES = 16
 
 
 class Session:
@@ -103,28 +100,9 @@ class SendingUser(SdkUser):
         await sender.run(stop)
 
     async def _lanes(self, cluster: Cluster, sender: int) -> list[Lane]:
-        plan = self.session.plan
-        names = plan.topic_names
-        if plan.scenario == "hot-key":
-            own = names[sender % len(names)]
-            cold = (1 - plan.hot_share) / (HOT_LANES - 1)
-            return [
-                Lane(
-                    own,
-                    payload.stream_of(sender, number),
-                    {"key": "hot" if number == 0 else f"{sender}-{number}"},
-                    share=cold if number else plan.hot_share,
-                )
-                for number in range(HOT_LANES)
-            ]
+        names = self.session.plan.topic_names
         queues = [queue for name in names for queue in (await cluster.route(name)).queues]
-        # Where there are more than one sender can keep going, each has others.
-        first = sender * LANES_MAX % len(queues) if len(queues) > LANES_MAX else sender
-        chosen = [queues[(first + n) % len(queues)] for n in range(min(len(queues), LANES_MAX))]
-        return [
-            Lane(queue.topic, payload.stream_of(sender, number), {"queue": queue})
-            for number, queue in enumerate(chosen)
-        ]
+        return lanes_of(self.session.plan, sender, queues)
 
 
 class FillingUser(SendingUser):
