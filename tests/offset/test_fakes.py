@@ -152,6 +152,16 @@ async def test_a_watch_begins_with_a_snapshot_and_goes_on_from_a_revision(namese
     resumed.cancel()
 
 
+async def test_the_fake_tells_what_changes_while_its_snapshot_is_on_the_way() -> None:
+    # It goes on after the snapshot only when it is asked for more, as when a reader is quick.
+    fake = FakeNameserver()
+    watch = aiter(fake.WatchRoutes(ns.WatchRoutesRequest(), None))
+    assert not (await anext(watch)).topics
+    await fake.CreateTopic(placed("T"), None)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert [topic.config.name for topic in (await anext(watch)).topics] == ["T"]
+
+
 async def test_what_is_created_again_is_another_incarnation(nameserver: Any) -> None:
     topic = (await nameserver.CreateTopic(placed("orders"))).topic
     config = ns.GroupConfig(name="billing")

@@ -135,8 +135,10 @@ class FakeNameserver(NameServerServicer):
         while not self._stopping:
             await self.telling.wait()
             if first and after != self.revision:
-                yield self._snapshot()
-                after = self.revision
+                # Before it is handed over: what changes meanwhile is not in it.
+                snapshot = self._snapshot()
+                after = snapshot.revision
+                yield snapshot
             first = False
             for update in list(self._updates):
                 if update.revision > after:
