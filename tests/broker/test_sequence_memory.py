@@ -234,7 +234,7 @@ def in_ledger(bench: Bench) -> dict[tuple[int, str], int]:
     return {(key.producer_id, key.topic): runs[-1].end for key, runs in sequences}
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_through_power_cuts_kills_and_deletions_it_knows_what_the_log_has(
     tmp_path: Path, seed: int
 ) -> None:

@@ -507,7 +507,7 @@ async def test_a_restart_with_a_clock_set_back_does_not_wait_for_the_old_time(
     again.store.close()
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancellations(
     tmp_path: Path, seed: int
 ) -> None:

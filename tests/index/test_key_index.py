@@ -23,7 +23,7 @@ from support.seeds import seeds
 from support.store_directory import NOW_MS, FailingDisk, healthy, unpack_golden
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_files_hold_what_putting_one_key_after_another_leaves(indexed: Indexed, seed: int) -> None:
     choose = random.Random(seed)
     indexed.open_index()

@@ -57,7 +57,7 @@ def test_two_runs_leave_what_comparing_one_record_after_another_leaves(
     owner.store.close()
 
 
-@pytest.mark.parametrize("seed", seeds(10))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_random_stores_topics_and_moments(
     tmp_path: Path, before: Callable[[], Path], seed: int
 ) -> None:

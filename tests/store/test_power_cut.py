@@ -113,7 +113,7 @@ def run_until_cut(
 
 
 @pytest.mark.parametrize("flush", [Flush.SYNC, Flush.ASYNC])
-@pytest.mark.parametrize("seed", seeds(12))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: Flush, seed: int) -> None:
     choose = random.Random(seed)
     journal = Journal()

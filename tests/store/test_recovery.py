@@ -422,7 +422,7 @@ def test_an_interrupted_reservation_of_a_file_is_removed(tmp_path: Path) -> None
     owner.store.close()
 
 
-@pytest.mark.parametrize("seed", seeds(25))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
     tmp_path: Path, seed: int
 ) -> None:

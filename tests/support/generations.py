@@ -1,5 +1,6 @@
 """Generations of a running broker: made of a copy of its store, and handed over by wire."""
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import AsyncIterator
@@ -32,8 +33,14 @@ def made_elsewhere(root: Path, copy: Path, **how: Any) -> Path:
     """
     for name in ("commitlog", "config", "compacted"):
         if (root / name).exists():
-            shutil.copytree(root / name, copy / name)
+            shutil.copytree(root / name, copy / name, copy_function=copy_if_there)
     return compact_store(copy, **how)
+
+
+def copy_if_there(source: str, target: str) -> None:
+    """A running broker may remove a file that was just listed: compaction has made it needless."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 async def put(broker: RunningBroker, upload_id: str, name: str, content: bytes) -> Any:
