@@ -22,6 +22,14 @@ from rockoon_runtime.health import LIVENESS
 from rockoon_runtime.settings import SettingsError, load
 from rockoon_spark.commands.arguments import parser
 
+# Those of the pod security standard `restricted`; the rest of it is tested with each pod below.
+RESTRICTED_VOLUMES = {
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
+    "projected", "secret",
+}  # fmt: skip
+LEAST_KUBERNETES = "1.30"
+DEPLOY = ROOT.parents[1] / "docs/deploy.md"
+
 
 @pytest.fixture(params=overlays())
 def overlay(request: pytest.FixtureRequest) -> Overlay:
@@ -29,9 +37,14 @@ def overlay(request: pytest.FixtureRequest) -> Overlay:
 
 
 def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
-    version = kubernetes_validate.latest_version()
-    for document in overlay.documents:
-        kubernetes_validate.validate(document, version, strict=True)
+    for version in (LEAST_KUBERNETES, kubernetes_validate.latest_version()):
+        for document in overlay.documents:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_what_kubernetes_there_has_to_be_is_said() -> None:
+    """The first one that does `preStop.sleep` without being asked to (KEP-3960)."""
+    assert f"Kubernetes has to be {LEAST_KUBERNETES} or newer" in DEPLOY.read_text()
 
 
 def test_an_unknown_field_would_be_noticed(overlay: Overlay) -> None:
@@ -150,6 +163,26 @@ def test_an_upgrade_waits_until_clients_have_found_a_pod_again(overlay: Overlay)
         if workload["kind"] == "Deployment" or name_of(workload) == "rockoon-broker":
             assert spec["minReadySeconds"] >= container["readinessProbe"]["periodSeconds"]
         assert spec.get("updateStrategy", {}).get("type", "RollingUpdate") == "RollingUpdate"
+
+
+def test_images_that_were_built_here_are_run_and_no_stranger_s(overlay: Overlay) -> None:
+    """Without a tag the policy is Always, which fetches; dev's are on the nodes or nowhere."""
+    policies = {"rockoon-dev": "Never"}
+    for workload in [*overlay.workloads, *overlay.jobs]:
+        for container in containers(workload):
+            assert container["image"].partition(":")[2] not in ("", "latest")
+            expected = policies.get(overlay.namespace, "IfNotPresent")
+            assert container.get("imagePullPolicy", "IfNotPresent") == expected
+
+
+def test_namespaces_refuse_pods_that_could_do_more_than_ours_need(overlay: Overlay) -> None:
+    (namespace,) = overlay.of_kind("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for workload in [*overlay.workloads, *overlay.jobs]:
+        pod = pod_of(workload)["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        for volume in pod.get("volumes", []):
+            assert volume.keys() - {"name"} <= RESTRICTED_VOLUMES
 
 
 def test_nothing_runs_as_root_or_writes_beside_its_disk(overlay: Overlay) -> None:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from grpc import aio
 
@@ -48,7 +49,6 @@ from rockoon_runtime.wire import GrpcServer
 log = logging.getLogger(__name__)
 
 SERVICE_NAMES = ("rockoon.v1.OffsetService",)
-VERSION = "0.1.0"
 ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
@@ -254,7 +254,7 @@ async def run_parts(
                     address=settings.advertise or server.address,
                     store_id=store.store_id,
                     started_at_ms=now_ms(),
-                    version=VERSION,
+                    version=version("rockoon-offset"),
                     external_address=settings.advertise_external,
                     shared_settings=shared_settings(settings),
                 ),
