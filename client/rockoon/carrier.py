@@ -15,6 +15,7 @@ from rockoon.append_stream import AppendStream
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.clock import Clock
+from rockoon.compression import Compression
 from rockoon.dispatch import Assignment, Dispatcher
 from rockoon.errors import (
     Busy,
@@ -33,7 +34,7 @@ from rockoon.errors import (
 )
 from rockoon.host import LOOPBACK, born_host
 from rockoon.message import MessageQueue
-from rockoon.outgoing import BatchEncoder
+from rockoon.outgoing import BatchEncoder, Packing
 from rockoon.producer_settings import ProducerSettings
 from rockoon.routes import TopicRoute
 from rockoon.sequences import SequenceBook
@@ -93,7 +94,12 @@ class Carrier:
         self._loop = asyncio.get_running_loop()
         self._instance_hash = secrets.randbits(32)
         self._clock = clock
-        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock)
+        self._packing = Packing(
+            Compression(settings.compression),
+            settings.compression_bytes_min,
+            settings.compression_level,
+        )
+        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
         self._dispatcher = Dispatcher(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
@@ -188,9 +194,8 @@ class Carrier:
         self._wake.set()
 
     async def _pump_forever(self) -> None:
-        self._encoder = BatchEncoder(
-            await born_host(self._cluster.nameservers[0]), self._instance_hash, self._clock
-        )
+        host = await born_host(self._cluster.nameservers[0])
+        self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
         while True:
             self._wake.clear()
             for assignment in self._dispatcher.assignments(self._loop.time()):

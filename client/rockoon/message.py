@@ -5,7 +5,6 @@ reads whole columns out of it, `Message` is a view of one record in it; neither 
 anything that nobody asks for.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon.compression import unpack
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.message_id import encode_offset_id
@@ -26,12 +26,7 @@ from rockoon_format.properties import (
     decode,
     split_keys,
 )
-from rockoon_format.record import (
-    COMPRESSION_ZLIB,
-    SYS_FLAG_COMPRESSED,
-    SYS_FLAG_COMPRESSION,
-    decode_host,
-)
+from rockoon_format.record import SYS_FLAG_COMPRESSED, decode_host
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +134,7 @@ class Batch(Sequence["Message"]):
 
         Raises:
             StoreCorrupt: one is damaged; names its queue and offset.
-            InvalidArgument: one is compressed in a way that needs a library the SDK has not.
+            InvalidArgument: one cannot be unpacked, or not to `compression.UNPACKED_BYTES_MAX`.
         """
         bodies = self._columns.bodies
         if self.check_crcs and len(self._columns.wrong_bodies):
@@ -148,7 +143,7 @@ class Batch(Sequence["Message"]):
         if len(compressed):
             bodies = list(bodies)
             for index in compressed.tolist():
-                bodies[index] = _decompress(bodies[index], int(self._columns.sys_flags[index]))
+                bodies[index] = unpack(bodies[index], int(self._columns.sys_flags[index]))
         return bodies
 
     @property
@@ -220,7 +215,7 @@ class Message:
         if self._batch.check_crcs and columns.is_wrong_body(self._index):
             raise self._batch.damage(self._index)
         flags = int(columns.sys_flags[self._index])
-        return _decompress(body, flags) if flags & SYS_FLAG_COMPRESSED else body
+        return unpack(body, flags) if flags & SYS_FLAG_COMPRESSED else body
 
     @property
     def properties(self) -> dict[str, str]:
@@ -334,13 +329,3 @@ def damaged(queue: MessageQueue, offset: int, reason: str) -> StoreCorrupt:
     return StoreCorrupt(
         path=f"message {offset} of {queue}", reason=reason, queue=queue, offset=offset
     )
-
-
-def _decompress(body: bytes, sys_flag: int) -> bytes:
-    kind = sys_flag & SYS_FLAG_COMPRESSION
-    if kind not in (0, COMPRESSION_ZLIB):
-        raise InvalidArgument(reason=f"a body compressed with type {kind >> 8}, not zlib")
-    try:
-        return zlib.decompress(body)
-    except zlib.error as failure:
-        raise InvalidArgument(reason=f"a body marked as zlib is not: {failure}") from failure

@@ -7,12 +7,14 @@ first: the broker looks for them there) and those behind it; a plain message has
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rockoon.clock import Clock
+from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, pack
 from rockoon.errors import (
     BodyTooLarge,
     InvalidArgument,
@@ -185,6 +187,29 @@ def _section(name: str, value: str) -> bytes:
         raise InvalidProperty(name=name, reason="it is not valid Unicode") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Which bodies are compressed, and how; see `ProducerSettings`."""
+
+    compression: Compression = Compression.NONE
+    bytes_min: int = PACKED_BYTES_MIN
+    level: int = LEVEL_DEFAULT
+
+    def packed(self, bodies: Sequence[bytes]) -> tuple[Sequence[bytes], int | NDArray[np.int32]]:
+        """Bodies as they are to be stored, and their records' system flags."""
+        if self.compression is Compression.NONE or max(map(len, bodies)) < self.bytes_min:
+            return bodies, 0
+        stored = list(bodies)
+        flags = np.zeros(len(bodies), np.int32)
+        for index, body in enumerate(bodies):
+            if len(body) >= self.bytes_min:
+                stored[index], flags[index] = pack(body, self.compression, self.level)
+        return stored, flags
+
+
+NOT_PACKED = Packing()
+
+
 class BatchEncoder:
     """Makes records, and the ids of their messages.
 
@@ -192,10 +217,14 @@ class BatchEncoder:
         born_host: this process's address as a record's host, 8 or 20 bytes.
         instance_hash: tells producers within a process apart, 32 bits.
         clock: epoch milliseconds.
+        packing: which bodies are compressed.
     """
 
-    def __init__(self, born_host: bytes, instance_hash: int, clock: Clock) -> None:
+    def __init__(
+        self, born_host: bytes, instance_hash: int, clock: Clock, packing: Packing = NOT_PACKED
+    ) -> None:
         self._born_host = born_host
+        self._packing = packing
         self._clock = clock
         self._month_end_ms = 0
         address = born_host[:-4]
@@ -251,7 +280,11 @@ class BatchEncoder:
             if tail:
                 own = own[:own_bytes] + tail + own[own_bytes:]
             properties[index] = head + own
-        return encode_batch(topic, queue_id, bodies, properties, born_timestamp_ms, self._born_host)
+        stored, flags = self._packing.packed(bodies)
+        host = self._born_host
+        return encode_batch(
+            topic, queue_id, stored, properties, born_timestamp_ms, host, sys_flags=flags
+        )
 
     def _find_month(self, now_ms: int) -> int:
         now = time.localtime(now_ms / 1000)

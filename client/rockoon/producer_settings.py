@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression
 from rockoon.errors import InvalidArgument
+from rockoon.outgoing import BODY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,13 @@ class ProducerSettings:
     """After this a message that could not be delivered fails with the last error."""
     reply_timeout_seconds: float = 10.0
     """A broker that has not answered for this long is taken to hang: the stream is broken."""
+    compression: Compression | str = Compression.NONE
+    """How bodies are compressed: "none", "zlib", "lz4" or "zstd". Readers get them as they were
+    sent, RocketMQ's clients too. It is done on the event loop, a batch at a time."""
+    compression_bytes_min: int = PACKED_BYTES_MIN
+    """Smaller bodies are sent as they are, and so are those that would not get smaller."""
+    compression_level: int = LEVEL_DEFAULT
+    """1 (quick) to 9 (small); LZ4 has none."""
 
     def __post_init__(self) -> None:
         bounds = {
@@ -45,8 +54,13 @@ class ProducerSettings:
             "drain_bytes": (1, 1 << 40),
             "delivery_timeout_seconds": (0.001, 86_400),
             "reply_timeout_seconds": (0.001, 86_400),
+            "compression_bytes_min": (1, BODY_BYTES_MAX),
+            "compression_level": (1, 9),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise InvalidArgument(reason=f"{name} is {value}, not between {low} and {high}")
+        if self.compression not in set(Compression):
+            kinds = ", ".join(Compression)
+            raise InvalidArgument(reason=f"compression is {self.compression!r}, not one of {kinds}")

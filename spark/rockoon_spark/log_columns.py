@@ -14,18 +14,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rockoon.compression import unpack
+from rockoon.errors import InvalidArgument
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rockoon_format.record import (
     AT_BORN_HOST,
     AT_STORE_TIMESTAMP_V4,
-    COMPRESSION_LZ4,
-    COMPRESSION_ZSTD,
     CRC_MASK,
     HOST_V4_BYTES,
     SYS_FLAG_COMPRESSED,
-    SYS_FLAG_COMPRESSION,
     decode_host,
 )
 from rockoon_spark.properties import Properties, cut, text
@@ -183,20 +182,15 @@ def _bodies(records: LogRecords) -> pa.BinaryArray:
         return stored
     bodies = stored.to_pylist()
     for index in compressed.tolist():
-        bodies[index] = _unpacked(bodies[index], int(flags[index]) & SYS_FLAG_COMPRESSION)
+        bodies[index] = _unpacked(bodies[index], int(flags[index]))
     return pa.array(bodies, pa.binary())
 
 
-def _unpacked(body: bytes, kind: int) -> bytes:
+def _unpacked(body: bytes, sys_flag: int) -> bytes:
     """A body without its compression, or as it is stored if it is not what it says."""
-    names = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
     try:
-        if kind in names:
-            with pa.input_stream(pa.py_buffer(body), compression=names[kind]) as stream:
-                unpacked: bytes = stream.read()
-                return unpacked
-        return zlib.decompress(body)
-    except (zlib.error, OSError):
+        return unpack(body, sys_flag)
+    except InvalidArgument:
         return body
 
 

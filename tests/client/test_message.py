@@ -1,15 +1,20 @@
 """Consumed messages are views of the stored bytes, as columns and one by one."""
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
+import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 
+from rockoon.compression import UNPACKED_BYTES_MAX
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Batch, MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import (
+    COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
     SYS_FLAG_COMPRESSED,
@@ -96,12 +101,40 @@ def test_a_compressed_body_comes_out_as_it_was_sent() -> None:
     assert [message.body for message in batch] == [raw, raw, b"plain"]
 
 
-def test_a_body_that_cannot_be_decompressed_is_told() -> None:
-    flag = SYS_FLAG_COMPRESSED | COMPRESSION_ZSTD
-    with pytest.raises(InvalidArgument, match="type 2"):
-        _ = batch_of({"body": b"?", "sys_flag": flag}).bodies
-    with pytest.raises(InvalidArgument, match="zlib"):
-        _ = batch_of({"body": b"?", "sys_flag": SYS_FLAG_COMPRESSED})[0].body
+PACKED = [
+    (0, zlib.compress),
+    (COMPRESSION_ZLIB, zlib.compress),
+    (COMPRESSION_LZ4, lz4.frame.compress),
+    (COMPRESSION_ZSTD, zstandard.compress),
+]
+
+
+@pytest.mark.parametrize(("kind", "packed"), PACKED)
+def test_a_body_of_each_compression_is_read_and_one_that_is_not_is_told(
+    kind: int, packed: Callable[[bytes], bytes]
+) -> None:
+    raw = b"the same again, " * 10_000
+    flag = SYS_FLAG_COMPRESSED | kind
+    batch = batch_of(*({"body": packed(each), "sys_flag": flag} for each in (raw, b"")))
+    assert batch.bodies == [raw, b""]
+    assert [message.body for message in batch] == [raw, b""]
+    for wrong in (b"?", packed(raw)[:-5], b""):
+        with pytest.raises(InvalidArgument, match="a body marked as"):
+            _ = batch_of({"body": wrong, "sys_flag": flag})[0].body
+
+
+@pytest.mark.parametrize(("kind", "packed"), PACKED)
+def test_a_small_body_that_would_fill_the_memory_is_refused(
+    kind: int, packed: Callable[[bytes], bytes]
+) -> None:
+    bomb = packed(bytes(UNPACKED_BYTES_MAX + 1))
+    with pytest.raises(InvalidArgument, match=f"unpacks to more than {UNPACKED_BYTES_MAX}"):
+        _ = batch_of({"body": bomb, "sys_flag": SYS_FLAG_COMPRESSED | kind}).bodies
+
+
+def test_a_compression_that_nobody_knows_is_told() -> None:
+    with pytest.raises(InvalidArgument, match="type 7"):
+        _ = batch_of({"body": b"?", "sys_flag": SYS_FLAG_COMPRESSED | 0x700}).bodies
 
 
 def test_a_redelivered_message_has_the_topic_it_was_sent_to() -> None:

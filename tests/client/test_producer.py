@@ -1,7 +1,9 @@
 """What `send` takes, what it gives back, and when it waits."""
 
 import asyncio
+import random
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from rockoon.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from rockoon.message import MessageQueue
+from rockoon.message import Batch, MessageQueue
 from rockoon.selectors import crc32_key_hash
 from rockoon_format.message_id import decode_offset_id
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
@@ -82,6 +84,36 @@ async def test_sends_that_nobody_awaits_arrive_by_the_time_flush_returns(
     assert sorted(broker.all_bodies("orders")) == sorted(bodies)
     assert producer.buffered_bytes == 0
     assert broker.requests < 20, "they travel in batches"
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+async def test_a_producer_compresses_bodies_above_a_size_that_get_smaller(
+    cluster: Cluster, broker: FakeAppendBroker, kind: str
+) -> None:
+    bodies = [bytes(99), bytes(100), random.Random(1).randbytes(100), bytes(1000), b""]
+    producer = cluster.producer(compression=kind, compression_bytes_min=100)
+    queue = MessageQueue("orders", "broker-a", 2)
+    await producer.send_many("orders", bodies, queue=queue)
+    flags = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}
+    found: list[tuple[bytes, int]] = []
+    for stored in broker.batches("orders"):
+        columns = stored.columns
+        read = Batch(queue, b"".join(map(columns.frame, range(len(columns)))), columns.lengths)
+        found += zip(read.bodies, columns.sys_flags.tolist(), strict=True)
+        assert max(columns.body_lengths) <= 100
+    packed = flags[kind]
+    assert found == list(zip(bodies, [0, packed, 0, packed, 0], strict=True))
+
+
+async def test_what_a_producer_cannot_compress_with_is_refused(cluster: Cluster) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"compression": "gzip"},
+        {"compression_level": 0},
+        {"compression_bytes_min": 0},
+    ]
+    for settings in wrong:
+        with pytest.raises(InvalidArgument, match="compression"):
+            cluster.producer(**settings)
 
 
 async def test_leaving_the_producer_flushes_it(cluster: Cluster, broker: FakeAppendBroker) -> None:
