@@ -6,17 +6,21 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import aio
 
+from rockoon_node.lease import boot_seconds
+from rockoon_proto.errors import NodeNameTaken, NotReady
 from rockoon_runtime.process import ExitStatus
 from support.broker import CHANNEL_OPTIONS, RunningBroker, batch, running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import answered, eventually
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
@@ -143,6 +147,50 @@ async def test_a_signal_stops_it_cleanly(tmp_path: Path, nameserver: BrokerRoute
         assert "Traceback" not in text
         assert nameserver.nodes == {}
     assert not (tmp_path / "abort").exists()
+
+
+async def test_a_broker_that_was_stopped_for_longer_than_its_lease_acknowledges_nothing(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """Another process with a copy of its store may have its name by then."""
+    nameserver.lease_seconds = 2.0
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with process(tmp_path, nameserver.address) as paused:
+        async with calls_to(await paused.wait_ready()) as broker:
+            await answered(lambda: appended_or_none(broker), lambda appended: appended)
+            stream = broker.stub.AppendStream()
+            await stream.write(batch("T", 0, b"before"))
+            assert (await stream.read()).HasField("appended")
+            # From now on it hears nothing: neither that it may go on nor that it may not.
+            nameserver.registering.clear()
+            paused.signal(signal.SIGSTOP)
+            nameserver.refuse_register = NodeNameTaken(name="broker-a", address="there:1")
+            over = boot_seconds() + nameserver.lease_seconds
+            await eventually(lambda: boot_seconds() > over)
+            await stream.write(batch("T", 0, b"late"))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(refused(broker.append("T", 0, b"late")))
+                tasks.create_task(refused(broker.pull("T")))
+                paused.signal(signal.SIGCONT)
+            with pytest.raises(grpc.RpcError, match="its lease is over"):
+                await stream.read()
+            nameserver.registering.set()
+        status, text = await paused.end()
+    assert status == ExitStatus.CONFIGURATION, text
+    assert "there:1" in text
+
+
+async def refused(call: Awaitable[Any]) -> None:
+    with pytest.raises(NotReady, match="its lease is over"):
+        await call
+
+
+async def appended_or_none(broker: RunningBroker) -> Any:
+    """It may be unsure for a moment, where the machine is slow."""
+    try:
+        return await broker.append("T", 0, b"early")
+    except NotReady:
+        return None
 
 
 async def test_a_sync_that_fails_ends_the_process_with_its_own_status(

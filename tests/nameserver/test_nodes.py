@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto.errors import InvalidArgument, NodeNameTaken, WrongCluster
+from rockoon_proto.errors import Busy, InvalidArgument, NodeNameTaken, WrongCluster
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,
@@ -123,10 +123,12 @@ async def test_a_new_process_of_the_same_store_takes_over_and_the_old_one_is_ove
         ) as nameserver,
         Watching(nameserver) as watching,
     ):
-        old = broker_node(started_at_ms=1_000, address="old:1")
-        new = broker_node(started_at_ms=2_000, address="new:1")
+        old = broker_node(started_at_ms=1_000, address="old:1", place="here")
+        new = broker_node(started_at_ms=2_000, address="new:1", place="here")
         first = await register(nameserver, old)
         second = await register(nameserver, new)
+        # It could not have opened the store while the old one has it.
+        assert second.predecessor_seconds == 0
         assert second.lease_id != first.lease_id
         await watching.until(lambda view: view.nodes.get(A) == new)
         # A renewal of the old process that was under way all the time.
@@ -135,6 +137,39 @@ async def test_a_new_process_of_the_same_store_takes_over_and_the_old_one_is_ove
         # The new lease holds the key: ending the old one did not take it away.
         await register(nameserver, new, second.lease_id)
         assert all(len(update.removed_nodes) == 0 for update in watching.updates)
+
+
+async def test_a_copy_of_a_store_waits_until_the_process_with_the_other_has_ended(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(
+        etcd=(shared_etcd.endpoint,), cluster=cluster, node_lease_seconds=600
+    ) as nameserver:
+        old = broker_node(started_at_ms=1_000, address="old:1", place="here")
+        new = broker_node(started_at_ms=2_000, address="new:1", place="there")
+        third = broker_node(started_at_ms=3_000, address="third:1", place="elsewhere")
+        first = await register(nameserver, old)
+        second = await register(nameserver, new)
+        assert second.predecessor_seconds > 500
+        # Also told to one whose answer was lost, that was started again, or that asks on.
+        assert (await register(nameserver, new)).predecessor_seconds > 500
+        again = broker_node(started_at_ms=2_500, address="new:1", place="there")
+        second = await register(nameserver, again)
+        assert second.predecessor_seconds > 500
+        second = await register(nameserver, again, second.lease_id)
+        assert second.predecessor_seconds > 500
+        with pytest.raises(Busy, match="has just taken over"):
+            await register(nameserver, third)
+        with pytest.raises(NodeNameTaken, match="this process is over"):
+            await register(nameserver, old, first.lease_id)
+        # Its goodbye removes nothing that is another's, and lets that one begin.
+        goodbye = UnregisterNodeRequest(
+            kind=BROKER, name="broker-a", store_id=old.store_id, lease_id=first.lease_id
+        )
+        assert (await nameserver.call("UnregisterNode", goodbye)).revision == 0
+        second = await register(nameserver, again, second.lease_id)
+        assert second.predecessor_seconds == 0
+        assert (await register(nameserver, third)).predecessor_seconds > 500
 
 
 async def test_of_many_stores_that_want_a_name_at_once_one_gets_it(

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
 from rockoon_proto.errors import (
     Internal,
     InvalidArgument,
     NodeNameTaken,
+    NotReady,
     RockoonError,
     WrongCluster,
 )
@@ -34,9 +36,11 @@ NAME_TAKEN = NodeNameTaken(name="broker-a", address="there:1")
 
 
 @asynccontextmanager
-async def registering(nameservers: Nameservers) -> AsyncIterator[tuple[Registration, Stop]]:
+async def registering(
+    nameservers: Nameservers, lease: Lease | None = None
+) -> AsyncIterator[tuple[Registration, Stop]]:
     """A service that stays registered until the block ends; it does not say goodbye by itself."""
-    registration, stop = Registration(nameservers, NODE), Stop()
+    registration, stop = Registration(nameservers, NODE, lease or Lease("the broker")), Stop()
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(registration.run(stop))
         yield registration, stop
@@ -59,7 +63,7 @@ async def test_a_service_that_has_left_stays_out_while_it_finishes_its_work(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:
     stop = Stop()
-    registration = Registration(told_of(nameserver.address), NODE)
+    registration = Registration(told_of(nameserver.address), NODE, Lease("the broker"))
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         tasks.create_task(registration.run(stop))
         await registration.in_routes.wait()
@@ -171,5 +175,66 @@ async def test_a_service_that_never_asked_has_nothing_to_take_out(
 ) -> None:
     """Otherwise its end would wait for nameservers that are away."""
     caplog.set_level("INFO")
-    await Registration(told_of(NOBODY), NODE).leave()
+    await Registration(told_of(NOBODY), NODE, Lease("the broker")).leave()
     assert caplog.text == ""
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+async def test_a_service_answers_in_its_name_while_it_hears_from_nameservers_and_no_longer(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    clock = Clock()
+    lease = Lease("the broker", clock)
+    nameserver.lease_seconds = 10.0
+    async with registering(told_of(nameserver.address), lease) as (registration, stop):
+        await registration.in_routes.wait()
+        lease.check()
+        nameserver.registering.clear()
+        # Stopped for longer than the lease. The renewal on its way is of before that.
+        clock.seconds += 10
+        with pytest.raises(NotReady, match="its lease is over"):
+            lease.check()
+        nameserver.registering.set()
+        await eventually(lambda: not lease.refusal)
+        nameserver.refuse_register = NAME_TAKEN
+        await stop.wait()
+        with pytest.raises(NotReady, match="at there:1"):
+            lease.check()
+
+
+async def test_a_service_whose_name_was_taken_says_that_it_answers_no_more(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with registering(told_of(nameserver.address)) as (registration, stop):
+        await registration.in_routes.wait()
+        nameserver.refuse_register = NAME_TAKEN
+        await stop.wait()
+    await registration.leave()
+    assert nameserver.left[-1].lease_id == 7
+
+
+async def test_a_service_that_took_its_name_from_a_copy_of_its_store_waits_for_that_ones_end(
+    nameserver: BrokerRoutes, told_of: TellsOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease("the broker")
+    nameserver.predecessor_seconds = 8.0
+    async with registering(told_of(nameserver.address), lease) as (registration, _):
+        await eventually(lambda: nameserver.registrations >= 2)
+        assert not registration.in_routes.is_set()
+        with pytest.raises(
+            NotReady, match="a copy of its store has not ended, and may answer for 8 s"
+        ):
+            lease.check()
+        nameserver.predecessor_seconds = 0.0
+        await registration.in_routes.wait()
+        lease.check()
+    assert caplog.text.count("has not ended") == 1

@@ -6,7 +6,7 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
+from rockoon_node.lease import boot_seconds
 from rockoon_offset import journal
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
+from support.eventually import answered, eventually
 from support.waiting import DEADLINE_SECONDS
 
 COMMITTERS = 20
@@ -149,6 +151,34 @@ async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_mor
     assert acknowledged[0] > 3
     await cluster.start_service()
     assert (await cluster.progress())[0].offset >= acknowledged[0]
+
+
+async def test_a_service_that_was_stopped_for_longer_than_its_lease_decides_nothing(
+    cluster: Cluster,
+) -> None:
+    """Another process with a copy of its store may have its name by then."""
+    cluster.broker.queue(TOPIC).append(10)
+    await cluster.stop_service()
+    cluster.nameserver.lease_seconds = 2.0
+    async with process(cluster) as paused:
+        (start,) = await answered(lambda: starts(paused.stub, cluster, 1), bool)
+        cluster.nameserver.registering.clear()
+        paused.process.send_signal(signal.SIGSTOP)
+        over = boot_seconds() + cluster.nameserver.lease_seconds
+        await eventually(lambda: boot_seconds() > over)
+        entry = pb.CommitEntry(queue=start.queue, offset=5, epoch=start.epoch)
+        request = pb.CommitRequest(group=GROUP, member_id="m1", entries=[entry])
+
+        async def refused(call: Awaitable[Any]) -> None:
+            with pytest.raises(aio.AioRpcError, match="its lease is over"):
+                await call
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(refused(paused.stub.Commit(request)))
+            tasks.create_task(refused(starts(paused.stub, cluster, 1)))
+            paused.process.send_signal(signal.SIGCONT)
+        cluster.nameserver.registering.set()
+        await answered(lambda: starts(paused.stub, cluster, 1), bool)
 
 
 async def test_a_second_process_on_the_same_store_is_refused(cluster: Cluster) -> None:

@@ -83,6 +83,7 @@ class BrokerRoutes(FakeNameserver):
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
+        await self.registering.wait()
         if self.refuse_register is not None:
             raise self.refuse_register
         reply = await super().RegisterNode(request, context)

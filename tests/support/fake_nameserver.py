@@ -46,6 +46,14 @@ class FakeNameserver(NameServerServicer):
         self.groups: dict[str, pb.Group] = {}
         self.subscriptions: dict[tuple[str, str], pb.Subscription] = {}
         self.renew_seconds = 0.2
+        # No test is to be so slow that a node's lease ends.
+        self.lease_seconds = 600.0
+        # What a node that registers is told of the process before it.
+        self.predecessor_seconds = 0.0
+        self.left: list[pb.UnregisterNodeRequest] = []
+        # While it is clear, nodes that register are not answered.
+        self.registering = asyncio.Event()
+        self.registering.set()
         self.subscribe_calls = 0
         self.listen = "127.0.0.1:0"
         self._updates: list[pb.RouteUpdate] = []
@@ -100,6 +108,7 @@ class FakeNameserver(NameServerServicer):
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
+        await self.registering.wait()
         node = request.node
         self.store_clusters[node.name] = request.cluster_id
         for (kind, name), held in self.nodes.items():
@@ -111,14 +120,16 @@ class FakeNameserver(NameServerServicer):
             await self._tell(nodes=[node])
         return pb.RegisterNodeReply(
             lease_id=7,
-            ttl_seconds=3 * self.renew_seconds,
+            ttl_seconds=self.lease_seconds,
             renew_seconds=self.renew_seconds,
             revision=self.revision,
+            predecessor_seconds=self.predecessor_seconds,
         )
 
     async def UnregisterNode(
         self, request: pb.UnregisterNodeRequest, context: Any
     ) -> pb.UnregisterNodeReply:
+        self.left.append(request)
         await self.on_unregister()
         if self.nodes.pop((request.kind, request.name), None) is not None:
             await self._tell(removed_nodes=[pb.Node(kind=request.kind, name=request.name)])

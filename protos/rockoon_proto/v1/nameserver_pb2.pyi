@@ -70,7 +70,7 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "shared_settings")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings")
     class SharedSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,8 @@ class Node(_message.Message):
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PREDECESSOR_LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     SHARED_SETTINGS_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
@@ -93,8 +95,10 @@ class Node(_message.Message):
     started_at_ms: int
     version: str
     external_address: str
+    place: str
+    predecessor_lease_id: int
     shared_settings: _containers.ScalarMap[str, str]
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., shared_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
     __slots__ = ("node", "lease_id", "cluster_id", "protocol")
@@ -109,28 +113,32 @@ class RegisterNodeRequest(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeReply(_message.Message):
-    __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision", "differences")
+    __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision", "predecessor_seconds", "differences")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RENEW_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    PREDECESSOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     ttl_seconds: float
     renew_seconds: float
     revision: int
+    predecessor_seconds: float
     differences: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lease_id: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., renew_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, lease_id: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., renew_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., predecessor_seconds: _Optional[float] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UnregisterNodeRequest(_message.Message):
-    __slots__ = ("kind", "name", "store_id")
+    __slots__ = ("kind", "name", "store_id", "lease_id")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     store_id: str
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., store_id: _Optional[str] = ...) -> None: ...
+    lease_id: int
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., store_id: _Optional[str] = ..., lease_id: _Optional[int] = ...) -> None: ...
 
 class UnregisterNodeReply(_message.Message):
     __slots__ = ("revision",)

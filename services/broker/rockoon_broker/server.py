@@ -19,10 +19,12 @@ from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StartInterrupted, StoreError
+from rockoon_broker.store.process_lock import LOCK_FILE
 from rockoon_node.key_follower import KeyFollower
+from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
-from rockoon_node.store_id import read_or_make_store_id
+from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.errors import StoreCorrupt
 from rockoon_proto.v1 import nameserver_pb2
 from rockoon_runtime.access.gate import Gate
@@ -80,7 +82,8 @@ async def serve(
             service = BrokerService(tasks, clock, calls)
             if telemetry.tracer is not None:
                 service.trace(telemetry.tracer)
-            server = make_server(settings, service, tls, calls, gate)
+            lease = Lease("the broker")
+            server = make_server(settings, service, tls, calls, gate, lease)
             server.trace(telemetry.tracer)
             await server.set_serving(False)
             async with server:
@@ -92,7 +95,7 @@ async def serve(
                 opened = broker
                 metrics.follow(broker, service)
                 node = node_of(broker, address, disk, clock.now_ms())
-                registration = Registration(nameservers, node, lambda: opened.cluster.known)
+                registration = Registration(nameservers, node, lease, lambda: opened.cluster.known)
                 loops = [
                     tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)
                 ]
@@ -136,6 +139,7 @@ def make_server(
     tls: ServerTls | None,
     calls: CallTimes,
     gate: Gate | None,
+    lease: Lease,
 ) -> GrpcServer:
     def register(server: aio.Server) -> None:
         add_to_server(service, server)
@@ -152,6 +156,7 @@ def make_server(
         tls=tls,
         calls=calls,
         gate=gate,
+        may_answer=lease.check,
     )
     service.tell_batches(server.note_call)
     return server
@@ -256,6 +261,7 @@ def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nam
         for changed in disk.make_directory(config):
             disk.sync_directory(changed)
         store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
+        place = store_place(settings.store_path / LOCK_FILE)
     except (StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store has no identity: {failure}") from failure
     return nameserver_pb2.Node(
@@ -263,6 +269,7 @@ def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nam
         name=settings.name,
         address=address,
         store_id=store_id,
+        place=place,
         started_at_ms=started_at_ms,
         version=version("rockoon-broker"),
         external_address=settings.advertise_external,

@@ -225,6 +225,13 @@ class Etcd:
 
         return await self._attempt("lease_keep_alive", keep_alive)
 
+    async def lease_seconds_left(self, lease_id: int) -> float:
+        """How long a lease lives when nobody renews it, seconds; 0 when it is gone."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease_id)
+        reply = await self._call("lease", "LeaseTimeToLive", request)
+        # Whole seconds are told, and -1 for none.
+        return 0.0 if reply.TTL < 0 else max(float(reply.TTL), 0.5)
+
     async def revoke_lease(self, lease_id: int) -> None:
         """End a lease and delete the keys under it; one that is gone already is no error."""
         with contextlib.suppress(LeaseGone):

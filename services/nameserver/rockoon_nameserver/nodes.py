@@ -52,6 +52,7 @@ class Nodes:
             InvalidArgument: the node lacks something.
             NodeNameTaken: a live node with another store bears the name, or another live offset
                 service exists, or a later process of the same store has taken over.
+            Busy: a copy of the store has just taken over from another one; try again.
             EtcdUnavailable: try again; a node whose lease has ended meanwhile is put back then.
         """
         node = checked(request.node)
@@ -63,7 +64,8 @@ class Nodes:
         lease_id, ttl_seconds = 0, 0.0
         for _ in range(ATTEMPTS_MAX):
             holder = await self._holder(key)
-            self._refuse_if_taken(node, holder, fresh=request.lease_id == 0)
+            held = self._refuse_if_taken(node, holder, fresh=request.lease_id == 0)
+            node.predecessor_lease_id = await self._predecessor(node, held, holder)
             if not lease_id:
                 lease_id, ttl_seconds = await self._etcd.grant_lease(self._lease_seconds)
             condition = (
@@ -79,10 +81,11 @@ class Nodes:
                 lease_id = 0
                 continue
             if outcome.succeeded:
-                if holder is not None and holder.lease_id not in (0, lease_id):
+                still_needed = (0, lease_id, node.predecessor_lease_id)
+                if holder is not None and holder.lease_id not in still_needed:
                     await self._end_lease(holder.lease_id)
                 log.info("%s %s is at %s", KIND_FOLDERS[node.kind], node.name, node.address)
-                return self._reply(lease_id, ttl_seconds, outcome.revision)
+                return await self._reply(node, lease_id, ttl_seconds, outcome.revision)
         await self._end_lease(lease_id)
         raise Busy(reason=f"others keep registering {node.name!r}")
 
@@ -102,6 +105,10 @@ class Nodes:
             node = read_node(key, found[0].value)
             if node.store_id != request.store_id:
                 raise NodeNameTaken(name=node.name, address=node.address)
+            if request.lease_id and found[0].lease_id != request.lease_id:
+                if request.lease_id == node.predecessor_lease_id:
+                    await self._end_lease(request.lease_id)
+                return UnregisterNodeReply()
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
                 [Delete(self._keyspace.one(key))],
@@ -115,12 +122,15 @@ class Nodes:
     async def _renew(self, key: NodeKey, node: Node, lease_id: int) -> RegisterNodeReply | None:
         """Renew a lease whose key is as the node says; None when it has to register again."""
         found = (await self._etcd.read(self._keyspace.one(key))).items
-        if not found or found[0].lease_id != lease_id or found[0].value != node_value(node):
+        if not found or found[0].lease_id != lease_id:
+            return None
+        node.predecessor_lease_id = read_node(key, found[0].value).predecessor_lease_id
+        if found[0].value != node_value(node):
             return None
         ttl_seconds = await self._etcd.renew_lease(lease_id)
         if not ttl_seconds:
             return None
-        return self._reply(lease_id, ttl_seconds, found[0].mod_revision)
+        return await self._reply(node, lease_id, ttl_seconds, found[0].mod_revision)
 
     async def _holder(self, key: NodeKey) -> KeyValue | None:
         """Whoever has the name now. A key that exists is alive: its lease would have taken it."""
@@ -135,9 +145,26 @@ class Nodes:
             return self._keyspace.nodes(key.kind)
         return self._keyspace.one(key)
 
-    def _refuse_if_taken(self, node: Node, holder: KeyValue | None, *, fresh: bool) -> None:
+    async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
+        """The lease of a process that a node takes over from and that may still answer; 0 for none.
+
+        One that had the store at the same place is over, because only one at a time can open it
+        there. One with a copy is not: it may hear of its end only with its next renewal. So its
+        lease is not ended, and the node waits for it (`_reply`).
+        """
+        if held is None or holder is None:
+            return 0
+        if held.place == node.place and (node.place or held.started_at_ms == node.started_at_ms):
+            return held.predecessor_lease_id
+        before = held.predecessor_lease_id
+        if before and await self._etcd.lease_seconds_left(before):
+            raise Busy(reason=f"{held.name!r} at {held.address} has just taken over")
+        return holder.lease_id
+
+    def _refuse_if_taken(self, node: Node, holder: KeyValue | None, *, fresh: bool) -> Node | None:
+        """The node that holds the name now, if the one that asks may have it."""
         if holder is None:
-            return
+            return None
         key = self._keyspace.parse(holder.key)
         assert isinstance(key, NodeKey)
         held = read_node(key, holder.value)
@@ -156,6 +183,7 @@ class Nodes:
                 name=held.name,
                 address=held.address,
             )
+        return held
 
     async def _end_lease(self, lease_id: int) -> None:
         """End a lease nobody needs; it would end by itself, so failing is no failure."""
@@ -165,12 +193,16 @@ class Nodes:
             except EtcdUnavailable as failure:
                 log.info("lease %d ends by itself: %s", lease_id, failure)
 
-    def _reply(self, lease_id: int, ttl_seconds: float, revision: int) -> RegisterNodeReply:
+    async def _reply(
+        self, node: Node, lease_id: int, ttl_seconds: float, revision: int
+    ) -> RegisterNodeReply:
+        before = node.predecessor_lease_id
         return RegisterNodeReply(
             lease_id=lease_id,
             ttl_seconds=ttl_seconds,
             renew_seconds=ttl_seconds / 3,
             revision=revision,
+            predecessor_seconds=await self._etcd.lease_seconds_left(before) if before else 0.0,
         )
 
 

@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from rockoon_node.lease import ROUND, Lease
 from rockoon_node.nameservers import Nameservers, pause_seconds
 from rockoon_proto.errors import (
+    Busy,
     InvalidArgument,
     NodeNameTaken,
     NotAuthenticated,
@@ -26,6 +28,9 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 log = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 3.0
+CALL_SECONDS_MIN = 0.5
+# While the process before may still answer.
+PREDECESSOR_LOOK_SECONDS = 0.2
 UNREGISTER_SECONDS_MAX = 1.0
 RENEW_SECONDS_MIN = 0.05
 
@@ -36,21 +41,29 @@ class Registration:
     Args:
         nameservers: any of them is told.
         node: the entry.
+        lease: is told what becomes of the entry.
         cluster_id: tells the cluster that the service's store belongs to; 0 for none.
 
     Attributes:
-        in_routes: set when a nameserver has taken the entry for the first time.
+        in_routes: set when a nameserver has taken the entry for the first time, and nobody else
+            answers in its name any more.
         settled: set then too, or when the entry was refused or every nameserver asked in vain.
     """
 
     def __init__(
-        self, nameservers: Nameservers, node: Node, cluster_id: Callable[[], int] = lambda: 0
+        self,
+        nameservers: Nameservers,
+        node: Node,
+        lease: Lease,
+        cluster_id: Callable[[], int] = lambda: 0,
     ) -> None:
         self._nameservers = nameservers
         self._node = node
+        self._lease = lease
         self._cluster_id = cluster_id
         self._differences: tuple[str, ...] = ()
         self._lease_id = 0
+        self._call_seconds = CALL_SECONDS_MAX
         # An unanswered call may have put us there as well.
         self._may_be_in_routes = False
         self.in_routes = asyncio.Event()
@@ -63,24 +76,30 @@ class Registration:
         """Announce and renew until cancelled, or until the service leaves.
 
         Args:
-            stop: the service's; failed when the entry is refused for good. Others may be served
-                then as long as an orderly end takes.
+            stop: the service's; failed when the entry is refused for good. Nobody is answered
+                from then on.
         """
-        failed_rounds = 0
+        failed_rounds, waits = 0, False
+        self._lease.first_asked()
         while not self._leaving:
             try:
                 async with self._calling:
                     if self._leaving:
                         return
+                    sent_seconds = self._lease.now()
                     reply = await self._register()
             except RockoonError as reason:
                 if self._is_final(reason):
-                    self._may_be_in_routes = False
+                    # With a lease, the goodbye tells who has taken over that this process is over.
+                    self._may_be_in_routes = self._lease_id != 0
+                    self._lease.lost(str(reason))
                     stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
                     self.settled.set()
                     return
                 if failed_rounds == 0:
                     log.warning("not registered: %s; serving what is known, and trying on", reason)
+                if not isinstance(reason, Busy):
+                    self._lease.nobody_told()
                 self.settled.set()
                 failed_rounds += 1
                 await asyncio.sleep(pause_seconds(failed_rounds))
@@ -90,6 +109,21 @@ class Registration:
             failed_rounds = 0
             self._tell(tuple(reply.differences))
             self._lease_id = reply.lease_id
+            share = reply.ttl_seconds * ROUND / len(self._nameservers.addresses)
+            self._call_seconds = min(max(share, CALL_SECONDS_MIN), CALL_SECONDS_MAX)
+            if reply.predecessor_seconds > 0:
+                if not waits:
+                    log.warning(
+                        "another process with a copy of this store has not ended: serving begins "
+                        "when its lease is over, in %.0f s at most",
+                        reply.predecessor_seconds,
+                    )
+                waits = True
+                self._lease.has_predecessor(reply.predecessor_seconds)
+                await asyncio.sleep(min(reply.renew_seconds, PREDECESSOR_LOOK_SECONDS))
+                continue
+            waits = False
+            self._lease.renewed(sent_seconds, reply.ttl_seconds)
             self.in_routes.set()
             self.settled.set()
             await asyncio.sleep(max(reply.renew_seconds, RENEW_SECONDS_MIN))
@@ -114,7 +148,7 @@ class Registration:
         self._may_be_in_routes = True
         return await self._nameservers.call(
             lambda stub: stub.RegisterNode(
-                request, timeout=CALL_SECONDS_MAX, metadata=self._nameservers.metadata
+                request, timeout=self._call_seconds, metadata=self._nameservers.metadata
             )
         )
 
@@ -128,6 +162,7 @@ class Registration:
     async def leave(self) -> None:
         """Take the service out of the routes, for good: one short try at each nameserver."""
         self._leaving = True
+        self._lease.left()
         if not self._may_be_in_routes:
             return
         # A call that is under way would put the entry back when it overtakes the goodbye.
@@ -135,7 +170,10 @@ class Registration:
             async with asyncio.timeout(UNREGISTER_SECONDS_MAX), self._calling:
                 pass
         request = UnregisterNodeRequest(
-            kind=self._node.kind, name=self._node.name, store_id=self._node.store_id
+            kind=self._node.kind,
+            name=self._node.name,
+            store_id=self._node.store_id,
+            lease_id=self._lease_id,
         )
         try:
             await self._nameservers.call(

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from grpc import aio
 
 from rockoon_node.key_follower import KeyFollower
+from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
+from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.commits import Commits, QueueEnds
@@ -30,7 +32,7 @@ from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start_position import NewQueueRule
-from rockoon_offset.store import Store
+from rockoon_offset.store import LOCK_FILE, Store
 from rockoon_offset.subscriptions import Subscriptions
 from rockoon_offset.transfer import Importer
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
@@ -223,6 +225,7 @@ async def run_parts(
         add_OffsetServiceServicer_to_server(parts.servicer, server)
 
     calls = CallTimes()
+    lease = Lease("the offset service")
     server = GrpcServer(
         "offset",
         settings.cluster,
@@ -233,6 +236,7 @@ async def run_parts(
         tls=tls,
         calls=calls,
         gate=gate,
+        may_answer=lease.check,
     )
     measure = parts.metrics.measure
     metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
@@ -253,11 +257,13 @@ async def run_parts(
                     name=settings.name,
                     address=settings.advertise or server.address,
                     store_id=store.store_id,
+                    place=store_place(settings.store_path / LOCK_FILE),
                     started_at_ms=now_ms(),
                     version=version("rockoon-offset"),
                     external_address=settings.advertise_external,
                     shared_settings=shared_settings(settings),
                 ),
+                lease,
                 lambda: store.cluster.known,
             )
             if gate is not None:

@@ -33,6 +33,8 @@ from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
 
 log = logging.getLogger(__name__)
 
+LOCK_FILE = "lock"
+
 _guard = threading.Lock()
 # Guarded by `_guard`. A POSIX lock does not exclude the process that holds it, and is lost when
 # that closes any descriptor of the file; so a process first looks whether it is in here itself.
@@ -49,7 +51,7 @@ class StoreLock:
                 raise StoreLocked(path=root)
             _held.add(self._root)
         try:
-            self._fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError:

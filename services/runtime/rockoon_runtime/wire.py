@@ -73,6 +73,10 @@ class ListenError(RuntimeError):
     """The address cannot be listened on; the text says which."""
 
 
+def no_objection() -> None:
+    """Everything may be answered."""
+
+
 async def abort(context: Any, error: RockoonError) -> None:
     """End a call with an error of the table."""
     metadata = ((ERROR_METADATA_KEY, error.to_wire().SerializeToString()),)
@@ -90,9 +94,11 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
         calls: CallTimes,
         note_call: Callable[[], None],
         gate: Gate | None = None,
+        may_answer: Callable[[], None] = no_objection,
     ) -> None:
         self._service = service
         self._cluster = cluster
+        self._may_answer = may_answer
         self._calls = calls
         self._note_call = note_call
         self._gate = gate
@@ -171,9 +177,11 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
                 if refusal is not None:
                     raise refusal
                 reply = await behaviour(request, context)
+                self._may_answer()
             except RockoonError as error:
-                note(request, error.name.lower(), began_seconds)
-                await abort(context, error)
+                told = self._overruled(error)
+                note(request, told.name.lower(), began_seconds)
+                await abort(context, told)
             except aio.AbortError:
                 raise
             except Exception as failure:
@@ -187,15 +195,24 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
 
         return guarded
 
+    def _overruled(self, error: RockoonError) -> RockoonError:
+        """What a caller is told who would be told of an error: that may not be answered either."""
+        try:
+            self._may_answer()
+        except RockoonError as objection:
+            return objection
+        return error
+
     def _guard_stream(self, behaviour: Handler, refusal: RockoonError | None) -> Handler:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
                 if refusal is not None:
                     raise refusal
                 async for reply in behaviour(request, context):
+                    self._may_answer()
                     yield reply
             except RockoonError as error:
-                await abort(context, error)
+                await abort(context, self._overruled(error))
             except aio.AbortError:
                 raise
             except Exception as failure:
@@ -219,6 +236,8 @@ class GrpcServer:
         tls: what callers are shown; None means plain connections.
         calls: is told how long each call took.
         gate: whom it does not let pass is refused; None lets everybody pass.
+        may_answer: asked before each answer, those of streams included; raises what the caller is
+            told in its place. Health is told without it.
 
     Raises:
         ListenError: on entering, when the address cannot be had.
@@ -237,6 +256,7 @@ class GrpcServer:
         tls: ServerTls | None = None,
         calls: CallTimes | None = None,
         gate: Gate | None = None,
+        may_answer: Callable[[], None] = no_objection,
     ) -> None:
         self._listen = listen
         self._tls = tls
@@ -248,7 +268,7 @@ class GrpcServer:
         self._last_call = -math.inf
         self._health = Health(self._service_names)
         self._interceptor = ErrorTableInterceptor(
-            service, cluster, calls or CallTimes(), self.note_call, gate
+            service, cluster, calls or CallTimes(), self.note_call, gate, may_answer
         )
         self._server = aio.server(
             interceptors=[self._interceptor],

@@ -1,0 +1,91 @@
+"""Until when a node may answer: a table of what it hears and how the time goes."""
+
+import pytest
+
+from rockoon_node.lease import Lease
+from rockoon_proto.errors import NotReady
+
+
+class Times:
+    """The clock, which a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+
+@pytest.fixture
+def times() -> Times:
+    return Times()
+
+
+@pytest.fixture
+def lease(times: Times) -> Lease:
+    return Lease("the broker", lambda: times.now)
+
+
+def answers(lease: Lease) -> bool:
+    try:
+        lease.check()
+    except NotReady:
+        assert lease.refusal
+        return False
+    assert not lease.refusal
+    return True
+
+
+def test_the_lease_counts_from_when_its_renewal_was_sent_and_ends_before_it_does_in_etcd(
+    lease: Lease, times: Times
+) -> None:
+    times.now = 103.0
+    lease.renewed(sent_seconds=100.0, ttl_seconds=10.0)
+    times.now = 108.9
+    assert answers(lease)
+    times.now = 109.0
+    assert not answers(lease)
+    lease.renewed(sent_seconds=109.0, ttl_seconds=10.0)
+    assert answers(lease)
+
+
+def test_who_is_awake_and_reaches_nobody_goes_on(lease: Lease, times: Times) -> None:
+    """As in architecture.md: what is known is served while nameservers or etcd are away."""
+    lease.renewed(100.0, 10.0)
+    for times.now in (106.0, 110.6, 115.0, 119.5, 124.0, 130.0):
+        assert answers(lease)
+        lease.nobody_told()
+    times.now += 30
+    assert not answers(lease)
+
+
+def test_who_slept_through_its_lease_waits_for_a_nameserver_that_knows(
+    lease: Lease, times: Times
+) -> None:
+    lease.renewed(100.0, 10.0)
+    times.now = 110.0
+    # A call that was under way meanwhile, and one made since.
+    lease.nobody_told()
+    assert not answers(lease)
+    lease.nobody_told()
+    assert not answers(lease)
+    lease.renewed(111.0, 10.0)
+    assert answers(lease)
+
+
+def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
+    lease: Lease, times: Times
+) -> None:
+    assert answers(lease)
+    lease.first_asked()
+    assert not answers(lease)
+    lease.nobody_told()
+    times.now = 10_000.0
+    assert answers(lease)
+
+
+def test_who_has_left_answers_the_rest_unless_its_name_was_lost(lease: Lease, times: Times) -> None:
+    lease.renewed(100.0, 10.0)
+    lease.left()
+    times.now = 200.0
+    assert answers(lease)
+    lease.lost("the name is another's")
+    lease.left()
+    assert not answers(lease)
