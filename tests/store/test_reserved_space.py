@@ -6,7 +6,7 @@ from rockoon_broker.store.disk import Disk
 from support.store_directory import Owner, settings
 
 FILE_BYTES = 512 << 20
-READ_BYTES_MAX = 160 << 20
+READ_BYTES_MAX = FILE_BYTES // 2
 
 
 class CountingDisk(Disk):

@@ -84,6 +84,13 @@ class Disk:
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
 
+    def drop_clean(self, fd: int) -> None:
+        """Have the next reads of a file see the disk and not what memory holds of it.
+
+        Only a request: pages that are mapped, dirty or being written stay. See `rewrite`.
+        """
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def allocate(self, fd: int, count: int) -> None:
         """Reserve blocks for the first `count` bytes, which read as zeros."""
         os.posix_fallocate(fd, 0, count)
@@ -185,6 +192,24 @@ class Disk:
             self.write_all(fd, bytes(last - first), first)
             written += last - first
         return written
+
+    def rewrite(self, fd: int, start: int, end: int) -> None:
+        """Write what is read in [start, end) as it is, so that the next sync really writes it.
+
+        After a sync that failed, Linux keeps what it could not write in memory and takes it for
+        written: it is read as if it were there, and the next sync passes it over. Holes are left.
+        """
+        # All ranges before the first read, as in `nonzero_ranges`.
+        for first, last in list(self.data_ranges(fd, start, end)):
+            for position in range(first, last, ZERO_CHUNK_BYTES):
+                data = self.pread(fd, min(ZERO_CHUNK_BYTES, last - position), position)
+                self.write_all(fd, data, position)
+
+    def rewrite_zeros(self, fd: int, start: int, end: int) -> None:
+        """The same for a range that reads as zeros: not every place in it is read for that."""
+        for first, last in list(self.data_ranges(fd, start, end)):
+            for position in range(first, last, ZERO_CHUNK_BYTES):
+                self.write_all(fd, bytes(min(ZERO_CHUNK_BYTES, last - position)), position)
 
     def replace_file(self, path: Path, content: bytes) -> None:
         """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""

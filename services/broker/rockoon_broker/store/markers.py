@@ -151,6 +151,14 @@ class MarkerFiles:
         self._checkpoint = read_checkpoint(root)
         self._checkpoint_fd = _open_or_create(root / CHECKPOINT_FILE, CHECKPOINT_BYTES, disk)
         self._point_fd = _open_or_create(root / RECOVERY_POINT_FILE, 2 * SLOT_BYTES, disk)
+        # What is written next takes the place of one slot and relies on the other, and on the
+        # checkpoint: a failed sync may have left them in memory alone.
+        for fd, size in (
+            (self._point_fd, 2 * SLOT_BYTES),
+            (self._checkpoint_fd, CHECKPOINT_BYTES),
+        ):
+            disk.rewrite(fd, 0, size)
+            disk.fdatasync(fd)
         last = read_recovery_point(root)
         self._sequence = 0 if last is None else last.sequence
         # Written by the thread that calls `write`, read by the store's owner.

@@ -15,6 +15,10 @@ What is established, in this order:
    `lost` before. Where a record behind the end is known to have been durable, the end is damage
    (damage.py): the start is refused, with the log as it was.
 5. Every record read is dispatched by the queue offset that it bears.
+6. Nothing that was read behind the boundary is believed to be on the disk: a failed sync may have
+   ended the last process, and then memory still shows what was never written. Its pages are
+   dropped before they are read where the system does so, and what is kept is written again and
+   synced before anybody sees it (`Disk.rewrite`).
 
 So the work is proportional to what lies behind the boundary, and doing it twice does no harm: a
 crash in the middle only means to start again. RocketMQ's own rules (CommitLog#recoverNormally,
@@ -131,13 +135,16 @@ class Recoverer:
         self._queues.check_layout()
         abort = self._abort.read()
         point = read_recovery_point(self._root)
+        if abort is not None:
+            self._drop_clean(starts, 0 if point is None else point.log_end)
         reason = self._why_not(point, abort, starts)
+        durable = self._known_durable(point, abort, reason)
         log = LogFiles(self._log, self._file_bytes, starts, self._disk, self._delay_levels_ms)
         settled = starts[0] if starts else 0
         if reason and starts:
             if reason != _OUTSIDE:
                 settled = self._settled(log)
-            self._refuse_damage(log, settled, self._known_durable(point, abort, reason))
+            self._refuse_damage(log, settled, durable)
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage)
         if not starts:
@@ -151,7 +158,7 @@ class Recoverer:
             reason = self._what_is_missing(point)
             if reason:
                 boundary = starts[0]
-                self._refuse_damage(log, boundary, KnownDurable(end=point.log_end))
+                self._refuse_damage(log, boundary, durable)
                 lineage = new_lineage()
                 self._abort.create(lineage)
                 self._load(boundary)
@@ -160,17 +167,28 @@ class Recoverer:
             self._load(boundary)
             if boundary > starts[0] and not ends_are_true(log, self._queues):
                 boundary = starts[0]
-                self._refuse_damage(log, boundary, self._known_durable(point, abort, reason))
+                self._refuse_damage(log, boundary, durable)
                 self._load(boundary)
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
         records_behind = count_records(log, walk.end, self._disk)
-        starts, cleared = self._cut(starts, walk.end, boundary)
+        unwritten = None if abort is None else max(boundary, durable.end)
+        starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
         return replace(result, set_aside=tuple(self._set_aside), records_set_aside=records_behind)
+
+    def _drop_clean(self, starts: list[int], durable_end: int) -> None:
+        """Have what may not be on the disk read from there."""
+        for start in starts:
+            if start + self._file_bytes > durable_end:
+                fd = self._disk.open_reading(self._log / offset_to_file_name(start))
+                try:
+                    self._disk.drop_clean(fd)
+                finally:
+                    self._disk.close(fd)
 
     def _load(self, boundary: int) -> None:
         self._queues.load(boundary)
@@ -188,8 +206,8 @@ class Recoverer:
     def _known_durable(
         self, point: RecoveryPoint | None, abort: bytes | None, reason: str
     ) -> KnownDurable:
-        """What was durable, as far as another file than an unusable recovery point knows."""
-        if reason == _OUTSIDE and point is not None:
+        """What was durable, by the recovery point or, where it is of no use, by another file."""
+        if point is not None and reason in ("", _OUTSIDE):
             return KnownDurable(end=point.log_end)
         checkpoint = read_checkpoint(self._root)
         if abort is None or abort:
@@ -300,8 +318,13 @@ class Recoverer:
             if any(first < mark for first in firsts):
                 self._queues.set_aside(topic)
 
-    def _cut(self, starts: list[int], end: int, boundary: int) -> tuple[list[int], int]:
-        """Remove everything behind `end`; returns the files that remain and the bytes cleared."""
+    def _cut(
+        self, starts: list[int], end: int, boundary: int, unwritten: int | None
+    ) -> tuple[list[int], int]:
+        """Remove everything behind `end`; returns the files that remain and the bytes cleared.
+
+        What was read from `unwritten` on may be in memory alone; None: all is on the disk.
+        """
         kept = [start for start in starts if start < end]
         if not kept and starts[0] > 0:
             # Offsets must not start at 0 again only because no record is left.
@@ -319,7 +342,7 @@ class Recoverer:
         # Records that were read are shown to readers, so they must be durable as well.
         for start in kept:
             if start + self._file_bytes > boundary:
-                self._sync(self._log / offset_to_file_name(start))
+                self._sync(start, end, unwritten)
         self._disk.sync_directory(self._log)
         return kept, cleared
 
@@ -380,9 +403,13 @@ class Recoverer:
             target = lost / f"{name}.{number}"
         return target
 
-    def _sync(self, path: Path) -> None:
-        fd = self._disk.open(path)
+    def _sync(self, start: int, end: int, unwritten: int | None) -> None:
+        fd = self._disk.open(self._log / offset_to_file_name(start))
         try:
+            if unwritten is not None:
+                used = min(end - start, self._file_bytes)
+                self._disk.rewrite(fd, max(unwritten - start, 0), used)
+                self._disk.rewrite_zeros(fd, used, self._file_bytes)
             self._disk.fdatasync(fd)
         finally:
             self._disk.close(fd)

@@ -1,0 +1,185 @@
+"""A page cache that forgets, as Linux' does: what a failed sync did not write counts as written.
+
+The files that a test's services read and write are the cache. Beside them the model keeps what the
+disk holds. A sync writes the pages that are dirty; one that fails leaves them in the cache, clean
+(fs/fs-writeback.c, mm/page-writeback.c: an error is reported once, and the pages are not dirty any
+more). A restart of the process changes nothing of this; a power cut leaves what the disk holds.
+"""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rockoon_offset.disk import Disk as OffsetDisk
+from support.store_directory import FailingDisk, healthy
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# Smaller than a real one, so that small files have many.
+PAGE_BYTES = 512
+
+
+class PageCache:
+    """What of the files below a directory is on the disk, and what only seems to be.
+
+    Names, sizes and reserved space are on the disk at once: their loss is PowerCutDisk's matter.
+
+    Args:
+        drops_clean: whether the system does as it is told when it shall drop clean pages.
+    """
+
+    def __init__(self, root: Path, *, drops_clean: bool = True) -> None:
+        self._root = root
+        self._drops_clean = drops_clean
+        # Guards the rest: services sync in threads of their own.
+        self._guard = threading.Lock()
+        self._disk: dict[Path, bytearray] = {}
+        self._dirty: defaultdict[Path, set[int]] = defaultdict(set)
+        for path in root.rglob("*"):
+            if path.is_file():
+                self._disk[path] = bytearray(path.read_bytes())
+
+    def wrote(self, path: Path, position: int, count: int) -> None:
+        """A write came into the cache."""
+        with self._guard:
+            last = max(position + count - 1, position)
+            self._dirty[path].update(range(position // PAGE_BYTES, last // PAGE_BYTES + 1))
+
+    def synced(self, path: Path, *, failed: bool) -> None:
+        """A sync of a file returned."""
+        with self._guard, suppress(FileNotFoundError):
+            content = path.read_bytes()
+            disk = self._disk.setdefault(path, bytearray())
+            disk[len(content) :] = b""
+            disk.extend(bytes(len(content) - len(disk)))
+            dirty, self._dirty[path] = self._dirty[path], set()
+            for page in () if failed else dirty:
+                at = slice(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(content)))
+                disk[at] = content[at]
+
+    def dropped(self, path: Path) -> None:
+        """The system was told to drop a file's clean pages: the next read sees the disk."""
+        with self._guard:
+            if not self._drops_clean:
+                return
+            disk = self._disk.get(path, bytearray())
+            with path.open("r+b") as file:
+                for page in range(-(-path.stat().st_size // PAGE_BYTES)):
+                    if page not in self._dirty[path]:
+                        file.seek(page * PAGE_BYTES)
+                        held = disk[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+                        left = path.stat().st_size - page * PAGE_BYTES
+                        file.write(held.ljust(min(PAGE_BYTES, left), b"\0"))
+
+    def cut_to(self, path: Path, count: int) -> None:
+        """A file was made as short as this; what it had behind is on no disk any more."""
+        with self._guard:
+            del self._disk.setdefault(path, bytearray())[count:]
+
+    def moved(self, source: Path, target: Path) -> None:
+        with self._guard:
+            source.replace(target)
+            for pages in (self._disk, self._dirty):
+                for path in [path for path in pages if source in (path, *path.parents)]:
+                    pages[target / path.relative_to(source)] = pages.pop(path)
+
+    def removed(self, path: Path) -> None:
+        with self._guard:
+            path.unlink(missing_ok=True)
+            self._disk.pop(path, None)
+            self._dirty.pop(path, None)
+
+    def cut(self, target: Path) -> Path:
+        """Write what the disk holds into another directory: what is there after a power cut."""
+        with self._guard:
+            for path in sorted(self._root.rglob("*")):
+                copy = target / path.relative_to(self._root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if path.is_dir():
+                    copy.mkdir(exist_ok=True)
+                    continue
+                size = path.stat().st_size
+                copy.write_bytes(bytes(self._disk.get(path, b"")[:size]).ljust(size, b"\0"))
+        return target
+
+
+class CachedDisk(FailingDisk):
+    """The broker's file layer over such a page cache; `fail_sync` makes syncs fail."""
+
+    def __init__(self, cache: PageCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        count = super().pwrite(fd, data, position)
+        self._cache.wrote(self.paths[fd], position, count)
+        return count
+
+    def fdatasync(self, fd: int) -> None:
+        failed = True
+        try:
+            super().fdatasync(fd)
+            failed = False
+        finally:
+            self._cache.synced(self.paths[fd], failed=failed)
+
+    def drop_clean(self, fd: int) -> None:
+        self._cache.dropped(self.paths[fd])
+
+    def open_reading(self, path: Path) -> int:
+        fd = super().open_reading(path)
+        self.paths[fd] = path
+        return fd
+
+    def unlink(self, path: Path) -> None:
+        self._cache.removed(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._cache.moved(source, target)
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        self._cache.moved(source, target)
+
+
+class CachedOffsetDisk(OffsetDisk):
+    """The offset service's file layer over such a page cache; `fail_sync` makes syncs fail."""
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._paths: dict[int, Path] = {}
+        self.fail_sync: Callable[[Path], int] = healthy
+
+    def open_appending(self, path: Path) -> int:
+        fd = super().open_appending(path)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        count = super().pwrite(fd, data, position)
+        self._cache.wrote(self._paths[fd], position, count)
+        return count
+
+    def fdatasync(self, fd: int) -> None:
+        path = self._paths[fd]
+        number = self.fail_sync(path)
+        self._cache.synced(path, failed=bool(number))
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    def truncate(self, fd: int, count: int) -> None:
+        super().truncate(fd, count)
+        self._cache.cut_to(self._paths[fd], count)
+
+    def drop_clean(self, fd: int) -> None:
+        self._cache.dropped(self._paths[fd])
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._cache.moved(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._cache.removed(path)
