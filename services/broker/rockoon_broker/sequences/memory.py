@@ -172,7 +172,7 @@ def _read_snapshot(path: Path, store: Store) -> SequenceSnapshot | None:
         log.error("%s is damaged, the log is read instead: %s", path, failure)  # noqa: TRY400
         return None
     if snapshot.lineage != store.recovery.lineage:
-        log.error("%s is of another history of this store, the log is read instead", path)
+        log.info("another broker has used the store since %s was written: the log is read", path)
         return None
     if snapshot.log_end > store.visible_end:
         log.error(

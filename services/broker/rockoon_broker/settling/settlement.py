@@ -41,6 +41,10 @@ GROWTH_SHARE_MIN = 0.25
 ENTRIES_PER_READ = 16_384
 READ_BYTES = 8 << 20
 
+# Nothing is wrong with these: what a snapshot would have said is in the log.
+_NO_SNAPSHOT = "there is no snapshot"
+_ANOTHER_BROKER = "another broker has used the store since the snapshot was written"
+
 Export = Callable[[], tuple[Path, bytes]]
 """A file that goes with the snapshot and what it holds now."""
 Named = Callable[[LogChunk, NDArray[np.int64], NDArray[np.int64]], None]
@@ -150,7 +154,8 @@ class Settlement:
         self._covered_end = self._store.visible_end
         loaded = Loaded(sum(map(len, self._queues.values())), log_bytes_read, reason)
         if reason:
-            log.warning(
+            log.log(
+                logging.INFO if reason in (_NO_SNAPSHOT, _ANOTHER_BROKER) else logging.WARNING,
                 "what waits was worked out of %d bytes of log, because %s: %d messages",
                 log_bytes_read,
                 reason,
@@ -236,7 +241,7 @@ class Settlement:
     def _read_snapshot(self) -> str:
         """Take over the snapshot; returns why not, or an empty text."""
         if not self._path.exists():
-            return "there is no snapshot"
+            return _NO_SNAPSHOT
         try:
             snapshot = decode_snapshot(self._path.read_bytes())
             queues = {
@@ -247,7 +252,7 @@ class Settlement:
         except ValueError as error:
             return f"{self._path} cannot be used: {error}"
         if snapshot.lineage != self._store.recovery.lineage:
-            return f"{self._path} is of another history of this store"
+            return _ANOTHER_BROKER
         if snapshot.covered_end > self._store.appended_end:
             return f"{self._path} knows of a longer log"
         for key, queue in queues.items():
