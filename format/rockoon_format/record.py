@@ -43,6 +43,7 @@ SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
 SYS_FLAG_NEED_UNWRAP = 0x40
 SYS_FLAG_INNER_BATCH = 0x80
+SYS_FLAGS_UNLISTED = TRANSACTION_PREPARED | SYS_FLAG_INNER_BATCH
 SYS_FLAG_COMPRESSION = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
@@ -147,13 +148,17 @@ class Record:
 
     @property
     def has_queue_entry(self) -> bool:
-        """Whether a ConsumeQueue lists the record: not if prepared or rolled back."""
+        """Whether a ConsumeQueue lists the record: see `has_queue_entry`."""
         return has_queue_entry(self.sys_flag)
 
 
 def has_queue_entry(sys_flag: int) -> bool:
-    """Return whether a ConsumeQueue lists a record with this system flag."""
-    return sys_flag & TRANSACTION_PREPARED == 0
+    """Return whether a ConsumeQueue lists a record with this system flag.
+
+    None that is prepared or rolled back is listed, and no inner batch, whose BatchConsumeQueue went
+    with its topic.
+    """
+    return sys_flag & SYS_FLAGS_UNLISTED == 0
 
 
 def body_crc(body: Buffer) -> int:

@@ -29,7 +29,7 @@ from rockoon_format.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    TRANSACTION_PREPARED,
+    SYS_FLAGS_UNLISTED,
     Buffer,
 )
 
@@ -258,7 +258,7 @@ def _result(
         store_timestamps_ms=stored_ms,
         sys_flags=flags,
         tag_codes=codes,
-        has_queue_entry=flags & TRANSACTION_PREPARED == 0,
+        has_queue_entry=flags & SYS_FLAGS_UNLISTED == 0,
         properties_starts=parts.properties_starts + position,
         properties_lengths=np.maximum(parts.properties_lengths, 0),
         end=why,

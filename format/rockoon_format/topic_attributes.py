@@ -4,7 +4,9 @@
     delete.retention.ms   how long a tombstone stays after the first generation that holds it was
                           made, milliseconds; a day by default. Ours, not RocketMQ's.
 
-Any other attribute is kept and means nothing here. Source: TopicAttributes, CleanupPolicy.
+    queue.type            anything but BatchCQ, which RocketMQ alone can read
+
+Any other attribute is kept and means nothing here. Source: TopicAttributes, CleanupPolicy, CQType.
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,12 @@ CLEANUP_POLICIES = ("DELETE", COMPACTION)
 TOMBSTONE_RETENTION = "delete.retention.ms"
 TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
 TOMBSTONE_RETENTION_MS_MAX = (1 << 62) - 1
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUES = "BatchCQ"
+ROCKETMQ_ATTRIBUTES = frozenset(
+    {QUEUE_TYPE, "message.type", "reserve.time", "lite.topic.expiration"}
+)
+"""What RocketMQ goes by and a broker here does not."""
 
 
 def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:
@@ -45,6 +53,8 @@ def attribute_fault(name: str, value: str) -> str | None:
             f"{TOMBSTONE_RETENTION} is {value!r}, not a number of milliseconds from 0 to "
             f"{TOMBSTONE_RETENTION_MS_MAX}"
         )
+    if name == QUEUE_TYPE and value == BATCH_QUEUES:
+        return f"{QUEUE_TYPE} is {value}: batches as one record are RocketMQ's alone"
     return None
 
 

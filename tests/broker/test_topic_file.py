@@ -54,6 +54,30 @@ def test_topics_that_a_rocketmq_broker_left_are_served(tmp_path: Path) -> None:
     assert read.revision == 0
 
 
+def test_attributes_that_only_rocketmq_goes_by_survive_a_topic_that_has_none(
+    tmp_path: Path,
+) -> None:
+    theirs = '{"queue.type":"BatchCQ","message.type":"NORMAL","cleanup.policy":"DELETE"}'
+    text = ROCKETMQ.replace('"attributes":{}', f'"attributes":{theirs}')
+    (tmp_path / "topics.json").write_text(text)
+    file = TopicFile(tmp_path, Disk())
+    file.read()
+    for revision in (5, 6):
+        file.write(table(ServedTopic("TopicTest", 4, revision, 6, {})), NOW_MS)
+    entry = json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"]["TopicTest"]
+    assert entry["attributes"] == {"queue.type": "BatchCQ", "message.type": "NORMAL"}
+
+
+@pytest.mark.parametrize("left", ["missing", "empty"])
+def test_a_file_that_rocketmq_was_replacing_when_it_was_killed_is_read_where_it_moved_it(
+    left: str, tmp_path: Path
+) -> None:
+    (tmp_path / "topics.json.bak").write_text(ROCKETMQ)
+    if left == "empty":
+        (tmp_path / "topics.json").touch()
+    assert set(TopicFile(tmp_path, Disk()).read().topics) == {"TopicTest"}
+
+
 def test_what_only_rocketmq_uses_survives_a_write(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text(ROCKETMQ)
     file = TopicFile(tmp_path, Disk())

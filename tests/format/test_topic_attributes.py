@@ -46,6 +46,10 @@ def test_tombstones_stay_as_long_as_is_said_or_a_day() -> None:
 
 def test_attributes_that_mean_nothing_here_may_be_anything() -> None:
     assert attribute_fault("message.type", "whatever") is None
+    assert attribute_fault("queue.type", "SimpleCQ") is None
+    assert attribute_fault("queue.type", "BatchCQ") == (
+        "queue.type is BatchCQ: batches as one record are RocketMQ's alone"
+    )
     assert attribute_fault(CLEANUP_POLICY, "DELETE") is None
     assert attribute_fault(CLEANUP_POLICY, "compaction") == (
         "cleanup.policy is 'compaction', neither DELETE nor COMPACTION"

@@ -18,6 +18,7 @@ from rockoon_broker.appends import AppendLimits, Appends, Placed, check_keys
 from rockoon_broker.aside import MessagesAside
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
+from rockoon_broker.foreign_store import refuse_batch_queues
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
@@ -196,6 +197,7 @@ class Broker:
 
         store_settings = settings.for_store(store_host)
         topic_file = TopicFile(settings.store_path / CONFIG_DIRECTORY, disk)
+        refuse_batch_queues(settings.store_path, topic_file)
         began = clock.monotonic_seconds()
         store = await asyncio.to_thread(
             Store.open,

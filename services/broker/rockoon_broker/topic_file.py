@@ -1,13 +1,14 @@
 """`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
 
 Beside RocketMQ's fields each topic bears its `incarnation`, and how far the routes were followed:
-`routeRevision`, and `routeHistory`, the etcd that counted it. RocketMQ ignores them. Fields of
-RocketMQ's that we do not use stay as they are.
+`routeRevision`, and `routeHistory`, the etcd that counted it. RocketMQ ignores them. Fields and
+attributes of RocketMQ's that we do not use stay as they are.
 """
 
 from dataclasses import replace
 from pathlib import Path
 
+from rockoon_broker.config_files import read_config
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
@@ -27,6 +28,7 @@ from rockoon_format.names import (
     TRANSACTION_OP_TOPIC,
     topic_fault,
 )
+from rockoon_format.topic_attributes import BATCH_QUEUES, QUEUE_TYPE, ROCKETMQ_ATTRIBUTES
 
 FILE = "topics.json"
 INCARNATION = "incarnation"
@@ -61,10 +63,11 @@ class TopicFile:
             StoreLayoutError: it cannot be read as topics, or an entry can be no topic. Starting
                 without would refuse, as unknown, topics whose messages are there.
         """
-        if not self._path.exists():
+        content = read_config(self._path)
+        if content is None:
             return TopicTable()
         try:
-            self._content = read_topics(self._path.read_bytes())
+            self._content = read_topics(content)
             entries = [entry for entry in self._content.topics.values() if not not_served(entry)]
             return TopicTable(
                 revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
@@ -73,6 +76,20 @@ class TopicFile:
             )
         except ConfigError as failure:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
+
+    def left_in_batches(self) -> set[str]:
+        """Topics that a RocketMQ broker left and that have their queues in batches.
+
+        Raises:
+            StoreLayoutError: the file cannot be read.
+        """
+        self.read()
+        return {
+            entry.topic
+            for entry in self._content.topics.values()
+            if entry.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+            and extra_number(entry, INCARNATION) == INCARNATION_UNKNOWN
+        }
 
     def write(self, table: TopicTable, now_ms: int) -> None:
         """Durably replace the file.
@@ -91,6 +108,9 @@ class TopicFile:
 
     def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
         before = self._content.topics.get(topic.name) or TopicConfig(topic=topic.name)
+        kept = {
+            name: value for name, value in before.attributes.items() if name in ROCKETMQ_ATTRIBUTES
+        }
         ours = {
             INCARNATION: topic.incarnation,
             REVISION: table.revision,
@@ -101,7 +121,7 @@ class TopicFile:
             read_queues=topic.queues,
             write_queues=topic.queues,
             perm=topic.permissions,
-            attributes=dict(topic.attributes),
+            attributes=kept | dict(topic.attributes),
             extra={**before.extra, **ours},
         )
 

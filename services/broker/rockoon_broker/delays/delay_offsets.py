@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.config_files import read_config
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_format.config_json import (
@@ -74,10 +75,11 @@ class DelayOffsetFile:
         Raises:
             StoreLayoutError: it cannot be read. Going on could deliver twice what RocketMQ did.
         """
-        if not self._path.exists():
+        content = read_config(self._path)
+        if content is None:
             return {}
         try:
-            found = read_delay_offsets(self._path.read_bytes())
+            found = read_delay_offsets(content)
         except ConfigError as failure:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
         self._counter = found.data_version.counter

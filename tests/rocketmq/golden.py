@@ -1,0 +1,86 @@
+"""Make the small stores in `tests/format/data` anew: `PYTHONPATH=tests python -m rocketmq.golden`.
+
+Two stores as a real broker leaves them, without the files that Rockoon does not read:
+
+    rocketmq-left.tar.xz     killed before its progress was on disk: bodies of each compression,
+                             messages that wait, and twelve transactions that had all ended, most
+                             of them after checks
+    rocketmq-batches.tar.xz  stopped in order: a topic with queue.type = BatchCQ, and one without
+"""
+
+import tarfile
+import tempfile
+from pathlib import Path
+
+from rocketmq import real
+from rocketmq.real import message, transaction
+from support.waiting import wait_until
+
+DATA = Path(__file__).parent.parent / "format" / "data"
+COMPRESSIONS = ("ZLIB", "LZ4", "ZSTD")
+TRANSACTIONS = 12
+# From the second check on, so that each of them is put back at least once.
+CHECKED_FROM = 2
+KEPT = ("abort", "batchconsumequeue", "checkpoint", "commitlog", "config", "consumequeue")
+
+
+def packed_body(kind: str) -> bytes:
+    """What was sent with a compression."""
+    return kind.encode() + 2000 * b"."
+
+
+def outcome(number: int) -> str:
+    """How the transaction of a number has ended."""
+    return "commit" if number % 3 else "rollback"
+
+
+def leave(root: Path) -> None:
+    """Write the store `rocketmq-left`."""
+    with real.running(root, flushConsumerOffsetInterval=3_600_000) as broker:
+        broker.topic("orders", 2)
+        broker.send("orders", message(b"plain", tags="new", keys="key-1"))
+        for kind in COMPRESSIONS:
+            broker.send("orders", message(packed_body(kind), keys=kind), compression=kind)
+        broker.send("orders", message(b"later", level=18))
+        broker.do(
+            "transactions",
+            topic="orders",
+            messages=[
+                transaction(b"paid %d" % each, f"t{each}", "unknown", outcome(each), CHECKED_FROM)
+                for each in range(TRANSACTIONS)
+            ],
+        )
+        wait_until(lambda: len(broker.do("checks")) == TRANSACTIONS, "checks")
+        wait_until(lambda: min(broker.do("checks").values()) >= CHECKED_FROM, "second checks")
+        wait_until(lambda: broker.do("quiet"), "op records, and checks that read them")
+        broker.kill()
+
+
+def batches(root: Path) -> None:
+    """Write the store `rocketmq-batches`."""
+    with real.running(root) as broker:
+        broker.topic("orders", 1, message_type="NORMAL")
+        broker.topic("inner", 1, queue_type="BatchCQ", message_type="NORMAL")
+        broker.send("orders", message(b"plain"))
+        broker.do("batch", topic="inner", messages=[message(b"inner %d" % n) for n in range(5)])
+
+
+def pack(root: Path, target: Path) -> None:
+    with tarfile.open(target, "w:xz") as archive:
+        for name in KEPT:
+            if (root / name).exists():
+                archive.add(root / name, name)
+
+
+def main() -> None:
+    real.prepare()
+    with tempfile.TemporaryDirectory() as directory:
+        for name, write in (("left", leave), ("batches", batches)):
+            root = Path(directory) / name
+            root.mkdir()
+            write(root)
+            pack(root, DATA / f"rocketmq-{name}.tar.xz")
+
+
+if __name__ == "__main__":
+    main()
