@@ -8,7 +8,7 @@ from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.properties import encode
-from rockoon_format.record import Record
+from rockoon_format.record import Record, encode_record
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, SMALL, RunningBroker
 
@@ -63,15 +63,30 @@ async def end(
     return await broker.call("EndTransaction", ending(place, resolution, **more))
 
 
+def append(store: Store, record: Record) -> int:
+    """Store a record as RocketMQ would have; returns where."""
+    frame = encode_record(record)
+    placed = store.append(
+        record.topic.decode(), record.queue_id, frame, [len(frame)], NOW_MS, made_here=True
+    )
+    return placed.first_physical_offset
+
+
+def small_store(root: Path) -> Store:
+    """Open a store of the sizes that tests' brokers have."""
+    return Store.open(
+        StoreSettings(
+            root=root,
+            store_host=("127.0.0.1", 10911),
+            commit_log_file_bytes=SMALL["commit_log_file_bytes"],
+            consume_queue_file_entries=SMALL["consume_queue_file_entries"],
+        )
+    )
+
+
 def stored(root: Path, topic: str, queue_id: int = 0) -> Sequence[Record]:
     """Every record of a queue of a store that nobody has open."""
-    settings = StoreSettings(
-        root=root,
-        store_host=("127.0.0.1", 10911),
-        commit_log_file_bytes=SMALL["commit_log_file_bytes"],
-        consume_queue_file_entries=SMALL["consume_queue_file_entries"],
-    )
-    with Store.open(settings) as store:
+    with small_store(root) as store:
         found = store.get(topic, queue_id, store.min_offset(topic, queue_id))
         if not found.frames:
             return []

@@ -8,8 +8,6 @@ import pytest
 
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.retention import DiskUsage
-from rockoon_broker.store.settings import StoreSettings
-from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -20,12 +18,12 @@ from rockoon_broker.transactions.half_messages import (
 )
 from rockoon_format.config_json import ConsumerOffsets, GroupTopic, write_consumer_offsets
 from rockoon_format.properties import encode
-from rockoon_format.record import Record, decode_record, encode_record
+from rockoon_format.record import Record, decode_record
 from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
-from support.broker import BORN_HOST, NOW_MS, SMALL, batch, running_broker
+from support.broker import BORN_HOST, NOW_MS, batch, running_broker
 from support.broker_routes import BrokerRoutes
-from support.half_messages import GROUP, begin, end, stored
+from support.half_messages import GROUP, append, begin, end, small_store, stored
 from support.store_directory import FailingDisk, healthy, in_queues
 
 HALVES = 6
@@ -46,25 +44,10 @@ class FillingDisk(Disk):
         return DiskUsage(self.used_percent, 100 - self.used_percent)
 
 
-def append(store: Store, record: Record) -> int:
-    """Store a record as RocketMQ would have; returns where."""
-    frame = encode_record(record)
-    placed = store.append(
-        record.topic.decode(), record.queue_id, frame, [len(frame)], NOW_MS, made_here=True
-    )
-    return placed.first_physical_offset
-
-
 def left_by_rocketmq(root: Path) -> None:
     """Half messages 0 to 5: 0 seen to, 1 committed and told, 2 rolled back and told, 3 committed
     and not told any more, 4 and 5 waiting."""
-    settings = StoreSettings(
-        root=root,
-        store_host=("127.0.0.1", 10911),
-        commit_log_file_bytes=SMALL["commit_log_file_bytes"],
-        consume_queue_file_entries=SMALL["consume_queue_file_entries"],
-    )
-    with Store.open(settings) as store:
+    with small_store(root) as store:
         positions = []
         for number in range(HALVES):
             sent = Record(
@@ -108,13 +91,7 @@ async def test_what_rocketmq_ends_in_between_is_heeded_although_there_is_a_snaps
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         for number in range(3):
             await begin(broker, b"%d" % number, first_id=number)
-    settings = StoreSettings(
-        root=tmp_path,
-        store_host=("127.0.0.1", 10911),
-        commit_log_file_bytes=SMALL["commit_log_file_bytes"],
-        consume_queue_file_entries=SMALL["consume_queue_file_entries"],
-    )
-    with Store.open(settings) as store:
+    with small_store(tmp_path) as store:
         append(store, op_record([1], BORN_HOST, NOW_MS))
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions

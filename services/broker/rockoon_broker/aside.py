@@ -90,9 +90,9 @@ class MessagesAside:
             StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
             OSError: the disk.
         """
-        self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
+        loaded = self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
         self.delays.resume(read_timer_checkpoint(self._config))
-        self.transactions.take_over()
+        self.transactions.take_over(rebuilt=bool(loaded.rebuilt_because))
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""

@@ -2,6 +2,7 @@
 
 half_messages.py  the records: half, committed, given up, op (pure)
 half_queue.py     the half messages in the store, also in one that RocketMQ has left
+put_back.py       which of RocketMQ's half messages are copies of others
 check_book.py     which half messages wait, when to ask about each, when to give up (pure)
 outcomes.py       how transactions have ended, for callers that ask again (pure)
 op_book.py        ended half messages that are still to be told to RocketMQ's readers (pure)

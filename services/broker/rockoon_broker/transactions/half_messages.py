@@ -37,6 +37,7 @@ from rockoon_format.properties import (
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_ID,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
@@ -87,6 +88,8 @@ class HalfFacts:
     queue_id: int
     immunity_seconds: int | None
     """How long its sender is not to be asked; None for the broker's own time."""
+    checks: int = 0
+    """How often RocketMQ has asked about it."""
 
 
 def half_record(record: Record) -> Record:
@@ -174,6 +177,7 @@ def facts_of(half: Record) -> HalfFacts:
             topic=properties[PROPERTY_REAL_TOPIC],
             queue_id=int(properties[PROPERTY_REAL_QUEUE_ID]),
             immunity_seconds=seconds_of(immunity),
+            checks=seconds_of(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")) or 0,
         )
     except (KeyError, ValueError) as failure:
         raise NotAHalfMessage(f"a half message without its properties: {failure}") from failure

@@ -1,8 +1,8 @@
 """The half messages as the store holds them: read by their place, taken in, settled.
 
 A store may come from RocketMQ, or have been with it since. What that has ended is not always named
-by a record's source: its op records say it, and `consumerOffset.json` says below which queue offset
-they need not be read.
+by a record's source: its op records say it, `consumerOffset.json` says below which queue offset
+nothing waits any more, and half messages that it has stored anew end together (put_back.py).
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rockoon_broker.config_files import read_config
 from rockoon_broker.settling.settled_queue import Pending
 from rockoon_broker.settling.settlement import Settlement
 from rockoon_broker.store.consume_queue import QueueKey
@@ -24,7 +25,7 @@ from rockoon_broker.transactions.half_messages import (
     facts_of,
     op_offsets,
 )
-from rockoon_format.columns import decode_columns
+from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
 from rockoon_format.config_json import ConfigError, GroupTopic, read_consumer_offsets
 from rockoon_format.names import TRANSACTION_GROUP
 from rockoon_format.record import Record, decode_record
@@ -100,24 +101,29 @@ class HalfQueue:
         gone: list[int] = queue.take_gone(self._store.log_min_offset).positions.tolist()
         return gone
 
-    def heed_ops(self) -> None:
-        """At a start: settle what op records say has ended, as RocketMQ may have written them."""
+    def heed_rocketmq(self, *, rebuilt: bool) -> None:
+        """At a start: settle what has ended by RocketMQ's word, as far as it has used the store.
+
+        Args:
+            rebuilt: what waits was worked out without a snapshot, so RocketMQ may have stored half
+                messages anew as well.
+
+        Raises:
+            OSError: the disk.
+        """
         queue = self._settlement.queue(*HALF_QUEUE)
-        if len(queue):
-            pending = queue.pending()
-            ended = np.fromiter(self._told_ended(), np.int64)
-            queue.settle(pending.positions[np.isin(pending.offsets, ended)])
+        if not len(queue):
+            return
+        told = np.fromiter(self._told_ended(), np.int64)
+        pending = queue.pending()
+        queue.settle(pending.positions[np.isin(pending.offsets, told)])
+        if rebuilt:
+            queue.settle(over_with_their_transaction(self._store, queue.pending(), told))
 
     def _told_ended(self) -> Iterator[int]:
         """Queue offsets of half messages that new op records name."""
-        end = self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID)
-        offset = max(self._ops_heeded, self._store.min_offset(OP_TOPIC, HALF_QUEUE_ID))
-        while offset < end:
-            found = self._store.get(OP_TOPIC, HALF_QUEUE_ID, offset)
-            if found.frames:
-                for body in decode_columns(found.frames, found.lengths).bodies:
-                    yield from op_offsets(body)
-            offset = max(found.next_offset, offset + 1)
+        for record in records_of(self._store, OP_TOPIC, HALF_QUEUE_ID, self._ops_heeded):
+            yield from op_offsets(record.body)
 
     def _write_ops_heeded(self) -> bytes:
         return self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID).to_bytes(8, "little")
@@ -136,10 +142,11 @@ def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
         StoreLayoutError: the file cannot be read. Going on could commit again what was committed.
     """
     path = config / CONSUMER_OFFSETS_FILE
-    if not path.exists():
+    content = read_config(path)
+    if content is None:
         return {}
     try:
-        found = read_consumer_offsets(path.read_bytes())
+        found = read_consumer_offsets(content)
     except ConfigError as failure:
         raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
     progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})

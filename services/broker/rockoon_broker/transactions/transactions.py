@@ -163,15 +163,18 @@ class Transactions:
 
     # Starting.
 
-    def take_over(self) -> None:
+    def take_over(self, *, rebuilt: bool = False) -> None:
         """Let the half messages that an earlier process left wait for their end.
 
         Reads each of them; may be called in another thread while nobody else uses the store.
 
+        Args:
+            rebuilt: the settlement found no snapshot that it could use.
+
         Raises:
             OSError: the disk.
         """
-        self._halves.heed_ops()
+        self._halves.heed_rocketmq(rebuilt=rebuilt)
         now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
@@ -188,7 +191,7 @@ class Transactions:
                 offset,
                 facts,
                 age_seconds=(now_ms - record.store_timestamp_ms) / 1000,
-                checks=self._checks_kept.get(position, 0),
+                checks=self._checks_kept.get(position, facts.checks),
                 now=now,
             )
         self._checks_kept = {}

@@ -1,0 +1,81 @@
+"""A store that a killed RocketMQ broker left: what it had ended is over."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rockoon.message import Batch, MessageQueue
+from rockoon_broker.transactions.half_messages import (
+    GIVEN_UP_TOPIC,
+    committed_record,
+    facts_of,
+    half_record,
+    op_record,
+)
+from rockoon_broker.transactions.half_queue import rocketmq_progress
+from rockoon_format.properties import encode
+from rockoon_format.record import Record
+from rockoon_proto.v1 import broker_pb2 as pb
+from support import rocketmq_stores
+from support.broker import BORN_HOST, NOW_MS, running_broker
+from support.broker_routes import BrokerRoutes
+from support.half_messages import GROUP, append, small_store
+
+TRANSACTIONS = 12
+# Whose transactions were committed: all but every third.
+COMMITTED = [b"paid %d" % number for number in range(TRANSACTIONS) if number % 3]
+
+
+async def test_half_messages_that_rocketmq_put_back_end_with_their_transaction(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    rocketmq_stores.unpack("left", tmp_path)
+    assert not rocketmq_progress(tmp_path / "config"), "it had not come to the disk"
+    layout = rocketmq_stores.LAYOUT | {"reserved_hours": 876_000}
+    async with running_broker(tmp_path, [nameserver.address], **layout) as broker:
+        listed = await broker.call("ListTransactions", pb.ListTransactionsRequest())
+        assert (listed.pending, list(listed.transactions)) == (0, [])
+        found = [body for queue in range(2) for body in await broker.bodies("orders", queue)]
+    # Some of them more than once: RocketMQ asks again until its op records are written.
+    assert {body for body in found if body.startswith(b"paid")} == set(COMMITTED)
+
+
+async def test_of_an_open_transaction_the_newest_copy_waits_and_an_end_of_one_is_that_of_all(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    def half(number: int, checks: int = 0) -> Record:
+        properties = {"UNIQ_KEY": f"ID{number}", "PGROUP": GROUP}
+        properties |= {"TRANSACTION_CHECK_TIMES": str(checks)} if checks else {}
+        return half_record(
+            Record(topic=b"orders", body=b"%d" % number, properties=encode(properties))
+        )
+
+    with small_store(tmp_path) as store:
+        # 0 is open, 1 was committed and 2 told ended under the first copy, 3 given up under the
+        # last; 4 was sent twice by its producer: nobody has stored it anew.
+        places = [append(store, half(number)) for number in (0, 1, 2, 3, 4, 4)]
+        committed = replace(half(1), physical_offset=places[1])
+        append(store, committed_record(committed, facts_of(committed)))
+        for number, checks in ((0, 1), (1, 1), (2, 1), (3, 14), (0, 2)):
+            append(store, half(number, checks))
+        append(store, op_record([2], BORN_HOST, NOW_MS))
+        given_up = replace(half(3, 15), topic=GIVEN_UP_TOPIC.encode())
+        append(store, given_up)
+    async with running_broker(tmp_path, [nameserver.address], reserved_hours=876_000) as broker:
+        listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions
+        assert [(each.transaction_id, each.queue_offset, each.checks) for each in listed] == [
+            ("ID4", 4, 0),
+            ("ID4", 5, 0),
+            ("ID0", 10, 2),
+        ]
+
+
+async def test_bodies_of_every_compression_are_read_as_they_were_sent(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    rocketmq_stores.unpack("left", tmp_path)
+    layout = rocketmq_stores.LAYOUT
+    async with running_broker(tmp_path, [nameserver.address], **layout) as broker:
+        reply = await broker.pull("orders", max_messages=4)
+    batch = Batch(MessageQueue("orders", "broker-a", 0), reply.frames, reply.record_lengths)
+    kinds = (b"ZLIB", b"LZ4", b"ZSTD")
+    assert batch.bodies[:4] == [b"plain", *(kind + 2000 * b"." for kind in kinds)]
