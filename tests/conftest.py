@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
 from support.seeds import fresh_seeds
 
 ROOT = Path(__file__).parent.parent

@@ -12,6 +12,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+
 if TYPE_CHECKING:
     from rockoon import errors, sync
     from rockoon.access import AccessKey

@@ -25,6 +25,9 @@ from rockoon_proto.signed_channel import SignedBlockingChannel, SignedChannel
 
 Options = Sequence[tuple[str, Any]]
 
+# A pod comes back under its name at another address, and a name server tells so when it knows. By
+# itself gRPC asks again half a minute after it asked last, however often it fails to connect.
+NAME_OPTIONS: Options = (("grpc.dns_min_time_between_resolutions_ms", 500),)
 # How often the files of certificates are looked at while channels are asked for.
 LOOK_SECONDS = 1.0
 # A channel with a former certificate goes on through so many renewals, for the calls on it.
@@ -95,7 +98,7 @@ class Dialer:
     def __init__(
         self, options: Options, tls: Tls | None = None, access: Credentials | None = None
     ) -> None:
-        self._options = [*options]
+        self._options = [*NAME_OPTIONS, *options]
         self.tls = tls
         self.access = access
         self._credentials: RenewedFiles[grpc.ChannelCredentials] | None = None

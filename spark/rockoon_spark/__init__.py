@@ -21,3 +21,5 @@
 The rules of the layers are in `pyproject.toml` at the root: this package uses formats and SDK as a
 stranger would, and what finds and decodes records needs no Spark.
 """
+
+import rockoon as rockoon  # before gRPC, which it keeps quiet

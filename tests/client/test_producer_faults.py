@@ -22,6 +22,7 @@ from rockoon.errors import (
 )
 from rockoon.message import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
+from support.dns_server import DnsServer
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
 from support.seeds import seeds
@@ -213,7 +214,7 @@ async def test_a_broker_that_hangs_is_left_after_the_reply_timeout(
 async def test_what_is_refused_all_the_time_fails_with_the_last_refusal(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
-    producer = cluster.producer(delivery_timeout_seconds=0.3)
+    producer = cluster.producer(delivery_timeout_seconds=2)
     broker.plan = lambda _: Busy(reason="always")
     with pytest.raises(Busy, match="always"):
         await producer.send("orders", b"x", key="k")
@@ -346,3 +347,22 @@ async def test_flush_ends_though_messages_with_a_key_found_their_queues_meanwhil
     async with asyncio.timeout(DEADLINE_SECONDS):
         await producer.flush()
     assert sorted(broker.all_bodies("orders")) == [b"with", b"without"]
+
+
+async def test_who_sends_with_a_key_finds_a_broker_that_came_back_at_another_address(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    async with DnsServer() as names:
+        names.addresses["broker-a.test"] = "127.0.0.2"
+        name = names.target("broker-a.test", broker.port)
+        await broker.stop()
+        await broker.start(host="127.0.0.2", name=name)
+        # Less than the half minute after which gRPC, by itself, looks a name up again.
+        producer = cluster.producer(delivery_timeout_seconds=15)
+        await producer.send("orders", b"one", key="a")
+        await broker.stop()
+        receipt = producer.send("orders", b"two", key="a")
+        names.addresses["broker-a.test"] = "127.0.0.3"
+        await broker.start(host="127.0.0.3", name=name)
+        await receipt
+        assert broker.all_bodies("orders") == [b"one", b"two"]

@@ -78,9 +78,15 @@ class FakeAppendBroker(BrokerServicer):
 
     # What a test does and asks
 
-    async def start(self, *, elsewhere: bool = False) -> None:
+    async def start(self, *, elsewhere: bool = False, host: str = "", name: str = "") -> None:
+        """Begin to serve; with `elsewhere` at another port, with `host` at another address.
+
+        The route says `name`, which stays as it is when the address changes, if it is given.
+        """
         if elsewhere:
             self._address = "127.0.0.1:0"
+        if host:
+            self._address = f"{host}:{self._address.rpartition(':')[2]}"
 
         def register(server: aio.Server) -> None:
             add_BrokerServicer_to_server(self, server)
@@ -88,7 +94,11 @@ class FakeAppendBroker(BrokerServicer):
         self._server = GrpcServer("broker", "rockoon", self._address, register, [], drain=AT_ONCE)
         await self._server.__aenter__()
         self._address = self._server.address
-        self._nameserver.put_node(self.name, self._address)
+        self._nameserver.put_node(self.name, name or self._address)
+
+    @property
+    def port(self) -> int:
+        return int(self._address.rpartition(":")[2])
 
     async def stop(self, *, unregister: bool = False) -> None:
         if unregister:
