@@ -129,7 +129,11 @@ class RouteWatch:
     async def _watch_at(self, address: str, backoff: Backoff) -> bool:
         """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
         topics = frozenset(self._followed)
-        request = WatchRoutesRequest(topics=sorted(topics), after_revision=self.routes.revision)
+        request = WatchRoutesRequest(
+            topics=sorted(topics),
+            after_revision=self.routes.revision,
+            history=self.routes.history,
+        )
         stub: NameServerAsyncStub = NameServerStub(self._channels.get(address))
         call = stub.WatchRoutes(request, metadata=self._metadata)
         self._call = call

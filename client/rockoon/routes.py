@@ -72,6 +72,8 @@ class Routes:
         self.revision = 0
         self.cluster = ""
         self.etcd_reachable = True
+        self.history = 0
+        """Of the watch's updates: where a watch may be taken up by revision."""
         self._etcd_cluster_id = 0
         self._nodes: dict[tuple[int, str], Node] = {}
         self._topics: dict[str, TopicRoute] = {}
@@ -113,6 +115,7 @@ class Routes:
         for name in update.removed_topics:
             changed |= self._forget(name, update.revision)
         self._note_source(update)
+        self.history = update.history or self.history
         self.revision = update.revision if restored else max(self.revision, update.revision)
         return changed
 

@@ -1,5 +1,7 @@
 """What a change of the routes means for the topics a broker serves, and for their data."""
 
+from collections.abc import Mapping
+
 from rockoon_broker.topics import (
     INCARNATION_UNKNOWN,
     RouteChange,
@@ -8,6 +10,7 @@ from rockoon_broker.topics import (
     TopicTable,
     plan,
 )
+from rockoon_node.deletions import Deletions
 
 ETCD, OTHER_ETCD = 77, 78
 
@@ -20,8 +23,17 @@ def table(revision: int, *topics: ServedTopic) -> TopicTable:
     return TopicTable(revision, ETCD, {each.name: each for each in topics})
 
 
-def snapshot(revision: int, *topics: ServedTopic, etcd: int = ETCD) -> RouteChange:
-    return RouteChange(revision, True, etcd, topics)
+def snapshot(
+    revision: int,
+    *topics: ServedTopic,
+    etcd: int = ETCD,
+    deleted: Mapping[str, int] | None = None,
+    since: int = 1,
+    went_back: bool = False,
+) -> RouteChange:
+    """`deleted` None: as a nameserver of a former version, which notes no deletions."""
+    noted = Deletions() if deleted is None else Deletions(deleted, {}, since)
+    return RouteChange(revision, True, etcd, topics, (), noted, went_back)
 
 
 def update(revision: int, *topics: ServedTopic, removed: tuple[str, ...] = ()) -> RouteChange:
@@ -135,3 +147,30 @@ def test_a_nameserver_that_lags_and_catches_up_costs_no_messages() -> None:
     assert shown(planned) == ({}, [])
     planned = plan(planned.table, update(97, topic("A", 97)))
     assert shown(planned) == ({"A": 97}, [])
+
+
+def test_what_a_restored_etcd_lacks_or_made_anew_keeps_its_messages() -> None:
+    before = table(100, topic("A", 90), topic("B", 80), topic("C", 5))
+    # A is lost, B was made again, C was in the backup.
+    for restored in (
+        snapshot(150, topic("B", 140), topic("C", 5), deleted={}),
+        snapshot(103, topic("B", 75), topic("C", 5), deleted={"A": 60}),
+        snapshot(70, topic("B", 65), topic("C", 5), deleted={"A": 60}, went_back=True),
+    ):
+        planned = plan(before, restored)
+        births = {each.name: each.incarnation for each in restored.topics}
+        assert shown(planned) == ({"A": INCARNATION_UNKNOWN, **births}, [])
+        assert planned.another_history
+        assert planned.changed
+        # Made again later, A is taken for what it was; deleted, it is gone.
+        again = plan(planned.table, snapshot(160, topic("A", 155), deleted={"B": 159, "C": 158}))
+        assert shown(again) == ({"A": 155}, ["B", "C"])
+
+
+def test_a_topic_that_was_deleted_while_we_were_away_is_dropped_on_the_note_of_it() -> None:
+    before = table(100, topic("A", 90), topic("B", 80))
+    planned = plan(before, snapshot(150, topic("B", 140), deleted={"A": 120, "B": 130}))
+    assert shown(planned) == ({"B": 140}, ["B", "A"])
+    # Notes that may not reach back far enough are no proof that it was lost.
+    planned = plan(before, snapshot(150, topic("B", 140), deleted={}, since=101))
+    assert shown(planned) == ({"B": 140}, ["B", "A"])

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from rockoon_proto.v1.nameserver_pb2 import (
+    CreateGroupRequest,
     CreateTopicRequest,
+    DeleteTopicRequest,
     DescribeClusterRequest,
+    GroupConfig,
     Placement,
     TopicConfig,
 )
@@ -23,6 +26,11 @@ async def create_topic(nameserver: Nameserver, name: str) -> int:
         config=TopicConfig(name=name), placements=[Placement(broker="broker-a", queues=1)]
     )
     return int((await nameserver.call("CreateTopic", request)).revision)
+
+
+async def create_topic_of_others(nameserver: Nameserver) -> None:
+    """So that the etcd has an identity, and knows a group."""
+    await nameserver.call("CreateGroup", CreateGroupRequest(config=GroupConfig(name="g")))
 
 
 async def append(broker: RunningBroker, body: bytes, revision: int) -> int:
@@ -79,6 +87,43 @@ async def test_a_broker_whose_etcd_is_set_up_anew_under_it_goes_on_until_its_nex
             assert await broker.bodies("T") == [b"0"]
         async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
             await cluster_that_refuses(tmp_path / "store", nameserver)
+
+
+@pytest.mark.parametrize("counted", ["behind", "past"])
+async def test_messages_outlive_an_etcd_restored_from_before_their_topic(
+    tmp_path: Path, counted: str
+) -> None:
+    (tmp_path / "etcd").mkdir()
+    with EtcdServer(tmp_path / "etcd") as etcd:
+        async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
+            await create_topic_of_others(nameserver)
+        etcd.stop()
+        etcd.back_up("backup")
+        etcd.start()
+        async with (
+            running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
+            running_broker(tmp_path / "store", [nameserver.address]) as broker,
+        ):
+            revision = await create_topic(nameserver, "T")
+            assert await append(broker, b"0", revision) == 0
+        etcd.kill()
+        etcd.restore("backup")
+        etcd.start()
+        for number in range(revision + 20 if counted == "past" else 0):
+            etcd.control("put", f"/others/{number % 5}", str(number))
+        async with (
+            running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
+            running_broker(tmp_path / "store", [nameserver.address]) as broker,
+        ):
+            assert await broker.bodies("T") == [b"0"]
+            again = await create_topic(nameserver, "T")
+            assert (again > revision) is (counted == "past")
+            assert await append(broker, b"1", again) == 1
+            assert await broker.bodies("T") == [b"0", b"1"]
+            # What is deleted is deleted.
+            await nameserver.call("DeleteTopic", DeleteTopicRequest(name="T"))
+            again = await create_topic(nameserver, "T")
+            assert await append(broker, b"2", again) == 0
 
 
 @pytest.mark.parametrize("revisions_go_on", [True, False])

@@ -7,6 +7,7 @@ import pytest
 from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
     BlockKey,
+    DeletionKey,
     GroupKey,
     Keyspace,
     NodeKey,
@@ -18,7 +19,7 @@ from rockoon_nameserver.keyspace import (
     node_value,
     topic_value,
 )
-from rockoon_nameserver.route_table import Interest, RouteTable
+from rockoon_nameserver.route_table import DELETIONS_MAX, Interest, RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROKER, GroupConfig, Node, TopicConfig
 from support.nameserver import RouteView
 from support.seeds import seeds
@@ -31,6 +32,7 @@ VALUES: dict[type, bytes] = {
     BlockKey: block_value(4),
     GroupKey: group_value(GroupConfig()),
     SubscriptionKey: b"{}",
+    DeletionKey: b"{}",
 }
 
 
@@ -251,3 +253,25 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
         reader = chance.choice(views)
         reader.apply(table.update_after(reader.revision, ALL))
         assert reader.contents() == now.contents()
+
+
+def test_the_oldest_of_too_many_deletions_are_forgotten_next() -> None:
+    etcd, table = FakeEtcd(), RouteTable(KEYSPACE)
+    etcd.put(DeletionKey())
+    etcd.put(TopicKey("t"))
+    table.load(etcd.revision, list(etcd.items.values()))
+    since = table.deletions_since
+    assert since == 2
+    for number in range(DELETIONS_MAX - 1):
+        table.apply(etcd.put(DeletionKey(topic=f"t{number}")))
+    assert table.forgotten_next(2) == [DeletionKey(), DeletionKey(topic="t0")]
+    assert table.deletions_since == since
+    table.apply(etcd.put(DeletionKey(topic="t0")))
+    assert table.forgotten_next(2) == [DeletionKey(), DeletionKey(topic="t1")]
+    # As a nameserver has them that has just started, and does for those of its cluster.
+    started = RouteTable(KEYSPACE)
+    started.load(etcd.revision, sorted(etcd.items.values()))
+    assert started.forgotten_next(2) == table.forgotten_next(2)
+    told = {each.topic: each.revision for each in started.snapshot(ALL).deletions}
+    assert told["t0"] == etcd.revision
+    assert len(told) == DELETIONS_MAX - 1

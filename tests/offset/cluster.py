@@ -111,10 +111,19 @@ class Cluster:
         else:
             await self.nameserver.CreateGroup(ns.CreateGroupRequest(config=wanted), None)
 
+    def more_queues(self, queues: int) -> ns.UpdateTopicRequest:
+        """A request for queues more, whose messages are there already."""
+        placement = ns.Placement(broker=self.broker.name, queues=queues)
+        return ns.UpdateTopicRequest(name=TOPIC, add=[placement])
+
+    def deletion_of_group(self) -> ns.DeleteGroupRequest:
+        return ns.DeleteGroupRequest(name=GROUP)
+
     async def resolve(
         self,
         *queue_ids: int,
         member: str = "m1",
+        mode: pb.ConsumeMode = pb.CLUSTERING,
         group: str = GROUP,
         topic: str = TOPIC,
         policy: Any = None,
@@ -124,6 +133,7 @@ class Cluster:
             pb.ResolveRequest(
                 group=group,
                 member_id=member,
+                mode=mode,
                 queues=[self.ref(number, topic, broker) for number in queue_ids or (0,)],
                 policy=policy,
                 route_revision=self.nameserver.revision,

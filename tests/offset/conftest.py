@@ -6,6 +6,13 @@ from offset.cluster import Cluster
 
 
 @pytest.fixture
+async def bare_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """As `cluster`, without topic and group."""
+    async with Cluster(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """A running service, a nameserver, and a broker with topic `orders` of two queues and group
     `billing`."""

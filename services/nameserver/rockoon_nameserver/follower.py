@@ -16,7 +16,13 @@ from contextlib import suppress
 
 from rockoon_nameserver.etcd import Compacted, Etcd
 from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
-from rockoon_nameserver.keyspace import Keyspace, UnreadableKey, identity_value, read_identity
+from rockoon_nameserver.keyspace import (
+    DeletionKey,
+    Keyspace,
+    UnreadableKey,
+    identity_value,
+    read_identity,
+)
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_proto.v1.access_pb2 import KeysUpdate
@@ -68,6 +74,10 @@ class RouteFollower:
         self._closing = False
         self._cluster_id = 0
         self._identity = 0
+        # The latest that etcd itself has told; the table may lag behind it.
+        self._etcd_revision = 0
+        # See RouteUpdate.history.
+        self._history = secrets.randbits(62) | 1
         # When etcd was found not to answer; None while it does. Written by `run` only.
         self._away_since: float | None = clock()
         self.trouble = "it has not been asked yet"
@@ -97,6 +107,11 @@ class RouteFollower:
         return self._identity
 
     @property
+    def history(self) -> int:
+        """See RouteUpdate.history."""
+        return self._history + self.table.history
+
+    @property
     def away_seconds(self) -> float:
         return 0.0 if self._away_since is None else self._clock() - self._away_since
 
@@ -120,6 +135,8 @@ class RouteFollower:
                 reload = new_history = True
             except* EtcdUnavailable as group:
                 self._went_away(str(first_of(group)))
+                # It may come back restored from a backup, and have counted past what we know.
+                reload = True
                 await asyncio.sleep(self._retry_seconds)
 
     async def wait_loaded(self) -> None:
@@ -163,19 +180,34 @@ class RouteFollower:
         if not self.table.loaded:
             raise NotReady(service="the nameserver", reason=f"waiting for etcd: {self.trouble}")
 
-    async def updates(self, after_revision: int, interest: Interest) -> AsyncIterator[RouteUpdate]:
+    async def updates(
+        self,
+        after_revision: int,
+        interest: Interest,
+        seen_revision: int = 0,
+        held_history: int = 0,
+    ) -> AsyncIterator[RouteUpdate]:
         """A snapshot or what came after a revision, then every change, until `close`.
 
         Nothing is queued per reader: each has a place in the table's log and is given what came
         after it, however much that is, when it is ready for more. One that falls out of the log,
         which is bounded, gets a snapshot.
 
+        Args:
+            after_revision: where the reader is; 0 asks for a snapshot.
+            interest: what it wants to know.
+            seen_revision: the latest that it has ever seen; when etcd knows none as late, the
+                reader is told that etcd went back.
+            held_history: of what the reader holds; 0: not known. What it holds of another one is
+                replaced by a snapshot, once we are as far.
+
         Raises:
             NotReady: there has been no snapshot yet.
         """
         self.refuse_unloaded()
-        place = after_revision
+        place, seen = after_revision, max(after_revision, seen_revision)
         history = self.table.history
+        is_foreign = held_history not in (0, self.history)
         due, told_reachable = self._clock(), self.reachable
         # A change of access keys is no news of routes, but routes are true for its revision then:
         # who has been told it elsewhere may be waiting for those who follow here.
@@ -184,21 +216,27 @@ class RouteFollower:
         while not self._closing:
             changed = self._changed
             now = self._clock()
-            if self.table.history != history:
-                place, history = 0, self.table.history
-            if place <= self.table.revision:
-                update = self.table.update_after(place, interest)
-                ahead_since = None
-            elif ahead_since is not None and now - ahead_since >= self._reach_seconds_max:
-                # etcd has answered all the time and knows no such revision: another history.
+            # What the reader has seen came from a nameserver that was further than this one, ...
+            is_ahead = seen > max(self._etcd_revision, self.table.revision) and self.reachable
+            ahead_since = (ahead_since or now) if is_ahead else None
+            # ... or, when etcd has answered all the time, from another history.
+            is_lost = ahead_since is not None and now - ahead_since >= self._reach_seconds_max
+            if is_lost or self.table.history != history:
                 update = self.table.snapshot(interest)
+                update.etcd_went_back = True
+                seen, history, ahead_since, is_foreign = 0, self.table.history, None, False
+            elif place <= self.table.revision:
+                update = self.table.update_after(0 if is_foreign else place, interest)
+                is_foreign = False
             else:
-                # What the reader holds came from a nameserver that was further than this one.
                 update = RouteUpdate(revision=place)
-                ahead_since = (ahead_since or now) if self.reachable else None
+            if max(seen, place) > self.table.revision:
                 self._probe_wanted.set()
+                due = min(due, (ahead_since or now) + self._reach_seconds_max)
             place = update.revision
             update.etcd_reachable = self.reachable
+            # Not before what it holds is of ours.
+            update.history = 0 if is_foreign else self.history
             is_new = told_reachable != self.reachable or told_keys != self.table.access_changes
             if says_something(update) or is_new or now >= due:
                 due, told_reachable = now + self._heartbeat_seconds, self.reachable
@@ -245,13 +283,19 @@ class RouteFollower:
 
     async def _load(self, *, new_history: bool) -> None:
         found = await self._etcd.read(self._keyspace.everything)
+        since = self._keyspace.key(DeletionKey())
         while (identity := identity_in(found.items, self._keyspace)) is None:
             await self._make_identity(has_routes=bool(found.items))
+            found = await self._etcd.read(self._keyspace.everything)
+        if not any(item.key.startswith(since.removesuffix("since")) for item in found.items):
+            # Deletions are noted from now on.
+            await self._etcd.transaction([absent(self._keyspace.deletions())], [Put(since, b"{}")])
             found = await self._etcd.read(self._keyspace.everything)
         header = found.header
         if self.table.loaded and header.revision < self.table.revision:
             new_history = True
         self._cluster_id, self._identity = header.cluster_id, identity
+        self._etcd_revision = header.revision
         complain(self.table.load(header.revision, found.items, new_history=new_history))
         self._announce_change()
 
@@ -293,6 +337,7 @@ class RouteFollower:
             before = self.table.revision
             header = await self._etcd.header()
             self._check_same(header, at_least=before)
+            self._etcd_revision = header.revision
             if header.revision <= self.table.revision:
                 behind = False
             elif not behind and not self._probe_wanted.is_set():
@@ -372,6 +417,7 @@ def says_something(update: RouteUpdate) -> bool:
             update.removed_topics,
             update.removed_groups,
             update.removed_subscriptions,
+            update.deletions,
         )
     )
 

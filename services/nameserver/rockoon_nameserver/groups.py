@@ -1,5 +1,6 @@
 """Creating, changing and deleting consumer groups, and recording what they read."""
 
+from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
@@ -14,6 +15,7 @@ from rockoon_nameserver.etcd_data import (
 )
 from rockoon_nameserver.group_topics import deletions
 from rockoon_nameserver.keyspace import (
+    DeletionKey,
     GroupKey,
     Keyspace,
     SubscriptionKey,
@@ -26,6 +28,7 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_group,
     refuse_impossible_topic,
 )
+from rockoon_nameserver.topics import Forgotten, notes
 from rockoon_proto.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
@@ -45,9 +48,10 @@ ATTEMPTS_MAX = 8
 class Groups:
     """Changes groups and subscriptions in etcd."""
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace) -> None:
+    def __init__(self, etcd: Etcd, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
+        self._forgotten = forgotten
 
     async def create(self, request: CreateGroupRequest) -> GroupReply:
         """Create a group.
@@ -112,7 +116,9 @@ class Groups:
         refuse_impossible_group(name)
         group = self._keyspace.key(GroupKey(name))
         every = self._keyspace.subscriptions()
-        topics = deletions(self._keyspace, name)
+        topics: list[Put | Delete] = [*deletions(self._keyspace, name)]
+        deleted = DeletionKey(group=name), *map(DeletionKey, (retry_topic(name), dlq_topic(name)))
+        topics += notes(self._keyspace, self._forgotten, *deleted)
         own_max = TRANSACTION_OPERATIONS_MAX - 1 - len(topics)
         for _ in range(ATTEMPTS_MAX):
             read = await self._etcd.read(every)

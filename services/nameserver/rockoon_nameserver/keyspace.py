@@ -7,6 +7,8 @@
     /rockoon/{cluster}/groups/{group}                           GroupConfig
     /rockoon/{cluster}/subscriptions/{topic}/{group}            nothing: its revision is the news
     /rockoon/{cluster}/access/{key}                             AccessKeyInfo, without secrets
+    /rockoon/{cluster}/deleted/{topics|groups}/{name}           nothing: its revision is the news
+    /rockoon/{cluster}/deleted/since                            nothing: deletions are noted since
 
 Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
 skipped. What a key says is not repeated in its value. Births and incarnations are etcd's own
@@ -79,7 +81,15 @@ class AccessKeyName:
     key_id: str
 
 
-RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey | AccessKeyName
+@dataclass(frozen=True, slots=True, order=True)
+class DeletionKey:
+    """Of a topic or of a group; with neither, the beginning of the notes."""
+
+    topic: str = ""
+    group: str = ""
+
+
+RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey | AccessKeyName | DeletionKey
 
 
 class Keyspace:
@@ -118,6 +128,10 @@ class Keyspace:
                 path = f"subscriptions/{topic}/{group}"
             case AccessKeyName(key_id):
                 path = f"access/{key_id}"
+            case DeletionKey(topic, group):
+                path = "deleted/since"
+                if topic or group:
+                    path = f"deleted/topics/{topic}" if topic else f"deleted/groups/{group}"
         return self._root + path
 
     def one(self, key: RouteKey) -> Span:
@@ -131,6 +145,9 @@ class Keyspace:
 
     def access_keys(self) -> Span:
         return under(f"{self._root}access/")
+
+    def deletions(self) -> Span:
+        return under(f"{self._root}deleted/")
 
     def subscriptions(self) -> Span:
         return under(f"{self._root}subscriptions/")
@@ -158,6 +175,12 @@ class Keyspace:
                     return SubscriptionKey(topic, group)
                 case ["access", key_id] if key_id:
                     return AccessKeyName(key_id)
+                case ["deleted", "topics", topic] if topic:
+                    return DeletionKey(topic=topic)
+                case ["deleted", "groups", group] if group:
+                    return DeletionKey(group=group)
+                case ["deleted", "since"]:
+                    return DeletionKey()
         except (KeyError, ValueError):
             pass
         raise UnreadableKey(f"{key!r} is not a route")

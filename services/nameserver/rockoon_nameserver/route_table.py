@@ -19,6 +19,7 @@ from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
     AccessKeyName,
     BlockKey,
+    DeletionKey,
     GroupKey,
     Keyspace,
     NodeKey,
@@ -45,7 +46,10 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 
 # What an update lists as put or removed; blocks are part of their topic.
-Entity = NodeKey | TopicKey | GroupKey | SubscriptionKey
+Entity = NodeKey | TopicKey | GroupKey | SubscriptionKey | DeletionKey
+
+# Of which is known when they were last deleted; older ones are forgotten with the next deletion.
+DELETIONS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Interest:
                 return self.topics is None or topic in self.topics
             case GroupKey():
                 return self.groups
+            case DeletionKey(topic, group):
+                return self.groups if group else self.topics is None or topic in self.topics
             case SubscriptionKey(topic, _):
                 return self.groups and (self.topics is None or topic in self.topics)
 
@@ -118,6 +124,8 @@ class RouteTable:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
+        # In the order of their revisions, which each is deleted at.
+        self._deletions: dict[DeletionKey, int] = {}
         # No routes: told to services alone, all of them whenever one changes.
         self._access_keys: dict[str, AccessKeyInfo] = {}
         self.access_changes = 0
@@ -134,6 +142,15 @@ class RouteTable:
     def access_keys(self) -> list[AccessKeyInfo]:
         """All of them, in the order of names."""
         return [self._access_keys[name] for name in sorted(self._access_keys)]
+
+    @property
+    def deletions_since(self) -> int:
+        """No deletion is missing from those known since this revision; 0: none is known."""
+        return next(iter(self._deletions.values()), 0)
+
+    def forgotten_next(self, count: int) -> list[DeletionKey]:
+        """Deletions that are too many when so many more are noted: the oldest."""
+        return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
 
     def counts(self) -> "RouteCounts":
         return RouteCounts(
@@ -205,7 +222,12 @@ class RouteTable:
 
     def snapshot(self, interest: Interest) -> RouteUpdate:
         """Everything a reader wants to know, in the order of names."""
-        update = RouteUpdate(revision=self.revision, snapshot=True)
+        update = RouteUpdate(
+            revision=self.revision, snapshot=True, deletions_since=self.deletions_since
+        )
+        for key in self._deletions:
+            if interest.covers(key):
+                self._list(key, update)
         update.nodes.extend(self.nodes())
         if interest.topics is None:
             update.topics.extend(self._topics[name] for name in sorted(self._topics))
@@ -236,7 +258,7 @@ class RouteTable:
             if logged <= revision:
                 break
             changed |= entities
-        update = RouteUpdate(revision=self.revision)
+        update = RouteUpdate(revision=self.revision, deletions_since=self.deletions_since)
         for entity in sorted(changed, key=entity_order):
             if interest.covers(entity):
                 self._list(entity, update)
@@ -265,11 +287,15 @@ class RouteTable:
                     update.subscriptions.append(self._subscriptions[entity])
                 else:
                     update.removed_subscriptions.add(group=group, topic=topic)
+            case DeletionKey(topic, group):
+                if (topic or group) and entity in self._deletions:
+                    update.deletions.add(topic=topic, group=group, revision=self._deletions[entity])
 
     def _apply(self, revision: int, events: Iterable[Event]) -> list[str]:
         complaints: list[str] = []
         changed: set[Entity] = set()
-        for event in events:
+        # Revisions grow but for what a load brings, which comes by name.
+        for event in sorted(events, key=lambda event: event.mod_revision):
             if event.value is None:
                 self._keys.pop(event.key, None)
             else:
@@ -319,6 +345,8 @@ class RouteTable:
                 self._groups.pop(group, None)
             case SubscriptionKey():
                 self._subscriptions.pop(key, None)
+            case DeletionKey():
+                self._deletions.pop(key, None)
 
     def _remember(self, key: RouteKey, value: bytes, created: int, modified: int) -> None:
         match key:
@@ -343,6 +371,8 @@ class RouteTable:
                 )
             case SubscriptionKey(topic, group):
                 self._subscriptions[key] = Subscription(group=group, topic=topic, revision=created)
+            case DeletionKey():
+                self._deletions[key] = modified
 
     def _record(self, topic: str) -> TopicRecord:
         return self._records.setdefault(topic, TopicRecord())

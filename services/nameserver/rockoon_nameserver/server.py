@@ -63,9 +63,10 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         time.monotonic,
         log_revisions_max=settings.route_log_revisions_max,
     )
-    topics = Topics(etcd, keyspace)
+    forgotten = follower.table.forgotten_next
+    topics = Topics(etcd, keyspace, forgotten)
     nodes = Nodes(etcd, keyspace, settings.node_lease_seconds)
-    groups, group_topics = Groups(etcd, keyspace), GroupTopics(etcd, keyspace, topics)
+    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     calls = CallTimes()
 

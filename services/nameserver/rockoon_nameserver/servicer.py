@@ -108,7 +108,9 @@ class NameServer(NameServerServicer):
         if caller is not None and caller.permissions_revision > place:
             # He may see now what had come before, and may have to forget what he saw.
             place = 0
-        async for update in self._follower.updates(place, wanted):
+        async for update in self._follower.updates(
+            place, wanted, request.seen_revision, request.history
+        ):
             if caller is not None:
                 keep_visible(update, sees)
             update.cluster = self._cluster

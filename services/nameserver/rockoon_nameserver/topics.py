@@ -4,7 +4,7 @@ A topic's key is put anew with every change of its queues: its modification revi
 concurrent changes are decided by.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
@@ -17,6 +17,7 @@ from rockoon_nameserver.etcd_data import (
 )
 from rockoon_nameserver.keyspace import (
     BlockKey,
+    DeletionKey,
     Keyspace,
     NodeKey,
     TopicKey,
@@ -54,12 +55,30 @@ QUEUES_PER_BROKER_DEFAULT = 4
 ATTEMPTS_MAX = 8
 
 
+# Which notes of deletions are to go when so many are added.
+Forgotten = Callable[[int], Sequence[DeletionKey]]
+
+
+def notes(keyspace: Keyspace, forgotten: Forgotten, *keys: DeletionKey) -> list[Put | Delete]:
+    """What notes deletions in the transaction that makes them.
+
+    Who was away learns from a note that something was deleted. What is missing without one was lost
+    with etcd's data, and progress and messages stay.
+    """
+    old = [key for key in forgotten(len(keys)) if key not in keys]
+    return [
+        *(Put(keyspace.key(key), b"{}") for key in keys),
+        *(Delete(keyspace.one(key)) for key in old[: len(keys)]),
+    ]
+
+
 class Topics:
     """Changes topics in etcd; the answers are made from what etcd said, not from the cache."""
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace) -> None:
+    def __init__(self, etcd: Etcd, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
+        self._forgotten = forgotten
 
     async def create(self, request: CreateTopicRequest) -> TopicReply:
         """Create a topic and its queues at one revision.
@@ -161,6 +180,7 @@ class Topics:
                 Delete(self._keyspace.one(key)),
                 Delete(self._keyspace.blocks(name)),
                 Delete(self._keyspace.subscriptions_to(name)),
+                *notes(self._keyspace, self._forgotten, DeletionKey(topic=name)),
             ],
         )
         if not outcome.succeeded:

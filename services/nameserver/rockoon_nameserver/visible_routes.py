@@ -32,6 +32,10 @@ def keep_visible(update: RouteUpdate, sees: Sees) -> None:
     keep(update.removed_topics, [each for each in update.removed_topics if topic(each)])
     keep(update.removed_groups, [each for each in update.removed_groups if group(each)])
     keep(
+        update.deletions,
+        [e for e in update.deletions if (topic(e.topic) if e.topic else group(e.group))],
+    )
+    keep(
         update.removed_subscriptions,
         [each for each in update.removed_subscriptions if subscription(each)],
     )

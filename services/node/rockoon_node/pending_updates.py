@@ -36,12 +36,16 @@ class AddedUp:
         self._topics: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         self._subscriptions: dict[tuple[str, str], Any] = {}
+        # (topic, group) → the last deletion.
+        self._deletions: dict[tuple[str, str], Any] = {}
         # One alone is handed on as it came.
         self._alone = True
         self._note(first)
 
     def can_take(self, update: RouteUpdate) -> bool:
-        return not update.snapshot and update.etcd_cluster_id == self._last.etcd_cluster_id
+        last = self._last
+        same = (update.etcd_cluster_id, update.history) == (last.etcd_cluster_id, last.history)
+        return same and not update.snapshot
 
     def add(self, update: RouteUpdate) -> None:
         self._alone = False
@@ -65,6 +69,9 @@ class AddedUp:
             cluster=last.cluster,
             etcd_cluster_id=last.etcd_cluster_id,
             cluster_id=last.cluster_id,
+            deletions=self._deletions.values(),
+            deletions_since=last.deletions_since,
+            history=last.history,
         )
         for (kind, name), node in self._nodes.items():
             if node is None:
@@ -82,6 +89,7 @@ class AddedUp:
         self._topics.update(dict.fromkeys(update.removed_topics))
         self._groups.update({group.config.name: group for group in update.groups})
         self._groups.update(dict.fromkeys(update.removed_groups))
+        self._deletions.update({(each.topic, each.group): each for each in update.deletions})
         self._subscriptions.update(
             {(each.group, each.topic): each for each in update.subscriptions}
         )

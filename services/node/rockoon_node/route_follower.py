@@ -28,6 +28,7 @@ class RouteFollower:
             reader into the past, so a revision lower than the last means that etcd itself went
             back: it was restored, or is a new one.
         refuse: says why the routes cannot be this service's at all; empty when they can.
+        seen: the latest revision that was ever in force here, also before a restart.
 
     Attributes:
         revision: all of the routes up to here are in force; 0 at first.
@@ -41,15 +42,18 @@ class RouteFollower:
         nameservers: Nameservers,
         take: Callable[[RouteUpdate], Awaitable[None]],
         refuse: Callable[[RouteUpdate], str] = lambda _: "",
+        seen: Callable[[], int] = lambda: 0,
     ) -> None:
         self._nameservers = nameservers
         self._take = take
         self._refuse = refuse
+        self._seen = seen
         self._watching = Watching(nameservers, "routes")
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
         # Whose revision that is; 0 while unknown.
         self._etcd_cluster_id = 0
+        self._history = 0
         self.following = False
         self.loaded = asyncio.Event()
 
@@ -94,7 +98,12 @@ class RouteFollower:
     async def _watch(self, address: str) -> None:
         """Raises Fatal when the routes there cannot be this service's."""
         # A service without interest in groups needs their revisions: callers may wait for those.
-        request = WatchRoutesRequest(after_revision=self.revision, include_groups=True)
+        request = WatchRoutesRequest(
+            after_revision=self.revision,
+            include_groups=True,
+            seen_revision=self._seen(),
+            history=self._history,
+        )
         stub = self._nameservers.stub(address)
         call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
         pending = PendingUpdates()
@@ -128,6 +137,7 @@ class RouteFollower:
                     break
                 await self._take(update)
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
+                self._history = update.history or self._history
                 self.following = update.etcd_reachable
                 self._reach(update.revision)
         if refusal:

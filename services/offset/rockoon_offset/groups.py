@@ -70,6 +70,8 @@ class Groups:
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
         self._owners = Owners()
+        # Topics with progress on queues that are missing and were not deleted: they may come again.
+        self._lost_topics: set[str] = set()
 
     def open(self) -> None:
         """The service is where members look for it."""
@@ -194,29 +196,59 @@ class Groups:
         """Drop what was deleted, and tell the groups that read what changed."""
         ledger, revision = self._store.ledger, self._table.revision
         self._ends.forget_topics(change.topics | change.removed_topics)
-        if revision < ledger.counters.route_revision:
-            # etcd was restored, or is a new one: what it lacks was not deleted.
+        if revision < ledger.counters.route_revision and not change.went_back:
+            # A nameserver that lags, for all that is known yet: it says so when etcd went back.
             log.error(
                 "routes are at revision %d, progress has seen %d: nothing of it is dropped",
                 revision,
                 ledger.counters.route_revision,
             )
         else:
+            if change.went_back or self._is_contradicted(change, revision):
+                self._keep_all(revision)
             self._drop_deleted(change, revision)
         members = self.membership.readers(change.topics | change.removed_topics)
         self._watch.routes_changed(change.readers | members | change.groups)
 
+    def _is_contradicted(self, change: Change, revision: int) -> bool:
+        """Whether the routes cannot follow from those before; looked for where it can show."""
+        is_telling = change.snapshot or change.reborn or change.topics & self._lost_topics
+        if not is_telling and not any(map(self._is_another, change.groups)):
+            return False
+        table = self._table
+        return self._store.ledger.is_contradicted(
+            revision, table.birth_or_none, table.group_incarnations(), table.deletions
+        )
+
+    def _keep_all(self, revision: int) -> None:
+        """etcd was restored from a backup: what has the name of what was read is the same."""
+        ledger, table = self._store.ledger, self._table
+        log.error(
+            "etcd was restored from a backup: routes of revision %d do not continue those that "
+            "progress belongs to. All of it is kept, and groups go on where they were, also in "
+            "topics that are created again",
+            revision,
+        )
+        births = {
+            queue: birth for topic in table.topics.values() for queue, birth in topic.births.items()
+        }
+        etcd, groups = ledger.counters.etcd_cluster_id, table.group_incarnations()
+        # A queue on which a member has no progress may have been born at any revision: nothing of
+        # it is skipped.
+        self._store.write(
+            ledger.accept_etcd(etcd, revision, births, groups, table.deletions, since=0)
+        )
+
     def _drop_deleted(self, change: Change, revision: int) -> None:
-        ledger = self._store.ledger
+        ledger, deletions = self._store.ledger, self._table.deletions
         # By what they have stored, which is dropped next.
         replaced = {name for name in change.groups if self._is_another(name)}
         if change.snapshot:
             groups = self._table.group_incarnations()
-            self._store.write(
-                ledger.compare_with_routes(revision, frozenset(self._table.topics), groups)
-            )
+            topics = frozenset(self._table.topics)
+            self._store.write(ledger.compare_with_routes(revision, topics, groups, deletions))
         if change.removed_topics:
-            self._store.write(ledger.forget_topics(change.removed_topics))
+            self._store.write(ledger.forget_deleted(change.removed_topics, deletions))
         # Not one that was created so recently that these routes do not know it yet.
         deleted_meanwhile = {
             name
@@ -227,10 +259,18 @@ class Groups:
         for group in sorted(change.removed_groups | replaced | deleted_meanwhile):
             known = self._table.groups.get(group)
             incarnation = None if known is None else known.incarnation
-            stays = partial(is_of_later_group, revision, incarnation)
-            self._store.write(ledger.forget_group(group, revision, incarnation))
+            at = ledger.group_deleted_at(group, revision, incarnation, deletions)
+            if at is None:
+                continue
+            stays = partial(is_of_later_group, at, incarnation)
+            self._store.write(ledger.forget_group(group, at, incarnation))
             self.membership.end_group(group, stays, self._now_ns())
             self._watch.group_deleted(group, stays)
+        if change.snapshot or change.reborn or change.removed_topics:
+            read = {each.queue for each in ledger.all_progress()}
+            self._lost_topics = {
+                queue.topic for queue in read if self._table.birth_or_none(queue) is None
+            }
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
             self._store.write(ledger.routes_seen(revision))
 

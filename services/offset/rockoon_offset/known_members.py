@@ -76,16 +76,15 @@ class KnownMembers:
         """Another etcd counts now: what it has at `revision` was there before, as far as is known.
 
         Args:
-            revision: its revision.
+            revision: of it; what is born later is new to members.
             groups: name → incarnation there.
         """
         return [
             known._replace(
-                group_incarnation=groups[known.group],
+                group_incarnation=groups.get(known.group, known.group_incarnation),
                 since=tuple((topic, revision) for topic, _ in known.since),
             )
             for known in self
-            if known.group in groups
         ]
 
     def apply(self, record: KnownMember | MemberForgotten) -> None:

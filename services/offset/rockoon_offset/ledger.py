@@ -15,9 +15,10 @@ Invariants
 A "group" here is any reader (see `readers`), unless members are spoken of beside it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from rockoon_node.deletions import Deletions
 from rockoon_offset.applied_resets import AppliedResets
 from rockoon_offset.commit_check import Commit, check_commit
 from rockoon_offset.known_members import KnownMembers
@@ -46,6 +47,11 @@ from rockoon_proto.errors import (
     PlanStale,
     RouteNotReached,
 )
+
+# Of nameservers that note no deletions: what is missing was deleted.
+NOT_NOTED = Deletions()
+# None: what is missing was lost.
+NONE_DELETED = Deletions(since=1)
 
 
 class Ledger:
@@ -365,6 +371,31 @@ class Ledger:
         known = known or any(group_of(name) == group for name in self._places.remembered())
         return self._apply_all([GroupGone(group), *kept]) if known else []
 
+    def group_deleted_at(
+        self, group: str, revision: int, incarnation: int | None, deletions: Deletions
+    ) -> int | None:
+        """When a group that routes lack, or have as another one, was deleted; None: it was lost.
+
+        Args:
+            group: its name.
+            revision: of the routes.
+            incarnation: of the group that has the name in them; None for none.
+            deletions: as those routes tell.
+        """
+        seen = self.counters.route_revision
+        former = self._incarnations_of(group) - {incarnation}
+        over = [each for each in former or {0} if deletions.group_is_over(group, each, seen)]
+        if not over:
+            return None
+        noted = deletions.groups.get(group, 0)
+        return noted if noted > max(over) else revision
+
+    def _incarnations_of(self, group: str) -> set[int]:
+        """Those of a group in which anything was read."""
+        known = {each.group_incarnation for each in self.known.of(group).values()}
+        places = (*self.each_progress(group), *self._places.vacated(group))
+        return known | {each.group_incarnation for each in places}
+
     def is_later(self, group: str, revision: int) -> bool:
         """Whether a group has read something that shows that it was created after a revision."""
         return any(progress.group_incarnation > revision for progress in self.each_progress(group))
@@ -376,6 +407,8 @@ class Ledger:
         service saw the deletion or was away: as a reader of another incarnation.
         """
         names = frozenset(topics)
+        if not names:
+            return []
         gone: list[Record] = [
             QueueGone(progress.group, progress.queue, progress.incarnation)
             for progress in self._places
@@ -389,31 +422,46 @@ class Ledger:
         gone += self.known.without_topics(names)
         return self._apply_all(gone)
 
+    def forget_deleted(self, topics: Iterable[str], deletions: Deletions) -> list[Record]:
+        """As `forget_topics`, of those among topics that routes lack that were deleted."""
+        seen = self.counters.route_revision
+        read = dict.fromkeys(topics, 0)
+        for progress in (*self._places, *self._places.vacated()):
+            if progress.queue.topic in read:
+                topic = progress.queue.topic
+                read[topic] = max(read[topic], progress.incarnation)
+        return self.forget_topics(
+            topic for topic, birth in read.items() if deletions.topic_is_over(topic, birth, seen)
+        )
+
     def compare_with_routes(
-        self, revision: int, topics: frozenset[str], groups: Mapping[str, int]
+        self,
+        revision: int,
+        topics: frozenset[str],
+        groups: Mapping[str, int],
+        deletions: Deletions = NOT_NOTED,
     ) -> list[Record]:
-        """Drop what a snapshot of the routes no longer has, deletions missed included.
+        """Drop what was deleted by the word of a snapshot of the routes, whoever missed it.
 
         Args:
             revision: etcd revision of the snapshot. Nothing is dropped for a snapshot older than
-                one seen before: a lagging nameserver, or an etcd restored from a backup, is no
-                reason to lose anybody's place.
+                one seen before, which a lagging nameserver tells.
             topics: names of all topics.
             groups: name → incarnation of all groups.
+            deletions: what is missing without having been deleted stays.
         """
         if revision < self.counters.route_revision:
             return []
         records: list[Record] = []
         readers = {*self._places.remembered(), *self._members, *self.known.groups()}
         for group in sorted(set(map(group_of, readers))):
-            incarnations = {each.group_incarnation for each in self.each_progress(group)}
-            incarnations |= {each.group_incarnation for each in self._places.vacated(group)}
-            incarnations |= {each.group_incarnation for each in self.known.of(group).values()}
-            if group not in groups or incarnations - {groups[group]}:
-                records += self.forget_group(group, revision, groups.get(group))
+            if group not in groups or self._incarnations_of(group) - {groups[group]}:
+                at = self.group_deleted_at(group, revision, groups.get(group), deletions)
+                if at is not None:
+                    records += self.forget_group(group, at, groups.get(group))
         read = {progress.queue.topic for progress in self._places}
         read |= {vacated.queue.topic for vacated in self._places.vacated()}
-        records += self.forget_topics(read - topics)
+        records += self.forget_deleted(read - topics, deletions)
         return records + self.routes_seen(revision)
 
     def routes_seen(self, revision: int) -> list[Record]:
@@ -445,14 +493,50 @@ class Ledger:
             return []
         return self._apply_all([self.counters._replace(etcd_cluster_id=etcd_cluster_id)])
 
+    def is_contradicted(
+        self,
+        revision: int,
+        birth: Callable[[Queue], int | None],
+        groups: Mapping[str, int],
+        deletions: Deletions,
+    ) -> bool:
+        """Whether routes have what was read as another incarnation, though nothing was deleted.
+
+        Then etcd was restored from a backup, and has counted past what was seen here.
+
+        Args:
+            revision: of the routes; what is later is not known to them.
+            birth: of a queue in them; None when it is not there.
+            groups: name → incarnation in them.
+            deletions: as they tell.
+        """
+        seen = self.counters.route_revision
+
+        def is_lost(was: int, now: int | None, is_over: Callable[..., bool], name: str) -> bool:
+            return now not in (None, was) and was <= revision and not is_over(name, was, seen)
+
+        for each in self._places:
+            topic, group = each.queue.topic, group_of(each.group)
+            if is_lost(each.incarnation, birth(each.queue), deletions.topic_is_over, topic):
+                return True
+            now = groups.get(group)
+            if is_lost(each.group_incarnation, now, deletions.group_is_over, group):
+                return True
+        return False
+
     def accept_etcd(
         self,
         etcd_cluster_id: int,
         revision: int,
         births: Mapping[Queue, int],
         groups: Mapping[str, int],
+        deletions: Deletions = NONE_DELETED,
+        since: int | None = None,
     ) -> list[Record]:
         """Take queues and groups of another etcd for those of the same name that were read so far.
+
+        Another one is also one that was restored from a backup: what came after the backup is gone,
+        and its revisions are counted once more.
 
         Epochs stay, so readers go on. A queue that is not there keeps its old incarnation.
 
@@ -460,24 +544,26 @@ class Ledger:
             etcd_cluster_id: its identity.
             revision: its revision; revisions seen before mean nothing any more.
             births: queue → birth revision there.
-            groups: name → incarnation there; with every group that has progress.
+            groups: name → incarnation there.
+            deletions: what was deleted since it was read is another one.
+            since: queues born later are new to members that have no progress on them; None: those
+                later than `revision`.
         """
+        seen = self.counters.route_revision
 
         def there(progress: Progress) -> Progress:
+            was, queue = progress.incarnation, progress.queue
+            is_over = deletions.topic_is_over(queue.topic, was, seen)
+            group, group_was = group_of(progress.group), progress.group_incarnation
+            group_is_over = deletions.group_is_over(group, group_was, seen)
             return progress._replace(
-                incarnation=births.get(progress.queue, progress.incarnation),
-                group_incarnation=groups[group_of(progress.group)],
+                incarnation=was if is_over else births.get(queue, was),
+                group_incarnation=group_was if group_is_over else groups.get(group, group_was),
             )
 
         records: list[Record] = [Put(there(progress)) for progress in self._places]
-        records += [
-            Vacated(there(vacated))
-            if group_of(vacated.group) in groups
-            # Nobody has progress in that group.
-            else Removed(vacated.group, vacated.queue)
-            for vacated in self._places.vacated()
-        ]
-        records += self.known.in_other_etcd(revision, groups)
+        records += [Vacated(there(vacated)) for vacated in self._places.vacated()]
+        records += self.known.in_other_etcd(revision if since is None else since, groups)
         # Last: what a crash cuts off is accepted once more.
         accepted = self.counters._replace(route_revision=revision, etcd_cluster_id=etcd_cluster_id)
         return self._apply_all([*records, accepted])

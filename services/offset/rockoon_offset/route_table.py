@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rockoon_node.deletions import Deletions
 from rockoon_offset.queues import Queue
 from rockoon_proto.errors import QueueNotFound, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
@@ -21,6 +22,10 @@ class Change(NamedTuple):
     removed_groups: frozenset[str]
     # Groups that read one of those topics, before or after.
     readers: frozenset[str]
+    # etcd was restored from a backup: the routes do not continue those before.
+    went_back: bool = False
+    # Topics of which a queue is missing, or was born anew.
+    reborn: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ class RouteTable:
     brokers: dict[str, str] = field(default_factory=dict)
     # topic → groups that read it; the same facts as `subscriptions`, the other way round.
     readers: dict[str, set[str]] = field(default_factory=dict)
+    deletions: Deletions = field(default_factory=Deletions)
 
     def apply(self, update: RouteUpdate) -> Change:
         """Put an update into force and say what it changed."""
@@ -77,6 +83,7 @@ class RouteTable:
             removed_groups = set(update.removed_groups)
         changed_topics = {name for name, topic in topics.items() if self.topics.get(name) != topic}
         changed_groups = {name for name, group in groups.items() if self.groups.get(name) != group}
+        reborn = {name for name in changed_topics if self._is_reborn(name, topics[name])}
         touched = changed_topics | removed_topics
         # A deleted topic takes its subscriptions along.
         readers = self._readers_of(touched)
@@ -86,6 +93,7 @@ class RouteTable:
         self.groups.update(groups)
         self._apply_nodes(update)
         self._apply_subscriptions(update)
+        self.deletions = self.deletions.after(update)
         for name in removed_topics:
             self.topics.pop(name, None)
         for name in removed_groups:
@@ -98,6 +106,8 @@ class RouteTable:
             groups=frozenset(changed_groups),
             removed_groups=frozenset(removed_groups),
             readers=readers | self._readers_of(touched),
+            went_back=update.etcd_went_back,
+            reborn=frozenset(reborn),
         )
 
     def birth(self, queue: Queue) -> int:
@@ -130,6 +140,10 @@ class RouteTable:
 
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}
+
+    def _is_reborn(self, name: str, topic: Topic) -> bool:
+        births = self.topics[name].births if name in self.topics else {}
+        return any(topic.births.get(queue) != birth for queue, birth in births.items())
 
     def _readers_of(self, topics: set[str]) -> frozenset[str]:
         return frozenset().union(*(self.readers.get(topic, ()) for topic in topics))

@@ -49,7 +49,12 @@ class Routes:
         # The other etcd whose routes are told now; 0 for none.
         self._refused = 0
         self._refusal = ""
-        self._follower = RouteFollower(nameservers, self._take, self._refuse_cluster)
+        self._follower = RouteFollower(
+            nameservers,
+            self._take,
+            self._refuse_cluster,
+            lambda: store.ledger.counters.route_revision,
+        )
         self.table = RouteTable()
         self.loaded = self._follower.loaded
 
