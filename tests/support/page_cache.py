@@ -84,9 +84,10 @@ class PageCache:
     def moved(self, source: Path, target: Path) -> None:
         with self._guard:
             source.replace(target)
-            for pages in (self._disk, self._dirty):
-                for path in [path for path in pages if source in (path, *path.parents)]:
-                    pages[target / path.relative_to(source)] = pages.pop(path)
+            for path in [path for path in self._disk if source in (path, *path.parents)]:
+                self._disk[target / path.relative_to(source)] = self._disk.pop(path)
+            for path in [path for path in self._dirty if source in (path, *path.parents)]:
+                self._dirty[target / path.relative_to(source)] = self._dirty.pop(path)
 
     def removed(self, path: Path) -> None:
         with self._guard:

@@ -83,6 +83,12 @@ OFFSETS = Dashboard(
                     "Of progress.",
                 ),
                 Panel(
+                    "Changes refused: no room",
+                    "none",
+                    [Query(last("rockoon_journal_shortage", OFFSET, "node_id"), "{{node_id}}")],
+                    "1 while the disk of the journal is full.",
+                ),
+                Panel(
                     "Size since the last snapshot",
                     "bytes",
                     [Query(last("rockoon_journal_bytes", OFFSET, "node_id"), "{{node_id}}")],

@@ -3,8 +3,13 @@
 Errors are OSErrors, as the operating system gave them.
 """
 
+import errno
 import os
 from pathlib import Path
+
+# What passes without anybody doing anything to the disk: no room, or no descriptor.
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+CHUNK_BYTES = 1 << 20
 
 
 class Disk:
@@ -20,8 +25,22 @@ class Disk:
         """Write some of `data` at `position`; returns how many bytes were taken."""
         return os.pwrite(fd, data, position)
 
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        return os.pread(fd, count, position)
+
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
+
+    def drop_clean(self, fd: int) -> None:
+        """Have the next reads of a file see the disk and not what memory holds of it.
+
+        Only a request: pages that are mapped, dirty or being written stay. See `rewrite`.
+        """
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def allocate(self, fd: int, count: int) -> None:
+        """Take blocks for the first `count` bytes."""
+        os.posix_fallocate(fd, 0, count)
 
     def truncate(self, fd: int, count: int) -> None:
         os.ftruncate(fd, count)
@@ -50,13 +69,24 @@ class Disk:
             written = self.pwrite(fd, view, position)
             view, position = view[written:], position + written
 
+    def rewrite(self, fd: int, end: int) -> None:
+        """Write the first bytes of a file as they are, so that the next sync really writes them.
+
+        After a sync that failed, Linux keeps what it could not write in memory and takes it for
+        written: it is read as if it were there, and the next sync passes it over.
+        """
+        for position in range(0, end, CHUNK_BYTES):
+            count = min(CHUNK_BYTES, end - position)
+            self.write_all(fd, self.pread(fd, count, position), position)
+
 
 def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
     new = path.with_name(path.name + ".new")
+    # A file of its own at every try: one whose sync failed holds what only seems written.
+    disk.unlink(new)
     fd = disk.open_appending(new)
     try:
-        disk.truncate(fd, 0)
         disk.write_all(fd, content, 0)
         disk.fdatasync(fd)
     finally:

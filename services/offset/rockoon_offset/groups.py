@@ -88,7 +88,10 @@ class Groups:
 
         Raises:
             GroupNotFound, MemberIdTaken, Busy: as Membership says.
+            StoreNotWritable: there is no room to remember another member.
         """
+        if self.membership.find(group, member.member_id) is None:
+            self._store.admit()
         if not self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
             return False
         joined = self.membership.find(group, member.member_id)

@@ -3,17 +3,27 @@
     <generation>.journal    records since the snapshot of that generation
     <generation>.snapshot   everything up to the start of that journal; generation 1 has none
 
+    reserve                 holds room on the disk, and nothing else
+
 One thread writes. Records that arrive while it syncs share the next frame, and the next sync: the
 more there are at once, the more share. When a journal has grown past its bound the next generation
 begins, and its snapshot is written beside it by a second thread: to a temporary name, synced,
 renamed, directory synced. The generation before stays until the next change, so that one damaged
 snapshot loses nothing.
 
-A failed write or sync ends the journal for good: what the disk holds is then unknown, and asking
-it again is no remedy (the kernel may have dropped the pages and call the next sync a success). The
-owner has to end the process; the next start reads what is really there.
+A failed sync, or a write that failed for another reason than a shortage, ends the journal for
+good: what the disk holds is then unknown, and asking it again is no remedy (the kernel may have
+dropped the pages and call the next sync a success). The owner has to end the process. What memory
+still shows of such pages the next start writes again, before anybody is told of it.
+
+A disk without room ends nothing. The first write that finds none gives up the reserve, so that what
+was taken already is stored; changes are refused from there on, until the reserve can be had again.
+Should even that not suffice, what waits goes on waiting, and nobody is told of it meanwhile. A
+generation that cannot be begun, or a snapshot that cannot be written, is tried again later.
 """
 
+import contextlib
+import errno
 import logging
 import re
 import threading
@@ -24,14 +34,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rockoon_offset import frames
-from rockoon_offset.disk import Disk
-from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
+from rockoon_offset.disk import SHORTAGES, Disk
+from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed, StoreNotWritable
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = re.compile(r"(\d{12})\.(journal|snapshot)")
 SNAPSHOT_FRAME_RECORDS = 1000
 SNAPSHOT_END = b'["end"]'
+RESERVE_FILE = "reserve"
+RESERVE_BYTES = 1 << 20
+RETRY_SECONDS = 1.0
+ROTATION_RETRY_SECONDS = 30.0
+
+
+class SyncFailed(OSError):
+    """A sync failed, for whatever reason: unlike after a failed write, nothing can be retried."""
 
 
 class Batch(NamedTuple):
@@ -66,6 +84,8 @@ class JournalCounts(NamedTuple):
     syncs: int
     # Writing included.
     sync_seconds: float
+    # Why changes are refused; empty while they are not.
+    shortage: str
 
 
 def journal_path(directory: Path, generation: int) -> Path:
@@ -178,6 +198,7 @@ class Journal:
         directory: holds the files; must exist.
         on_synced: called by the writer thread with the number of batches that are durable.
         on_failed: called once by the writer thread when the disk failed.
+        on_held: called by the writer thread when what waits cannot be written for now.
         disk: the file system.
         bytes_max: a journal larger than this asks for a new generation.
         waiting_bytes_max: `admit` refuses while more than this many bytes wait for the disk.
@@ -192,11 +213,13 @@ class Journal:
         on_synced: Callable[[int], None],
         on_failed: Callable[[StoreFailed], None],
         *,
+        on_held: Callable[[StoreNotWritable], None] = lambda _: None,
         disk: Disk | None = None,
         bytes_max: int = 64 << 20,
         waiting_bytes_max: int = 64 << 20,
     ) -> None:
         self._directory = directory
+        self._on_held = on_held
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._disk = disk or Disk()
@@ -204,6 +227,7 @@ class Journal:
         self._waiting_bytes_max = waiting_bytes_max
         for leftover in directory.glob("*.new"):
             leftover.unlink()
+        drop_clean(directory, self._disk)
         contents = read_contents(directory)
         self.torn_bytes = contents.torn_bytes
         # Taken by the owner once, then let go: it is as large as the state.
@@ -211,12 +235,18 @@ class Journal:
         # Written by the writer thread only.
         self._generation = contents.generation
         self._sequence = contents.next_sequence
-        self._end = contents.end
-        self._fd = self._open_journal(contents.generation, contents.end)
+        self._end = contents.end or frames.FILE_HEADER_BYTES
+        self._fd = self._open_newest(contents)
         self._synced_batches = 0
         self._syncs = 0
         self._sync_seconds = 0.0
         self._snapshot_thread: threading.Thread | None = None
+        # Written by the writer thread, read by the caller's without the lock.
+        self._shortage = ""
+        # On the monotonic clock. Written by both threads that may fail at a generation.
+        self._rotate_after = 0.0
+        self._lacks_snapshot = False
+        self._reserve()
         # Guarded by `_lock`: what waits for the writer, and whether it may go on.
         self._lock = threading.Condition()
         self._waiting: deque[Batch | Rotation] = deque()
@@ -238,10 +268,13 @@ class Journal:
 
         Raises:
             Busy: too much waits for the disk.
+            StoreNotWritable: the disk has no room.
             StoreFailed: the disk failed before.
         """
         if self._failure is not None:
             raise self._failure
+        if self._shortage:
+            raise not_stored(self._shortage)
         if self._waiting_bytes > self._waiting_bytes_max:
             raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
 
@@ -259,12 +292,16 @@ class Journal:
         return self.appended_batches
 
     def counts(self) -> JournalCounts:
-        return JournalCounts(self._end, self._syncs, self._sync_seconds)
+        return JournalCounts(self._end, self._syncs, self._sync_seconds, self._shortage)
 
     @property
     def wants_rotation(self) -> bool:
         """Whether the journal is past its bound and no snapshot is under way."""
-        return self._end > self._bytes_max and not self._rotating
+        return (
+            (self._end > self._bytes_max or self._lacks_snapshot)
+            and not (self._rotating or self._shortage)
+            and time.monotonic() >= self._rotate_after
+        )
 
     def rotate(self, snapshot: Iterator[bytes]) -> None:
         """Begin a new generation behind all records appended so far.
@@ -278,7 +315,10 @@ class Journal:
             self._lock.notify()
 
     def close(self) -> None:
-        """Write and sync what waits, and stop the threads. Raises StoreFailed if the disk did."""
+        """Write and sync what waits, and stop the threads. Raises StoreFailed if the disk did.
+
+        What a disk without room does not take is left out: nobody was told of it.
+        """
         with self._lock:
             self._closing = True
             self._lock.notify()
@@ -295,20 +335,26 @@ class Journal:
     # The writer thread.
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting and not self._closing:
-                    self._lock.wait()
-                if not self._waiting or self._failure is not None:
-                    return
-                work = list(self._waiting)
-                self._waiting.clear()
-                self._waiting_bytes = 0
+        while (work := self._next_work()) is not None:
             try:
                 self._write(work)
+                if self._shortage:
+                    self._reserve()
             except OSError as failure:
                 self._fail(f"{failure.strerror or failure} on {self._directory}")
                 return
+
+    def _next_work(self) -> list[Batch | Rotation] | None:
+        """What waits, nothing where it is time to look for room again; None: it is over."""
+        with self._lock:
+            if not (self._waiting or self._closing):
+                self._lock.wait(RETRY_SECONDS if self._shortage else None)
+            if self._failure is not None or (self._closing and not self._waiting):
+                return None
+            work = list(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        return work
 
     def _write(self, work: list[Batch | Rotation]) -> None:
         batches: list[Batch] = []
@@ -327,8 +373,9 @@ class Journal:
         records = [record for batch in batches for record in batch.records]
         data = frames.frame(self._sequence, records)
         began = time.perf_counter()
-        self._disk.write_all(self._fd, data, self._end)
-        self._disk.fdatasync(self._fd)
+        if not self._write_frame(data):
+            return
+        self._sync(self._fd)
         self._sync_seconds += time.perf_counter() - began
         self._syncs += 1
         self._end += len(data)
@@ -336,9 +383,71 @@ class Journal:
         self._synced_batches += len(batches)
         self._on_synced(self._synced_batches)
 
+    def _write_frame(self, data: bytes) -> bool:
+        """Write at the end, as soon as there is room; False when it is over before that."""
+        while True:
+            try:
+                self._disk.write_all(self._fd, data, self._end)
+            except OSError as failure:
+                if not is_shortage(failure):
+                    raise
+                self._fall_short(failure)
+            else:
+                return True
+            reserve = self._directory / RESERVE_FILE
+            if reserve.exists():
+                self._disk.unlink(reserve)
+                continue
+            self._on_held(not_stored(self._shortage))
+            with self._lock:
+                if self._closing:
+                    log.error(
+                        "%d bytes of progress, acknowledged to nobody, are not stored: %s",
+                        len(data),
+                        self._shortage,
+                    )
+                    return False
+                self._lock.wait(RETRY_SECONDS)
+
+    def _reserve(self) -> None:
+        """Take room aside; with that, changes are taken again."""
+        path = self._directory / RESERVE_FILE
+        try:
+            fd = self._disk.open_appending(path)
+            try:
+                self._disk.allocate(fd, RESERVE_BYTES)
+            finally:
+                self._disk.close(fd)
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            # Some file systems cannot reserve, which is no reason to refuse anything.
+            if is_shortage(failure):
+                self._fall_short(failure)
+                return
+        if self._shortage:
+            log.warning("progress is stored again: %s has room", self._directory)
+            self._shortage = ""
+
+    def _fall_short(self, failure: OSError) -> None:
+        if not self._shortage:
+            log.error(
+                "progress is not stored until there is room in %s: %s", self._directory, failure
+            )
+        self._shortage = f"{failure.strerror or failure} on {self._directory}"
+
     def _begin_generation(self, snapshot: Iterator[bytes]) -> None:
         generation = self._generation + 1
-        fd = self._open_journal(generation, 0)
+        try:
+            fd = self._open_journal(generation, 0)
+        except OSError as failure:
+            if not is_shortage(failure):
+                raise
+            # Durably gone before the old one goes on: it says at which record it begins.
+            self._disk.unlink(journal_path(self._directory, generation))
+            self._sync_directory()
+            self._rotation_failed(failure)
+            return
         self._disk.close(self._fd)
         self._fd, self._end, self._generation = fd, frames.FILE_HEADER_BYTES, generation
         self._snapshot_thread = threading.Thread(
@@ -349,6 +458,15 @@ class Journal:
         )
         self._snapshot_thread.start()
 
+    def _open_newest(self, contents: Contents) -> int:
+        try:
+            return self._open_journal(contents.generation, contents.end)
+        except OSError as failure:
+            if not is_shortage(failure):
+                raise
+            self._disk.unlink(self._directory / RESERVE_FILE)
+            return self._open_journal(contents.generation, contents.end)
+
     def _open_journal(self, generation: int, end: int) -> int:
         """Open a journal for writing at `end`, cutting what lies behind; 0 makes a new one."""
         fd = self._disk.open_appending(journal_path(self._directory, generation))
@@ -357,13 +475,30 @@ class Journal:
             if end == 0:
                 header = frames.FileHeader(generation, self._sequence)
                 self._disk.write_all(fd, frames.file_header(frames.JOURNAL_MAGIC, header), 0)
-                self._end = frames.FILE_HEADER_BYTES
-            self._disk.fdatasync(fd)
-            self._disk.sync_directory(self._directory)
+            else:
+                self._disk.rewrite(fd, end)
+            self._sync(fd)
+            self._sync_directory()
         except OSError:
             self._disk.close(fd)
             raise
         return fd
+
+    def _sync(self, fd: int) -> None:
+        try:
+            self._disk.fdatasync(fd)
+        except OSError as failure:
+            raise SyncFailed(*failure.args) from failure
+
+    def _sync_directory(self) -> None:
+        sync_directory(self._directory, self._disk)
+
+    def _rotation_failed(self, failure: OSError) -> None:
+        log.warning(
+            "the journal of %s grows on, and is made anew later: %s", self._directory, failure
+        )
+        self._rotate_after = time.monotonic() + ROTATION_RETRY_SECONDS
+        self._rotating = False
 
     def _fail(self, reason: str) -> None:
         failure = StoreFailed(reason=reason)
@@ -386,21 +521,68 @@ class Journal:
                     if old < generation - 1:
                         self._disk.unlink(path_of(self._directory, old))
         except OSError as failure:
-            # The old generations are whole, and nothing was promised; but a disk that refuses this
-            # is one that the journal must not trust either, and would fill for ever.
-            self._fail(f"{failure.strerror or failure} while writing a snapshot")
+            # The old generations are whole, and nothing was promised. A disk that fails is one
+            # that the journal must not trust either.
+            if not is_shortage(failure):
+                self._fail(f"{failure.strerror or failure} while writing a snapshot")
+                return
+            with contextlib.suppress(OSError):
+                self._disk.unlink(unfinished(path))
+            self._lacks_snapshot = True
+            self._rotation_failed(failure)
         else:
+            self._lacks_snapshot = False
             self._rotating = False
+
+
+def is_shortage(failure: OSError) -> bool:
+    """Whether something was refused that may be asked for again, once there is room."""
+    return failure.errno in SHORTAGES and not isinstance(failure, SyncFailed)
+
+
+def not_stored(shortage: str) -> StoreNotWritable:
+    return StoreNotWritable(f"progress is not stored now: {shortage}")
+
+
+def drop_clean(directory: Path, disk: Disk) -> None:
+    """Have the newest journal read from the disk, where the system does so."""
+    for generation in generations(directory, "journal")[-1:]:
+        fd = disk.open_appending(journal_path(directory, generation))
+        try:
+            disk.drop_clean(fd)
+        finally:
+            disk.close(fd)
+
+
+def sync_directory(directory: Path, disk: Disk) -> None:
+    """Make the names in a directory durable.
+
+    Raises:
+        SyncFailed: they may be or not.
+        OSError: there was no descriptor for it: nothing was tried.
+    """
+    try:
+        disk.sync_directory(directory)
+    except OSError as failure:
+        if failure.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise SyncFailed(*failure.args) from failure
+
+
+def unfinished(path: Path) -> Path:
+    """Where a snapshot is written before it gets its name."""
+    return path.with_name(path.name + ".new")
 
 
 def write_snapshot(
     disk: Disk, path: Path, generation: int, sequence: int, records: Iterable[bytes]
 ) -> None:
     """Write a snapshot file so that it is there whole or not at all."""
-    new = path.with_name(path.name + ".new")
+    new = unfinished(path)
+    # A file of its own at every try: one whose sync failed holds what only seems written.
+    disk.unlink(new)
     fd = disk.open_appending(new)
     try:
-        disk.truncate(fd, 0)
         header = frames.file_header(frames.SNAPSHOT_MAGIC, frames.FileHeader(generation, sequence))
         disk.write_all(fd, header, 0)
         position, written = len(header), 0
@@ -419,8 +601,11 @@ def write_snapshot(
                 write_part()
         part.append(SNAPSHOT_END)
         write_part()
-        disk.fdatasync(fd)
+        try:
+            disk.fdatasync(fd)
+        except OSError as failure:
+            raise SyncFailed(*failure.args) from failure
     finally:
         disk.close(fd)
     disk.rename(new, path)
-    disk.sync_directory(path.parent)
+    sync_directory(path.parent, disk)

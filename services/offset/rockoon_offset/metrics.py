@@ -84,6 +84,10 @@ JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
 JOURNAL_SYNC_SECONDS = counter(
     "rockoon_journal_sync_seconds_total", "Seconds that they took, writing included"
 )
+JOURNAL_SHORTAGE = gauge(
+    "rockoon_journal_shortage",
+    "1 while changes of progress are refused because the disk has no room, otherwise 0",
+)
 PROGRESS = counter("rockoon_journal_batches_total", "Changes of progress written")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
 
@@ -117,6 +121,7 @@ class OffsetMetrics:
         yield JOURNAL_BYTES.at(journal.bytes)
         yield JOURNAL_SYNCS.at(journal.syncs)
         yield JOURNAL_SYNC_SECONDS.at(journal.sync_seconds)
+        yield JOURNAL_SHORTAGE.at(bool(journal.shortage))
         yield PROGRESS.at(self.store.changes)
         yield ROUTE_REVISION.at(self.table.revision)
         yield GROUPS.at(len(self.table.groups))

@@ -93,7 +93,7 @@ class OffsetService(OffsetServiceServicer):
             member_from_wire(request, context.peer()),
             positions_from_wire(request.positions),
         )
-        if joined:
+        if joined or self._store.is_held:
             await self._store.durable()
         reply = pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),

@@ -29,7 +29,13 @@ from rockoon_offset.disk import Disk, replace_file
 from rockoon_offset.journal import Journal, JournalCounts
 from rockoon_offset.ledger import Ledger
 from rockoon_offset.records import Record, decode, encode
-from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_proto.errors import (
+    RockoonError,
+    StoreCorrupt,
+    StoreFailed,
+    StoreLocked,
+    StoreNotWritable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +109,8 @@ class Store:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._synced = 0
         self._failure: StoreFailed | None = None
+        # Why what is written is not on disk and cannot be for now.
+        self._held: StoreNotWritable | None = None
         self.ledger = Ledger()
         directory = root / "journal"
         directory.mkdir(parents=True, exist_ok=True)
@@ -115,6 +123,7 @@ class Store:
                 directory,
                 self._synced_from_thread,
                 self._failed_from_thread,
+                on_held=self._held_from_thread,
                 disk=disk,
                 bytes_max=journal_bytes_max,
             )
@@ -141,7 +150,7 @@ class Store:
                 ) from failure
 
     def admit(self) -> None:
-        """To be called before the ledger is changed. Raises Busy, StoreFailed."""
+        """To be called before the ledger is changed. Raises Busy, StoreNotWritable, StoreFailed."""
         self._journal.admit()
 
     def write(self, records: list[Record]) -> None:
@@ -152,6 +161,11 @@ class Store:
         if self._journal.wants_rotation:
             snapshot = self.ledger.snapshot()
             self._journal.rotate(encoded(snapshot))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether changes that somebody asked for wait until there is room for them."""
+        return self._held is not None
 
     @property
     def changes(self) -> int:
@@ -167,6 +181,7 @@ class Store:
         Cancelling it is safe: the records stay queued.
 
         Raises:
+            StoreNotWritable: there is no room for it; it is written as soon as there is.
             StoreFailed: it never will be.
         """
         if self._failure is not None:
@@ -174,6 +189,8 @@ class Store:
         wanted = self._journal.appended_batches
         if self._synced >= wanted:
             return
+        if self._held is not None:
+            raise self._held
         future = self._loop.create_future()
         self._waiters.append((wanted, future))
         await future
@@ -190,25 +207,35 @@ class Store:
     def _synced_from_thread(self, batches: int) -> None:
         self._loop.call_soon_threadsafe(self._wake, batches)
 
+    def _held_from_thread(self, refusal: StoreNotWritable) -> None:
+        self._loop.call_soon_threadsafe(self._hold, refusal)
+
     def _failed_from_thread(self, failure: StoreFailed) -> None:
         self._loop.call_soon_threadsafe(self._fail, failure)
 
     # The loop's thread again.
 
     def _wake(self, batches: int) -> None:
-        self._synced = batches
+        self._synced, self._held = batches, None
         while self._waiters and self._waiters[0][0] <= batches:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
 
+    def _hold(self, refusal: StoreNotWritable) -> None:
+        self._held = refusal
+        self._refuse_waiters(refusal)
+
     def _fail(self, failure: StoreFailed) -> None:
         self._failure = failure
+        self._refuse_waiters(failure)
+        self._on_failed(failure)
+
+    def _refuse_waiters(self, failure: RockoonError) -> None:
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(failure)
         self._waiters.clear()
-        self._on_failed(failure)
 
 
 def encoded(records: Iterator[Record]) -> Iterator[bytes]:
