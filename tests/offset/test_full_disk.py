@@ -1,6 +1,5 @@
 """The offset service's disk is full: changes are refused, and it goes on by itself later."""
 
-import asyncio
 import errno
 import os
 import threading
@@ -21,6 +20,8 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Stop
+from support.descriptors import no_descriptors
+from support.eventually import answered
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 
@@ -183,6 +184,23 @@ def test_a_generation_or_snapshot_without_room_ends_nothing_and_comes_later(
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_without_descriptors_progress_is_stored_and_the_generation_comes_later(
+    tmp_path: Path,
+) -> None:
+    book, outcomes = opened(tmp_path, Disk(), bytes_max=1)
+    outcomes.wait_synced(book.append(numbered(0, 50)))
+    with no_descriptors():
+        book.rotate(iter(numbered(0, 50)))
+        wait_until(lambda: book.wants_rotation, "the end of the attempt")
+        outcomes.wait_synced(book.append(numbered(50, 60)))
+        assert not is_refused(book)
+    book.rotate(iter(numbered(0, 60)))
+    outcomes.wait_synced(book.append(numbered(60, 61)))
+    book.close()
+    assert journal.generations(tmp_path, "snapshot") == [2]
+    assert read_contents(tmp_path).records == numbered(0, 61)
+
+
 def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> None:
     class NoRoomAtSync(Disk):
         full = False
@@ -231,9 +249,7 @@ async def test_commits_are_refused_while_the_disk_is_full_and_taken_again_withou
         (progress,) = (await stub.ListProgress(pb.ListProgressRequest())).progress
         assert progress.offset == 3
         disk.room_bytes += 1_000_000
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while await refusal(5):
-                await asyncio.sleep(0.01)
+        await answered(lambda: refusal(5), lambda name: not name)
         (progress,) = (await stub.ListProgress(pb.ListProgressRequest())).progress
         assert progress.offset == 5
         assert stop.fatal is None

@@ -153,7 +153,7 @@ class Broker:
         # The table as it was last written down, and when, in monotonic seconds.
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
-        self._removal_refused = False
+        self._refused: set[str] = set()
         # Where the log began when its first message was last looked at, and that one's store time.
         self._oldest: tuple[int, int] | None = None
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
@@ -455,17 +455,21 @@ class Broker:
             for queue in advanced:
                 self._waiting.arrived(queue)
             self.compaction.publishing.ticked()
-            self._report_removals()
+            self._report_refusals()
             await asyncio.sleep(pause_seconds)
 
-    def _report_removals(self) -> None:
-        """Say once when the disk begins to refuse deletions, and once when it deletes again."""
-        refusal = self.store.removal_failure
-        if refusal is not None and not self._removal_refused:
-            log.warning("old files cannot be deleted, it is tried again and again: %s", refusal)
-        if refusal is None and self._removal_refused:
-            log.info("old files can be deleted again")
-        self._removal_refused = refusal is not None
+    def _report_refusals(self) -> None:
+        """Say once when the disk begins to refuse something, and once when it does it again."""
+        for what, refusal in (
+            ("old files cannot be deleted", self.store.removal_failure),
+            ("no recovery point can be written", self.store.point_failure),
+        ):
+            if refusal is not None and what not in self._refused:
+                self._refused.add(what)
+                log.warning("%s, it is tried again and again: %s", what, refusal)
+            if refusal is None and what in self._refused:
+                self._refused.discard(what)
+                log.warning("%s: that is over", what)
 
     def release_waiting(self) -> None:
         """Answer every waiting pull now, and let none wait any more."""

@@ -443,9 +443,10 @@ class Journal:
         except OSError as failure:
             if not is_shortage(failure):
                 raise
-            # Durably gone before the old one goes on: it says at which record it begins.
-            self._disk.unlink(journal_path(self._directory, generation))
-            self._sync_directory()
+            if (path := journal_path(self._directory, generation)).exists():
+                # Durably gone before the old one goes on: it says at which record it begins.
+                self._disk.unlink(path)
+                self._sync_directory()
             self._rotation_failed(failure)
             return
         self._disk.close(self._fd)

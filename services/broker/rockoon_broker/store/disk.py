@@ -4,19 +4,21 @@ Every call that can lose or refuse data goes through here. Errors are OSErrors, 
 system gave them; who calls decides what they mean.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rockoon_broker.store.errors import StartInterrupted
+from rockoon_broker.store.errors import Shortage, StartInterrupted
 from rockoon_broker.store.retention import DiskUsage
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 ZERO_CHUNK_BYTES = 1 << 20
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class FileFacts(NamedTuple):
@@ -28,6 +30,8 @@ class FileFacts(NamedTuple):
 
 class Disk:
     """The real file system.
+
+    Whatever opens a file raises Shortage, an OSError, when there is no descriptor for it.
 
     A start may read for minutes, and is nothing but reading and writing what can be made again: it
     ends at the next read after `interrupt`, as it would if the disk failed there. Called by another
@@ -47,11 +51,11 @@ class Disk:
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(path, flags, 0o644)
+        return _opened(path, flags)
 
     def open_reading(self, path: Path) -> int:
         """Open for reading only."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _opened(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -101,7 +105,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -223,3 +227,12 @@ class Disk:
             self.close(fd)
         self.rename(new, path)
         self.sync_directory(path.parent)
+
+
+def _opened(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise Shortage(*error.args, str(path)) from error
+        raise

@@ -53,6 +53,13 @@ class StoreFailed(StoreError):
     """
 
 
+class Shortage(OSError):
+    """The system has no descriptor, or no room, for something that may be asked for again.
+
+    No sync failed: all that was to be synced is still in memory, to be written.
+    """
+
+
 class StoreClosed(StoreError):
     """The store was closed."""
 

@@ -17,6 +17,7 @@ Invariants of the recovery point:
    of the two files a crash leaves behind, they match.
 """
 
+import errno
 import os
 import secrets
 import struct
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import Shortage
 from rockoon_format.checkpoint import (
     CHECKPOINT_BYTES,
     Checkpoint,
@@ -97,7 +99,12 @@ class AbortFile:
         return b""
 
     def create(self, lineage: bytes) -> None:
-        """Write this process's marker durably; the old text, or none, goes to `abort.bak`."""
+        """Write this process's marker durably; the old text, or none, goes to `abort.bak`.
+
+        One that says the same stays as it is: a disk without room would not take another.
+        """
+        if self.read() == lineage:
+            return
         backup = self._path.with_name(ABORT_FILE + ".bak")
         before = self._path.read_bytes() if self._path.exists() else b""
         self._disk.replace_file(backup, before)
@@ -169,17 +176,30 @@ class MarkerFiles:
         """Make a point and the checkpoint that belongs to it durable.
 
         `point.sequence` and `point.checkpoint_crcs` are filled in here.
+
+        Raises:
+            Shortage: there is no room; call it again. The point before is still there.
+            OSError: the disk.
         """
-        self._sequence += 1
+        # Until all is done: another try must not take the place of the other slot.
+        sequence = self._sequence + 1
         crcs = (checkpoint_crc(self._checkpoint), checkpoint_crc(checkpoint))
-        slot = _encode_point(point, self._sequence, crcs)
-        self._disk.write_all(self._point_fd, slot, self._sequence % 2 * SLOT_BYTES)
-        self._disk.fdatasync(self._point_fd)
+        slot = _encode_point(point, sequence, crcs)
+        self._write(self._point_fd, slot, sequence % 2 * SLOT_BYTES)
         if checkpoint != self._checkpoint:
-            self._disk.write_all(self._checkpoint_fd, encode_checkpoint(checkpoint), 0)
-            self._disk.fdatasync(self._checkpoint_fd)
+            self._write(self._checkpoint_fd, encode_checkpoint(checkpoint), 0)
             self._checkpoint = checkpoint
+        self._sequence = sequence
         self.point_end = point.log_end
+
+    def _write(self, fd: int, content: bytes, position: int) -> None:
+        try:
+            self._disk.write_all(fd, content, position)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Shortage(*error.args) from error
+            raise
+        self._disk.fdatasync(fd)
 
     def close(self) -> None:
         self._disk.close(self._checkpoint_fd)

@@ -32,6 +32,7 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.errors import (
+    Shortage,
     StoreBusy,
     StoreClosed,
     StoreFailed,
@@ -424,6 +425,11 @@ class Store:
         return self._syncer.removal_failure
 
     @property
+    def point_failure(self) -> OSError | None:
+        """Why no recovery point is written, for now; tried again every second."""
+        return self._syncer.point_failure
+
+    @property
     def failure(self) -> OSError | None:
         """The error that ended the store, if one did."""
         return self._syncer.failure
@@ -601,8 +607,8 @@ class Store:
     def close(self) -> None:
         """Stop cleanly: sync, finish dispatch, say so on disk, let the next owner in.
 
-        After a failure, or when queue entries cannot be written, `abort` stays and the next start
-        recovers. Calling it again does nothing.
+        After a failure, or when queue entries or the recovery point cannot be written, `abort`
+        stays and the next start recovers. Calling it again does nothing.
 
         Raises:
             StoreFailed: the last syncs failed; everything is released nevertheless.
@@ -629,7 +635,13 @@ class Store:
         if self._undispatched.pending:
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
-        self.points.write(self._undispatched.end, self._undispatched.store_timestamp_ms, clean=True)
+        # What it keeps open it may need to sync.
+        self._queues.close()
+        try:
+            end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
+            self.points.write(end, newest_ms, clean=True)
+        except Shortage:
+            return
         self._abort.remove()
 
     def _release(self) -> None:

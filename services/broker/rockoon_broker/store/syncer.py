@@ -12,18 +12,24 @@ The owner's thread decides everything and posts; this thread only makes the slow
    something, that and what follows it waits for `retry_removals`; nothing is lost by it.
 5. The first failing sync ends all of it: no second try, because the kernel may have dropped the
    pages that it could not write and a second fsync would then succeed without them.
+6. What could not even be opened, or found no room before any sync, is no failed sync: a recovery
+   point that meets that is tried again, once a second; the syncs of the log go on meanwhile.
 """
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import Shortage
 from rockoon_broker.store.markers import MarkerFiles, RecoveryPoint
 from rockoon_format.checkpoint import Checkpoint
+
+RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class Syncer:
         self.synced_end = synced_end
         self.failure: OSError | None = None
         self.removal_failure: OSError | None = None
+        self.point_failure: OSError | None = None
         # Everything below is guarded by `_changed`.
         self._changed = threading.Condition()
         self._sync: SyncRequest | None = None
@@ -110,6 +117,8 @@ class Syncer:
         self._reserved: tuple[Path, int] | None = None
         self._point: PointRequest | None = None
         self._point_running = False
+        # On the monotonic clock: when a point that met a shortage is tried again.
+        self._point_due = 0.0
         self._doomed: deque[DoomedFile | DoomedDirectory] = deque()
         self._removing: DoomedFile | DoomedDirectory | None = None
         self._removals_paused = False
@@ -223,7 +232,8 @@ class Syncer:
         while True:
             with self._changed:
                 while not (busy or self._stopping or self._has_work()):
-                    self._changed.wait()
+                    waits = self._point is not None
+                    self._changed.wait(RETRY_SECONDS if waits else None)
                 if self._stopping:
                     return
             try:
@@ -241,7 +251,11 @@ class Syncer:
 
     def _has_work(self) -> bool:
         doomed = self._doomed and not self._removals_paused
-        return bool(self._sync or self._wanted_file or self._point or doomed)
+        return bool(self._sync or self._wanted_file or self._is_point_due or doomed)
+
+    @property
+    def _is_point_due(self) -> bool:
+        return self._point is not None and time.monotonic() >= self._point_due
 
     def _serve_sync(self) -> None:
         with self._changed:
@@ -264,8 +278,8 @@ class Syncer:
             if path is not None:
                 self._reserving = path
                 return self._reserve(path)
-            point, self._point = self._point, None
-            if point is not None:
+            if self._point is not None and self._is_point_due:
+                point, self._point = self._point, None
                 self._point_running = True
                 return self._write_point(point)
             if self._doomed and not self._removals_paused:
@@ -289,17 +303,25 @@ class Syncer:
         yield
 
     def _write_point(self, request: PointRequest) -> Iterator[None]:
-        self._sync_log(request.sync)
-        yield
-        for path in request.queue_files:
-            sync_file(path, self._disk)
+        try:
+            self._sync_log(request.sync)
             yield
-        for directory in request.directories:
-            sync_names(directory, self._disk)
-            yield
-        self._markers.write(request.point, request.checkpoint)
+            for path in request.queue_files:
+                sync_file(path, self._disk)
+                yield
+            for directory in request.directories:
+                sync_names(directory, self._disk)
+                yield
+            self._markers.write(request.point, request.checkpoint)
+        except Shortage as shortage:
+            with self._changed:
+                self._point, self._point_running = request, False
+                self._point_due = time.monotonic() + RETRY_SECONDS
+                self.point_failure = shortage
+            return
         with self._changed:
             self._point_running = False
+            self.point_failure = None
 
     def _remove(self, doomed: DoomedFile | DoomedDirectory) -> Iterator[None]:
         try:
@@ -389,6 +411,13 @@ def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
         RemovalRefused: not all is deleted; may be begun anew.
         OSError: a sync failed.
     """
+    try:
+        yield from _removal(doomed, disk)
+    except Shortage as shortage:
+        raise RemovalRefused(*shortage.args) from shortage
+
+
+def _removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
     if isinstance(doomed, DoomedDirectory):
         # Durably moved before anything in it goes: a power cut then brings back all or nothing.
         for directory in (doomed.path.parent, doomed.path.parent.parent):
@@ -401,8 +430,9 @@ def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
     except OSError as error:
         raise RemovalRefused(*error.args) from error
     if doomed.fd is not None:
-        disk.close(doomed.fd)
         disk.sync_directory(doomed.path.parent)
+        # Last: what is begun anew after it would close the number that another file has by then.
+        disk.close(doomed.fd)
 
 
 def _tree_removal(directory: Path, disk: Disk) -> Iterator[None]:
