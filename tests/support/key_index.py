@@ -77,10 +77,10 @@ class Indexed(Owner):
             ]
             self.send(*properties, topic=choose.choice("TUV"))
 
-    def open_index(self, log_end: int | None = None) -> KeyIndex:
+    def open_index(self, log_end: int | None = None, *, was_clean: bool = True) -> KeyIndex:
         """Open it; `log_end` is where the log ended when nobody wrote, by default at the start."""
         end = self.store.recovery.log_end if log_end is None else log_end
-        reopening = Reopening(self.directory, end)
+        reopening = Reopening(self.directory, end, was_clean=was_clean)
         while reopening.step():
             pass
         self.removed = reopening.removed

@@ -117,6 +117,14 @@ class ActiveFile:
         self._sync()
         self._written = self.header
 
+    def mark_unwritten(self) -> None:
+        """Have the next checkpoint write header and slots, also where the file seems to have them.
+
+        Not the units that the header counts: it was written after a sync of these.
+        """
+        self._written = IndexHeader()
+        self._changed[np.flatnonzero(self._slots) // _SLOTS_PER_PAGE] = True
+
     def compare_slots(self) -> Iterator[int]:
         """Find the slots that are not on disk as they are here; the next checkpoint writes them.
 

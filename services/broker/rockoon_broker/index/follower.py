@@ -98,7 +98,8 @@ class IndexFollower:
 
     async def _open(self) -> KeyIndex:
         await self._remove_foreign()
-        reopening = Reopening(self._directory, self._log_end)
+        was_clean = self._store.recovery.was_clean
+        reopening = Reopening(self._directory, self._log_end, was_clean=was_clean)
         while True:
             began = self._clock.monotonic_seconds()
             if not await self._in_thread(reopening.step):

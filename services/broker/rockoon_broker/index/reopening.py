@@ -3,7 +3,9 @@
 The units that the last file's header counts are read again and linked anew, from an empty table:
 they must have the very `previous` they have, and the slots that come out are written back. So a
 file that a crash tore, or somebody else damaged, is noticed; it is deleted, and its keys come from
-the log again. Full files are not looked at: they were synced before the next was begun.
+the log again. Full files are not looked at: they were synced before the next was begun. Unless the
+last stop was not clean: then a failed sync may have ended the process, and what memory shows of the
+last file's header and slots be nowhere else. They are written again, whether it is full or not.
 """
 
 from collections.abc import Generator
@@ -49,9 +51,11 @@ class Reopening:
         directory: the index.
         log_end: where the log ended when the store was opened. A file that reaches beyond knows
             messages that a crash took back.
+        was_clean: whether the last stop was.
     """
 
-    def __init__(self, directory: IndexDirectory, log_end: int) -> None:
+    def __init__(self, directory: IndexDirectory, log_end: int, *, was_clean: bool = True) -> None:
+        self._was_clean = was_clean
         self.result: Resumption | None = None
         self.removed: list[str] = []
         self._directory = directory
@@ -75,11 +79,15 @@ class Reopening:
         while files and self._is_impossible(files[-1]):
             self._remove(files.pop())
         active = None
-        while files and files[-1].keys < directory.shape.units - 1:
+        suspect = not self._was_clean
+        while files and (suspect or files[-1].keys < directory.shape.units - 1):
             active = yield from self._verified(files[-1])
             if active is not None:
                 break
             self._remove(files.pop())
+            suspect = False
+        if active is not None and suspect:
+            active = self._written_again(active)
         self.result = Resumption(
             active=active,
             last=files[-1].header if files else None,
@@ -137,6 +145,21 @@ class Reopening:
         for _ in active.compare_slots():
             yield True
         return active
+
+    def _written_again(self, active: ActiveFile) -> ActiveFile | None:
+        """The file with nothing of it in memory alone; None if it is full."""
+        try:
+            active.mark_unwritten()
+            active.checkpoint()
+        except OSError:
+            active.close()
+            if active.sync_failed:
+                self._directory.remove(active.path)
+            raise
+        if active.remaining:
+            return active
+        active.close()
+        return None
 
     def _keys_of_last_record(self, files: list[StoredFile]) -> int:
         """How many of the last keys are of one record: it may have more that are not in yet."""

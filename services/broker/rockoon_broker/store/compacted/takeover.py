@@ -263,5 +263,8 @@ def _sync_file(path: Path, disk: Disk) -> None:
     fd = disk.open(path)
     try:
         disk.fdatasync(fd)
+        # A sync before this one may have failed, and whoever made the file be gone with that: what
+        # is compared then has to come from the disk.
+        disk.drop_clean(fd)
     finally:
         disk.close(fd)
