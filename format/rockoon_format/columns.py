@@ -207,6 +207,8 @@ def decode_columns(frames: Buffer, lengths: ArrayLike | None = None) -> Columns:
     magics = parts.prefix["magic"]
     if ((magics != MAGIC_V1) & (magics != MAGIC_V2)).any():
         raise RecordError(RecordFault.MAGIC, "a record with an unknown magic")
+    if (parts.prefix["size"] != sizes).any():
+        raise RecordError(RecordFault.SIZE, "a record of another size than its length")
     if (parts.computed_sizes != sizes).any() or (parts.topic_lengths < 0).any():
         raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
     return Columns(frames, parts, sizes)

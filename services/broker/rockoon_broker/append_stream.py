@@ -5,14 +5,17 @@ many are unanswered: the sender then meets HTTP/2 flow control, and nothing pile
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from rockoon_broker.appends import Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.sequences.ledger import Run
-from rockoon_proto.errors import RockoonError
+from rockoon_proto.errors import Internal, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
+
+log = logging.getLogger(__name__)
 
 UNANSWERED_MAX = 64
 # As `Append`, which is the same for one batch.
@@ -92,6 +95,10 @@ class AppendStream:
                     outcome: Placed | RockoonError = await self._place(request)
                 except RockoonError as refusal:
                     outcome = refusal
+                except Exception as failure:
+                    # A bug met by one batch; the others of the stream are none of its business.
+                    log.exception("a batch failed in a way that no one foresaw")
+                    outcome = Internal(service="broker", reason=repr(failure))
                 self._outcomes.put_nowait((request.request_id, outcome, came_seconds))
                 self._idle = True
         except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
