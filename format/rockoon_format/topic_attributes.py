@@ -3,13 +3,15 @@
     cleanup.policy        DELETE (the default) or COMPACTION
     delete.retention.ms   how long a tombstone stays after the first generation that holds it was
                           made, milliseconds; a day by default. Ours, not RocketMQ's.
-
     queue.type            anything but BatchCQ, which RocketMQ alone can read
 
-Any other attribute is kept and means nothing here. Source: TopicAttributes, CleanupPolicy, CQType.
+RocketMQ's others are kept and mean nothing here. What neither knows is refused where attributes are
+set, because nobody would notice that a misspelt one has no effect; where they are read, it is kept.
+Source: TopicAttributes, CleanupPolicy, CQType.
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from rockoon_format.names import is_dlq_topic, is_retry_topic
 
@@ -25,6 +27,7 @@ ROCKETMQ_ATTRIBUTES = frozenset(
     {QUEUE_TYPE, "message.type", "reserve.time", "lite.topic.expiration"}
 )
 """What RocketMQ goes by and a broker here does not."""
+KNOWN_ATTRIBUTES = (CLEANUP_POLICY, TOMBSTONE_RETENTION, *sorted(ROCKETMQ_ATTRIBUTES))
 
 
 def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:
@@ -56,6 +59,19 @@ def attribute_fault(name: str, value: str) -> str | None:
     if name == QUEUE_TYPE and value == BATCH_QUEUES:
         return f"{QUEUE_TYPE} is {value}: batches as one record are RocketMQ's alone"
     return None
+
+
+def unknown_attribute_fault(name: str) -> str | None:
+    """Return a sentence about an attribute that there is not, None if there is."""
+    if name in KNOWN_ATTRIBUTES:
+        return None
+    nearest = get_close_matches(name, KNOWN_ATTRIBUTES, n=1)
+    meant = f": did you mean {nearest[0]}?" if nearest else f" (there are {_listed()})"
+    return f"there is no attribute {name[:100]!r}{meant}"
+
+
+def _listed() -> str:
+    return ", ".join(KNOWN_ATTRIBUTES)
 
 
 def _is_milliseconds(text: str) -> bool:

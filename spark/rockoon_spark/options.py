@@ -210,7 +210,7 @@ def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
             for topic, queues in json.loads(text).items()
             for place, offset in queues.items()
         }
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise OptionError(
             f'option {name}: {text!r} is not like {{"orders": {{"0": 17, "broker-a:1": 5}}}}'
         ) from error

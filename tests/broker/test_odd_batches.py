@@ -1,4 +1,4 @@
-"""Batches of any bytes: each has an answer of its own, and so has what is behind it on its stream."""
+"""Batches of any bytes: each has an answer of its own, and so has what is behind it."""
 
 import random
 import struct

@@ -44,10 +44,16 @@ class Command:
         self.program = (sys.executable, "-m", "rockoon.cli")
         self._forks = forks
 
-    def __call__(self, *arguments: str, stdin: str | bytes = "", status: int | None = 0) -> Ran:
+    def __call__(
+        self,
+        *arguments: str,
+        stdin: str | bytes = "",
+        output: str = "",
+        status: int | None = 0,
+    ) -> Ran:
         """Run it and check its exit status, unless any will do."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        ran = Ran(*self._forks.run(arguments, given))
+        ran = Ran(*self._forks.run(arguments, given, output))
         assert status in (None, ran.status), f"{arguments}: {ran}"
         assert "Traceback" not in ran.err, ran.err
         return ran

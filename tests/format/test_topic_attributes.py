@@ -4,11 +4,13 @@ import pytest
 
 from rockoon_format.topic_attributes import (
     CLEANUP_POLICY,
+    KNOWN_ATTRIBUTES,
     TOMBSTONE_RETENTION,
     TOMBSTONE_RETENTION_MS_DEFAULT,
     attribute_fault,
     is_compacted,
     tombstone_retention_ms,
+    unknown_attribute_fault,
 )
 
 
@@ -44,7 +46,15 @@ def test_tombstones_stay_as_long_as_is_said_or_a_day() -> None:
     assert tombstone_retention_ms({}) == 86_400_000
 
 
-def test_attributes_that_mean_nothing_here_may_be_anything() -> None:
+def test_a_name_that_is_none_is_told_with_the_nearest_that_is() -> None:
+    assert all(unknown_attribute_fault(name) is None for name in KNOWN_ATTRIBUTES)
+    assert unknown_attribute_fault("delete.retention") == (
+        "there is no attribute 'delete.retention': did you mean delete.retention.ms?"
+    )
+    assert "(there are cleanup.policy, " in str(unknown_attribute_fault("compression"))
+
+
+def test_values_that_mean_nothing_here_may_be_anything() -> None:
     assert attribute_fault("message.type", "whatever") is None
     assert attribute_fault("queue.type", "SimpleCQ") is None
     assert attribute_fault("queue.type", "BatchCQ") == (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rockoon_nameserver.request_checks import changed_topic
 from rockoon_proto.errors import (
     BrokerNotFound,
     InvalidArgument,
@@ -230,12 +231,15 @@ async def test_attributes_are_set_and_removed_and_permissions_changed(
             UpdateTopicRequest(
                 name="t",
                 permissions=4,
-                attributes={"cleanup.policy": "COMPACTION", "x": "1"},
+                attributes={"cleanup.policy": "COMPACTION", "message.type": "FIFO"},
                 expected_modified_revision=first.topic.modified_revision,
             ),
         )
         assert changed.topic.config.permissions == 4
-        assert dict(changed.topic.config.attributes) == {"cleanup.policy": "COMPACTION", "x": "1"}
+        assert dict(changed.topic.config.attributes) == {
+            "cleanup.policy": "COMPACTION",
+            "message.type": "FIFO",
+        }
         with pytest.raises(TopicChanged):
             await one.call(
                 "UpdateTopic",
@@ -245,7 +249,9 @@ async def test_attributes_are_set_and_removed_and_permissions_changed(
                     expected_modified_revision=first.topic.modified_revision,
                 ),
             )
-        removed = await one.call("UpdateTopic", UpdateTopicRequest(name="t", attributes={"x": ""}))
+        removed = await one.call(
+            "UpdateTopic", UpdateTopicRequest(name="t", attributes={"message.type": ""})
+        )
         assert dict(removed.topic.config.attributes) == {"cleanup.policy": "COMPACTION"}
         assert removed.topic.config.permissions == 4
         same = await one.call("UpdateTopic", UpdateTopicRequest(name="t"))
@@ -293,6 +299,31 @@ async def test_a_policy_that_no_broker_knows_is_refused(
             "UpdateTopic", UpdateTopicRequest(name="t", attributes={"cleanup.policy": "DELETE"})
         )
         assert changed.topic.config.attributes["cleanup.policy"] == "DELETE"
+
+
+async def test_an_attribute_that_there_is_not_is_refused_with_the_one_that_was_meant(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node("a")))
+        meant = "'cleanup.polcy': did you mean cleanup.policy"
+        with pytest.raises(InvalidArgument, match=meant):
+            await create(nameserver, attributes={"cleanup.polcy": "COMPACTION"})
+        await create(nameserver)
+        for value in ("COMPACTION", ""):
+            change = UpdateTopicRequest(name="t", attributes={"cleanup.polcy": value})
+            with pytest.raises(InvalidArgument, match=meant):
+                await nameserver.call("UpdateTopic", change)
+        with pytest.raises(InvalidArgument, match=r"there are cleanup\.policy, "):
+            await create(nameserver, "u", attributes={"x": "1"})
+
+
+def test_an_attribute_from_before_names_were_looked_at_stays_and_can_be_taken_away() -> None:
+    old = TopicConfig(name="t", attributes={"x": "1"})
+    kept = changed_topic(old, UpdateTopicRequest(name="t", attributes={"message.type": "FIFO"}))
+    assert dict(kept.attributes) == {"x": "1", "message.type": "FIFO"}
+    removed = changed_topic(old, UpdateTopicRequest(name="t", attributes={"x": ""}))
+    assert dict(removed.attributes) == {}
 
 
 async def test_a_topic_of_failed_messages_is_not_compacted(

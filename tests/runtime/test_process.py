@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from rockoon.local.ports import choose_port
 from rockoon_runtime.process import ExitStatus
 from support.waiting import DEADLINE_SECONDS
 
@@ -49,6 +50,20 @@ def test_a_ready_service_answers_health_checks_and_sigterm_stops_it() -> None:
     status, errors = end(process)
     assert status == ExitStatus.STOPPED
     assert "stopped: received SIGTERM" in errors
+
+
+def test_a_service_without_standard_files_serves_and_stops() -> None:
+    """The first files that it opens must not get their numbers: libuv would end the process."""
+    port = choose_port()
+    shell = 'exec "$0" "$1" --listen "$2" <&- >&- 2>&-'
+    command = ["sh", "-c", shell, sys.executable, str(SAMPLE), f"127.0.0.1:{port}"]
+    process = subprocess.Popen(command)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service="")
+        stub = health_pb2_grpc.HealthStub(channel)
+        stub.Check(request, timeout=DEADLINE_SECONDS, wait_for_ready=True)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_SECONDS) == ExitStatus.STOPPED
 
 
 def test_a_second_sigterm_ends_a_service_that_is_not_done_with_the_first() -> None:

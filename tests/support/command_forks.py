@@ -47,13 +47,22 @@ class CommandForks:
             text=True,
         )
 
-    def run(self, arguments: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
-        """Run `rockoon` with these arguments; returns exit status, output and error output."""
+    def run(
+        self, arguments: tuple[str, ...], stdin: bytes, output: str = ""
+    ) -> tuple[int, str, str]:
+        """Run `rockoon` with these arguments; returns exit status, output and error output.
+
+        Args:
+            output: a file or device that takes the output, which is not read then.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         files = [str(self._directory / name) for name in ("in", "out", "err")]
         Path(files[0]).write_bytes(stdin)
-        self._process.stdin.write(json.dumps([files, arguments]) + "\n")
+        Path(files[1]).write_bytes(b"")
+        self._process.stdin.write(
+            json.dumps([[files[0], output or files[1], files[2]], arguments]) + "\n"
+        )
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())
         return status, Path(files[1]).read_text(), Path(files[2]).read_text()

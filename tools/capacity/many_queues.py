@@ -233,7 +233,9 @@ async def watched(bench: Bench, count: int, axes: Axes) -> Point:
         told: list[float] = []
         bench.meter.start()
         for number in range(axes.route_changes):
-            request = UpdateTopicRequest(name="watched", attributes={"turn": f"{count}-{number}"})
+            request = UpdateTopicRequest(
+                name="watched", attributes={"message.type": f"{count}-{number}"}
+            )
             began = time.perf_counter()
             reply = await bench.nameserver.UpdateTopic(request, timeout=60)
             await until(partial(all_told, reply.revision))

@@ -1,5 +1,6 @@
 """The command line: its commands, and what happens when one fails."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,13 +54,18 @@ app.add_typer(spark.app, name="spark")
 
 def run_command_line() -> int:
     """Run the command of `sys.argv` and return its exit status."""
+    status = 0
     try:
-        app()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else FAILED
+        try:
+            app()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else FAILED
+        # Here and not at exit, where a failure would be a traceback. None: it is closed.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
         return report(failure)
-    return 0
+    return status
 
 
 def show_version(wanted: bool) -> None:

@@ -1,7 +1,11 @@
 """From an exception to one sentence and an exit status."""
 
+import errno
 import os
 import sys
+
+# What a write into a file or device runs into. Files that a command opens by name bear the name.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -25,8 +29,8 @@ def report(failure: BaseException) -> int:
     if isinstance(failure, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(failure, BrokenPipeError):
-        # Whoever read our output has seen enough. Python must not try to flush the rest at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        drop_output()
         return FAILED
     if isinstance(failure, NameserverUnavailable):
         return complain(
@@ -37,7 +41,15 @@ def report(failure: BaseException) -> int:
         return complain(str(failure))
     if isinstance(failure, OSError) and failure.filename is not None:
         return complain(f"{failure.filename}: {failure.strerror}")
+    if isinstance(failure, OSError) and failure.errno in UNWRITABLE:
+        drop_output()
+        return complain(f"the output cannot be written: {failure.strerror}")
     raise failure
+
+
+def drop_output() -> None:
+    """Keep Python from flushing at exit what cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(sentence: str) -> int:

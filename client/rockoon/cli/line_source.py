@@ -9,6 +9,7 @@ import gzip
 import os
 import stat
 import sys
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +31,8 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
         Some lines, and how many bytes of the file (as it lies on disk) have been read so far.
 
     Raises:
-        CommandError: a line is longer than a message may be.
+        CommandError: a line is longer than a message may be, standard input is closed, or what
+            should be packed is not, or ends early.
     """
     rest, position = b"", 0
     async for piece, position in read_pieces(file):
@@ -44,6 +46,8 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
 
 
 async def read_pieces(file: Path | None) -> AsyncIterator[tuple[bytes, int]]:
+    if file is None and sys.stdin is None:
+        raise CommandError("standard input is closed")
     if file is None and arrives_over_time(sys.stdin.fileno()):
         async for piece in read_pipe(sys.stdin.buffer):
             yield piece, 0
@@ -52,12 +56,19 @@ async def read_pieces(file: Path | None) -> AsyncIterator[tuple[bytes, int]]:
     try:
         packed = file is not None and file.suffix == ".gz"
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        while piece := stream.read(PIECE_BYTES):
+        while piece := read_piece(stream, file):
             yield piece, raw.tell() if file is not None else 0
             await asyncio.sleep(0)
     finally:
         if file is not None:
             raw.close()
+
+
+def read_piece(stream: BinaryIO | gzip.GzipFile, file: Path | None) -> bytes:
+    try:
+        return stream.read(PIECE_BYTES)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as failure:
+        raise CommandError(f"{file} cannot be unpacked: {failure}") from None
 
 
 def arrives_over_time(descriptor: int) -> bool:

@@ -216,7 +216,8 @@ def export_offsets(
 
     reply = with_cluster(nameservers, work)
     if output is None:
-        sys.stdout.buffer.write(reply.content)
+        if sys.stdout is not None:
+            sys.stdout.buffer.write(reply.content)
         return
     output.write_bytes(reply.content)
     print(f"{reply.entries} offsets written to {output}")
@@ -243,6 +244,8 @@ def import_offsets(
 ) -> None:
     """Take progress from a file, also from RocketMQ's."""
     wanted = export_format(form, broker)
+    if str(file) == "-" and sys.stdin is None:
+        raise CommandError("standard input is closed")
     content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
 
     async def work(cluster: "Cluster") -> "ImportReply":

@@ -101,7 +101,8 @@ class LineReader:
             return Labels()
         try:
             record = json.loads(line)
-        except ValueError as failure:
+        except (ValueError, RecursionError) as failure:
+            # The latter when it is nested by the thousand.
             raise CommandError(f"it is not JSON: {failure}") from None
         if not isinstance(record, dict):
             raise CommandError("it is not a JSON object, so it has no fields")

@@ -67,7 +67,7 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
     from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueRef
 
     found: list[QueueOffset] = []
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -77,7 +77,7 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
                 topic=place["topic"], broker=place["broker"], queue_id=int(place["queue_id"])
             )
             offset = int(entry["offset"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CommandError(
                 f'{file}, line {number}: not of the form {{"topic": "{topic}", '
                 '"broker": "broker-a", "queue_id": 0, "offset": 42}'

@@ -9,7 +9,12 @@ from rockoon_format.names import (
     is_system_topic,
     topic_fault,
 )
-from rockoon_format.topic_attributes import CLEANUP_POLICY, COMPACTION, attribute_fault
+from rockoon_format.topic_attributes import (
+    CLEANUP_POLICY,
+    COMPACTION,
+    attribute_fault,
+    unknown_attribute_fault,
+)
 from rockoon_proto.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -46,6 +51,8 @@ def checked_topic(config: TopicConfig) -> TopicConfig:
         raise InvalidTopicName(topic=config.name, reason="the name is reserved for the broker")
     check_permissions(config.permissions)
     check_topic_attributes(config.name, config.attributes)
+    for name in config.attributes:
+        refuse_unknown_attribute(name)
     checked = TopicConfig()
     checked.CopyFrom(config)
     checked.permissions = config.permissions or READ_AND_WRITE
@@ -63,6 +70,10 @@ def changed_topic(config: TopicConfig, request: UpdateTopicRequest) -> TopicConf
             changed.attributes[name] = value
         else:
             changed.attributes.pop(name, None)
+    for name in request.attributes:
+        # One that is there already, from before names were looked at, can be taken away.
+        if name not in config.attributes:
+            refuse_unknown_attribute(name)
     set_now = {name: value for name, value in request.attributes.items() if value}
     check_topic_attributes(config.name, set_now)
     check_attributes(changed.attributes)
@@ -136,6 +147,12 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
             raise InvalidArgument(
                 reason=f"attribute {name[:40]!r}: a name, and at most {ATTRIBUTE_BYTES_MAX} bytes"
             )
+
+
+def refuse_unknown_attribute(name: str) -> None:
+    """Raises InvalidArgument, with the name that was probably meant."""
+    if fault := unknown_attribute_fault(name):
+        raise InvalidArgument(reason=fault)
 
 
 def check_topic_attributes(topic: str, attributes: Mapping[str, str]) -> None:

@@ -86,7 +86,8 @@ def entry_of(line: bytes) -> Entry:
     """Raises ValueError with a sentence about the line."""
     try:
         fields = json.loads(line)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
+        # The latter when it is nested by the thousand.
         raise ValueError(f"it is not JSON: {fault}") from fault
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind for every fault

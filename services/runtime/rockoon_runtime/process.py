@@ -119,6 +119,7 @@ def run(
         settings_class: its settings dataclass.
         serve: the service; returns after `stop` was requested and everything is put away.
     """
+    open_closed_descriptors()
     arguments = vars(command_line(settings_class, service, description))
     config = arguments.pop("config")
     print_only = arguments.pop("print_settings")
@@ -147,6 +148,22 @@ def run(
         if status is ExitStatus.FAILED:
             raise
         return complain(service, status, cause)
+
+
+def open_closed_descriptors() -> None:
+    """Give `<&-`, `>&-` and `2>&-` something to hold.
+
+    The first files that are opened would get these numbers: a store's, into which whatever writes
+    to standard error writes, or libuv's, which ends the process when it is to close one of them.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    # Python has looked at them before.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def raise_open_files_limit() -> None:

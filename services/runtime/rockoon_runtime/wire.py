@@ -11,14 +11,21 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from rockoon_proto.errors import ERROR_METADATA_KEY, Internal, RockoonError, WrongCluster
+from rockoon_proto.errors import (
+    ERROR_METADATA_KEY,
+    Internal,
+    InvalidArgument,
+    RockoonError,
+    WrongCluster,
+)
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
@@ -75,6 +82,45 @@ class ListenError(RuntimeError):
 
 def no_objection() -> None:
     """Everything may be answered."""
+
+
+class Unreadable(NamedTuple):
+    """What came in the place of a request. gRPC, were it told by an exception, would log a
+    traceback for each and answer UNKNOWN."""
+
+    reason: str
+
+
+def readable(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A deserialiser that says by its result that the bytes are no request."""
+
+    def attempt(raw: bytes) -> Any:
+        try:
+            return parse(raw)
+        except DecodeError as failure:
+            return Unreadable(str(failure))
+
+    return attempt
+
+
+def refuse_unreadable(request: Any) -> None:
+    """Raises InvalidArgument for bytes that are no request."""
+    if isinstance(request, Unreadable):
+        raise InvalidArgument(reason=f"it cannot be read: {request.reason}")
+
+
+def readable_ones(behaviour: Handler) -> Handler:
+    """A method that takes a stream of requests, which ends with the first that is none."""
+
+    async def each(requests: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            refuse_unreadable(request)
+            yield request
+
+    def called(requests: Any, context: Any) -> Any:
+        return behaviour(each(requests), context)
+
+    return called
 
 
 async def abort(context: Any, error: RockoonError) -> None:
@@ -134,8 +180,12 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             if wanted == self._cluster
             else WrongCluster(cluster=self._cluster, wanted=str(wanted))
         )
+        parse = handler.request_deserializer
+        if self._gate is None or handler.request_streaming:
+            # The gate parses single requests itself, when it knows whose they are.
+            parse = readable(parse)
         serializers = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": parse,
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary:
@@ -147,9 +197,9 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             stream = self._guard_stream(handler.unary_stream, refusal)
             return grpc.unary_stream_rpc_method_handler(stream, **serializers)
         if handler.stream_stream:
-            stream = self._guard_stream(handler.stream_stream, refusal)
+            stream = self._guard_stream(readable_ones(handler.stream_stream), refusal)
             return grpc.stream_stream_rpc_method_handler(stream, **serializers)
-        unary = self._guard(handler.stream_unary, refusal)
+        unary = self._guard(readable_ones(handler.stream_unary), refusal)
         return grpc.stream_unary_rpc_method_handler(unary, **serializers)
 
     def _traced(self, behaviour: Handler, details: grpc.HandlerCallDetails) -> Handler:
@@ -176,6 +226,7 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             try:
                 if refusal is not None:
                     raise refusal
+                refuse_unreadable(request)
                 reply = await behaviour(request, context)
                 self._may_answer()
             except RockoonError as error:
@@ -208,6 +259,7 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             try:
                 if refusal is not None:
                     raise refusal
+                refuse_unreadable(request)
                 async for reply in behaviour(request, context):
                     self._may_answer()
                     yield reply
