@@ -1,10 +1,12 @@
 """The broker as a process: killed, told to stop, started on what it cannot use."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -191,6 +193,31 @@ async def appended_or_none(broker: RunningBroker) -> Any:
         return await broker.append("T", 0, b"early")
     except NotReady:
         return None
+
+
+async def test_connections_that_nobody_uses_leave_a_broker_its_files(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    few_files = (
+        "-c",
+        "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400)); "
+        "runpy.run_module('rockoon_broker', run_name='__main__', alter_sys=True)",
+    )
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with process(tmp_path, nameserver.address, program=few_files) as running:
+        address = await running.wait_ready()
+        async with calls_to(address) as broker:
+            await broker.append("T", 0, b"before")
+            with contextlib.ExitStack() as stack:
+                host, _, port = address.rpartition(":")
+                for _ in range(2000):
+                    stack.enter_context(socket.create_connection((host, int(port))))
+                # Each queue is a file of its own.
+                revision = await nameserver.create_topic("U", {"broker-a": 100})
+                for queue_id in range(100):
+                    await broker.append("U", queue_id, b"x", route_revision=revision)
+        running.signal(signal.SIGTERM)
+        assert (await running.end())[0] == ExitStatus.STOPPED
 
 
 async def test_a_sync_that_fails_ends_the_process_with_its_own_status(

@@ -1,6 +1,9 @@
 """What a server says of itself: how many calls it answers at once, whether it lives, is ready."""
 
 import asyncio
+import contextlib
+import resource
+import socket
 
 import grpc
 import pytest
@@ -9,9 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon_proto.errors import Busy, NameserverUnavailable
 from rockoon_proto.failed_call import from_rpc_error
-from rockoon_runtime.wire import LIVENESS, GrpcServer
+from rockoon_runtime.wire import LIVENESS, GrpcServer, connection_options
 from support.drains import AT_ONCE
+from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
+
+OWN = (("grpc.use_local_subchannel_pool", 1),)
 
 
 async def test_a_call_too_many_is_refused_as_busy_until_another_ends() -> None:
@@ -50,3 +56,53 @@ async def test_a_service_that_is_not_ready_is_alive_all_the_same() -> None:
         alive = await stub.Check(health_pb2.HealthCheckRequest(service=LIVENESS))
     assert ready.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert alive.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the other side has not closed it; says nothing itself."""
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+    return False
+
+
+async def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
+    server = GrpcServer(
+        "sample",
+        "test",
+        "127.0.0.1:0",
+        lambda _: None,
+        (),
+        connections_max=20,
+        handshake_seconds_max=1.0,
+        drain=AT_ONCE,
+    )
+    with contextlib.ExitStack() as stack:
+        async with server, aio.insecure_channel(server.address) as channel:
+            await server.set_serving(True)
+            stub = health_pb2_grpc.HealthStub(channel)
+            await stub.Check(health_pb2.HealthCheckRequest())
+            silent = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                for _ in range(100)
+            ]
+            for connection in silent:
+                connection.setblocking(False)
+            await eventually(lambda: sum(map(is_open, silent)) < 20)
+            # Who is connected is served; who comes is, when the silent ones are gone.
+            await stub.Check(health_pb2.HealthCheckRequest())
+            await eventually(lambda: not any(map(is_open, silent)))
+            async with aio.insecure_channel(server.address, options=OWN) as other:
+                await health_pb2_grpc.HealthStub(other).Check(
+                    health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=DEADLINE_SECONDS
+                )
+
+
+def test_half_of_the_open_files_are_for_others_than_connections() -> None:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    options = dict(connection_options(1 << 30, 1.0))
+    assert options["grpc.max_allowed_incoming_connections"] == files // 2

@@ -8,6 +8,7 @@ table is a bug: it is logged with its traceback, and the caller is told INTERNAL
 import asyncio
 import logging
 import math
+import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
@@ -44,7 +45,8 @@ CLUSTER_METADATA_KEY = "rockoon-cluster"
 TRACEPARENT_METADATA_KEY = "traceparent"
 
 # Large frames and few of them: a batch is up to a few MiB and should not be cut in 16 KiB pieces.
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+Options = tuple[tuple[str, int], ...]
+SERVER_OPTIONS: Options = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.http2.max_frame_size", 1 << 20),
@@ -60,6 +62,15 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+# An open connection is an open file. At most so many, and half of what the process may open: the
+# store's files have the rest. Further ones are closed at once; without a bound, connections that
+# nobody uses would end a broker.
+CONNECTIONS_MAX = 20_000
+# How long a connection may take until it speaks HTTP/2, behind its TLS handshake.
+HANDSHAKE_SECONDS_MAX = 15.0
+# How long one may be open without a call; clients make another when they need it.
+IDLE_SECONDS_MAX = 600.0
+
 # Every watch, stream and waiting pull is a call in progress. More are refused at once; without a
 # bound, callers that come faster than they are answered would take all memory.
 CALLS_MAX = 20_000
@@ -69,11 +80,22 @@ CERTIFICATE_LOOK_SECONDS = 3600.0
 
 # Probes, and those who watch.
 HEALTH_CALLS_MAX = 100
+HEALTH_CONNECTIONS_MAX = 100
 
 # Open to all: probes have no access keys.
 HEALTH = "/grpc.health."
 
 Handler = Callable[[Any, Any], Any]
+
+
+def connection_options(connections_max: int, handshake_seconds_max: float) -> Options:
+    """What bounds connections, as gRPC's options."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        ("grpc.max_allowed_incoming_connections", max(min(connections_max, files // 2), 1)),
+        ("grpc.server_handshake_timeout_ms", round(handshake_seconds_max * 1000)),
+        ("grpc.max_connection_idle_ms", round(IDLE_SECONDS_MAX * 1000)),
+    )
 
 
 class ListenError(RuntimeError):
@@ -285,6 +307,8 @@ class GrpcServer:
         service_names: full proto service names, for health and reflection.
         drain: how long the end may take; by default as long as it is by the settings' defaults.
         calls_max: calls in progress at once, streams included; further ones are refused.
+        connections_max: open connections; further ones are closed at once.
+        handshake_seconds_max: how long one may take until it speaks HTTP/2.
         tls: what callers are shown; None means plain connections.
         calls: is told how long each call took.
         gate: whom it does not let pass is refused; None lets everybody pass.
@@ -305,6 +329,8 @@ class GrpcServer:
         *,
         drain: DrainSettings | None = None,
         calls_max: int = CALLS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
+        handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         tls: ServerTls | None = None,
         calls: CallTimes | None = None,
         gate: Gate | None = None,
@@ -324,7 +350,7 @@ class GrpcServer:
         )
         self._server = aio.server(
             interceptors=[self._interceptor],
-            options=SERVER_OPTIONS,
+            options=SERVER_OPTIONS + connection_options(connections_max, handshake_seconds_max),
             maximum_concurrent_rpcs=calls_max,
         )
         register(self._server)
@@ -337,7 +363,10 @@ class GrpcServer:
         self._plain: aio.Server | None = None
         self.health_port = 0
         if tls is not None and tls.health_listen:
-            self._plain = aio.server(maximum_concurrent_rpcs=HEALTH_CALLS_MAX)
+            self._plain = aio.server(
+                maximum_concurrent_rpcs=HEALTH_CALLS_MAX,
+                options=connection_options(HEALTH_CONNECTIONS_MAX, handshake_seconds_max),
+            )
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._plain)
 
     @property

@@ -1,6 +1,7 @@
 """Metrics for Prometheus: a small HTTP server of its own that answers GET /metrics."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,7 +12,14 @@ from rockoon_runtime.telemetry.snapshots import Snapshots
 from rockoon_runtime.wire import ListenError
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client.registry import CollectorRegistry
+
+
+# Scrapers keep one connection each, and ask at once. One that says nothing has a thread.
+CONNECTIONS_MAX = 20
+SILENT_SECONDS_MAX = 10.0
 
 
 class PrometheusPage:
@@ -51,6 +59,7 @@ class PrometheusPage:
                 f"cannot listen on {self.address} for metrics: {failure}"
             ) from failure
         self._port = self._server.server_port
+        bound_connections(self._server)
         return self
 
     def __exit__(
@@ -62,6 +71,25 @@ class PrometheusPage:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def bound_connections(server: "WSGIServer") -> None:
+    """Close what says nothing, and more connections than scrapers need."""
+    slots = threading.Semaphore(CONNECTIONS_MAX)
+    serve: Callable[..., None] = server.process_request_thread  # type: ignore[attr-defined]
+
+    def serve_and_release(request: object, address: object) -> None:
+        try:
+            serve(request, address)
+        finally:
+            slots.release()
+
+    class Handler(server.RequestHandlerClass):  # type: ignore[misc,name-defined]
+        timeout = SILENT_SECONDS_MAX
+
+    server.RequestHandlerClass = Handler
+    server.process_request_thread = serve_and_release  # type: ignore[attr-defined]
+    server.verify_request = lambda *_: slots.acquire(blocking=False)  # type: ignore[method-assign]
 
 
 def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
