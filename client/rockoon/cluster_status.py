@@ -1,6 +1,7 @@
 """How the nodes of a cluster are, asked of each of them; none is guessed at."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rockoon.channels import CHANNEL_OPTIONS
@@ -14,7 +15,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon_proto.channels import Channels
-from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest
+from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest, Node
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2 import ListMembersRequest
@@ -106,7 +107,20 @@ async def _broker_status(cluster: "Cluster", node: Node) -> NodeStatus:
         )
     except RockoonError as error:
         return NodeStatus(name=node.name, address=node.address, node=node, error=error)
-    return NodeStatus(name=node.name, address=node.address, node=node, broker=reply)
+    return NodeStatus(
+        name=node.name,
+        address=node.address,
+        node=node,
+        broker=reply,
+        problems=tuple(broker_problems(reply)),
+    )
+
+
+def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
+    """Those that a broker names; of one of a former version, the one that it told apart."""
+    if not reply.problems and not reply.writable:
+        return (f"it takes no messages: {reply.not_writable_reason}",)
+    return reply.problems
 
 
 async def _offset_status(cluster: "Cluster", node: Node) -> NodeStatus:
@@ -120,4 +134,10 @@ async def _offset_status(cluster: "Cluster", node: Node) -> NodeStatus:
     except RockoonError as error:
         return NodeStatus(name=node.name, address=node.address, node=node, error=error)
     members = sum(len(group.members) for group in reply.groups)
-    return NodeStatus(name=node.name, address=node.address, node=node, members=members)
+    return NodeStatus(
+        name=node.name,
+        address=node.address,
+        node=node,
+        members=members,
+        problems=tuple(reply.problems),
+    )

@@ -74,6 +74,8 @@ class NodeStatus:
     members: int | None = None
     """From the offset service: live members of all groups."""
     error: RockoonError | None = None
+    problems: Sequence[str] = ()
+    """What keeps a node that answers from its work, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +108,5 @@ class ClusterStatus:
             and bool(self.brokers)
             and bool(self.offset_services)
             and not self.away_brokers
-            and all(node.error is None for node in nodes)
+            and all(node.error is None and not node.problems for node in nodes)
         )

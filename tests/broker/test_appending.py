@@ -12,6 +12,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.broker import NOW_MS, RunningBroker, batch, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 
 
@@ -104,10 +105,11 @@ async def test_a_batch_that_fits_into_no_file_is_refused_for_good(
 
 
 async def test_a_full_disk_refuses_appends_until_there_is_room_again(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
+    caplog.set_level("INFO")
     settings = {
         "disk_full_percent": 90,
         "disk_forced_percent": 89,
@@ -120,13 +122,21 @@ async def test_a_full_disk_refuses_appends_until_there_is_room_again(
         disk.usage_percent = 95
         described = await broker.until(lambda seen: not seen.writable)
         assert "95 % full" in described.not_writable_reason
+        assert list(described.problems) == [
+            f"it takes no messages: {described.not_writable_reason}"
+        ]
         assert described.disk_used_ratio == pytest.approx(0.95)
         with pytest.raises(errors.StoreNotWritable, match="95 % full") as refusal:
             await broker.append("T", 0, b"during")
         assert refusal.value.retriable
         assert await broker.bodies("T") == [b"before"]
+        disk.usage_percent = 96
+        await broker.until(lambda seen: "96 % full" in seen.not_writable_reason)
         disk.usage_percent = 50
-        await broker.until(lambda seen: seen.writable)
+        described = await broker.until(lambda seen: seen.writable)
+        assert list(described.problems) == []
+        await eventually(lambda: "messages are taken again" in caplog.text)
+        assert caplog.text.count("messages are refused: ") == 1
         await broker.append("T", 0, b"after")
         assert await broker.bodies("T") == [b"before", b"after"]
 

@@ -2,6 +2,13 @@
 
 from typing import Any
 
+import pytest
+
+from rockoon.cli.status import show_status, status_json
+from rockoon.cluster_status import broker_problems
+from rockoon.descriptions import ClusterStatus, NodeStatus
+from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
+from rockoon_proto.v1.nameserver_pb2 import DescribeClusterReply
 from support.waiting import wait_until
 
 
@@ -32,6 +39,36 @@ def test_a_dead_broker_is_shown_and_the_exit_status_says_so(rockoon: Any, cluste
         }
     finally:
         cluster.start("broker-b")
+
+
+def test_a_node_that_answers_and_cannot_work_is_not_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nameserver = NodeStatus("n", "n:1", cluster=DescribeClusterReply(etcd_reachable=True))
+    refuses = DescribeBrokerReply(problems=["it takes no messages: the disk is 97 % full"])
+    # Of a former version: it said no more than this.
+    former = DescribeBrokerReply(writable=False, not_writable_reason="the disk is 98 % full")
+    status = ClusterStatus(
+        "rockoon",
+        [nameserver],
+        [
+            NodeStatus("a", "a:1", broker=DescribeBrokerReply(writable=True)),
+            NodeStatus("b", "b:1", broker=refuses, problems=tuple(broker_problems(refuses))),
+            NodeStatus("c", "c:1", broker=former, problems=tuple(broker_problems(former))),
+        ],
+        [NodeStatus("offset", "o:1", members=0, problems=["progress is not stored: no room"])],
+    )
+    assert not status.healthy
+    show_status(status)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "cluster rockoon: NOT HEALTHY"
+    assert [line.count("NOT WELL: see below") for line in lines if ":1" in line] == [0, 0, 1, 1, 1]
+    assert "b: it takes no messages: the disk is 97 % full" in lines
+    assert "c: it takes no messages: the disk is 98 % full" in lines
+    assert "offset: progress is not stored: no room" in lines
+    said = status_json(status)
+    assert not said["healthy"]
+    assert said["brokers"][1]["problems"] == ["it takes no messages: the disk is 97 % full"]
 
 
 def test_a_broker_that_has_gone_and_left_queues_is_missed(rockoon: Any, cluster: Any) -> None:

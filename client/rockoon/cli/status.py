@@ -26,6 +26,9 @@ def show_status(status: "ClusterStatus") -> None:
         ("offset", each.name, each.address, *offset_cells(each)) for each in status.offset_services
     ]
     print_table(("SERVICE", "NAME", "ADDRESS", "STATE", "FIGURES"), rows, empty="")
+    for each in (*status.brokers, *status.offset_services):
+        for problem in each.problems:
+            print(f"{each.name}: {problem}")
     for each in status.brokers:
         for sentence in compaction_sentences(each.broker) if each.broker is not None else ():
             print(f"{each.name}: {sentence}")
@@ -60,13 +63,17 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
-    return ("up", figures)
+    return (up(status), figures)
 
 
 def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
     if status.error is not None:
         return (no_answer(status), None)
-    return ("up", f"members {status.members}")
+    return (up(status), f"members {status.members}")
+
+
+def up(status: "NodeStatus") -> str:
+    return "up, NOT WELL: see below" if status.problems else "up"
 
 
 def status_json(status: "ClusterStatus") -> dict[str, Any]:
@@ -106,6 +113,7 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
         "address": status.address,
         "up": status.error is None,
         "error": str(status.error) if status.error is not None else None,
+        "problems": list(status.problems),
     }
     if status.node is not None:
         said |= {

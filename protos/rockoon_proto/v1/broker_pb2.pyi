@@ -727,7 +727,7 @@ class DescribeBrokerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeBrokerReply(_message.Message):
-    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "delayed", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset", "compaction")
+    __slots__ = ("name", "cluster", "log_min_offset", "log_max_offset", "log_synced_offset", "flush", "writable", "not_writable_reason", "disk_used_ratio", "topics", "queues", "recovery_records_scanned", "recovery_bytes_scanned", "recovery_seconds", "recovery_was_clean", "route_revision", "messages_appended", "messages_pulled", "bytes_appended", "bytes_pulled", "waiting_pulls", "messages_sent_back", "messages_dead", "delayed", "transactions_pending", "transactions_committed", "transactions_rolled_back", "transactions_given_up", "transaction_checks_sent", "transactions_lost", "index_end_offset", "compaction", "problems")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -760,6 +760,7 @@ class DescribeBrokerReply(_message.Message):
     TRANSACTIONS_LOST_FIELD_NUMBER: _ClassVar[int]
     INDEX_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     cluster: str
     log_min_offset: int
@@ -792,4 +793,5 @@ class DescribeBrokerReply(_message.Message):
     transactions_lost: int
     index_end_offset: int
     compaction: CompactionState
-    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ..., compaction: _Optional[_Union[CompactionState, _Mapping]] = ...) -> None: ...
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ..., compaction: _Optional[_Union[CompactionState, _Mapping]] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...

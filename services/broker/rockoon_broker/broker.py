@@ -154,6 +154,9 @@ class Broker:
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
         self._refused: set[str] = set()
+        self._append_refused = False
+        # Why a change of topics is not in force yet.
+        self.change_failure: OSError | None = None
         # Where the log began when its first message was last looked at, and that one's store time.
         self._oldest: tuple[int, int] | None = None
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
@@ -416,7 +419,9 @@ class Broker:
                 await asyncio.get_running_loop().create_future()
             except OSError as failure:
                 log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
+                self.change_failure = failure
                 await asyncio.sleep(RETRY_SECONDS)
+        self.change_failure = None
         self.table = self._applied = planned.table
         self._tell_compacted()
 
@@ -455,6 +460,7 @@ class Broker:
             for queue in advanced:
                 self._waiting.arrived(queue)
             self.compaction.publishing.ticked()
+            self._report_refused_messages()
             self._report_refusals()
             await asyncio.sleep(pause_seconds)
 
@@ -470,6 +476,16 @@ class Broker:
             if refusal is None and what in self._refused:
                 self._refused.discard(what)
                 log.warning("%s: that is over", what)
+
+    def _report_refused_messages(self) -> None:
+        """Say once when messages are refused, whatever percentage comes after, and once when they
+        are taken again."""
+        reason = self.store.not_writable_reason
+        if reason and not self._append_refused:
+            log.error("messages are refused: %s", reason)
+        if not reason and self._append_refused:
+            log.info("messages are taken again")
+        self._append_refused = bool(reason)
 
     def release_waiting(self) -> None:
         """Answer every waiting pull now, and let none wait any more."""

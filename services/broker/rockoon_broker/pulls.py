@@ -1,6 +1,7 @@
 """Pulls: look, answer what is there, or wait for something to come."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 16 << 20
+# Damage that readers have met is told for so long, and of so many files.
+DAMAGE_TOLD_SECONDS = 600.0
+DAMAGED_FILES_MAX = 8
 # Entries examined in one look, so that a rare tag in a long queue keeps nobody else waiting.
 ENTRIES_PER_LOOK = 16_384
 # An expression has to read the messages themselves: for it a look is as much work as this.
@@ -76,6 +80,8 @@ class Pulls:
         self.messages = 0
         self.bytes = 0
         self.given = Flow()
+        # By file: what readers met there last, and when, monotonic seconds. Bounded.
+        self._damage: OrderedDict[str, tuple[StoreDamaged, float]] = OrderedDict()
 
     async def pull(self, wish: PullWish, check: Callable[[], None]) -> Pulled:
         """Answer with messages, or with why there are none; waits as long as the reader wishes.
@@ -97,6 +103,7 @@ class Pulls:
             try:
                 found = self._look(wish, progress.offset)
             except StoreDamaged as damage:
+                self._note_damage(damage)
                 raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
@@ -110,6 +117,17 @@ class Pulls:
             self.given.add(wish.topic, wish.group, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
+
+    def recent_damage(self) -> list[StoreDamaged]:
+        """What pulls were answered with in the last minutes, one for each file."""
+        since = self._clock.monotonic_seconds() - DAMAGE_TOLD_SECONDS
+        return [damage for damage, at in self._damage.values() if at >= since]
+
+    def _note_damage(self, damage: StoreDamaged) -> None:
+        self._damage.pop(str(damage.path), None)
+        self._damage[str(damage.path)] = (damage, self._clock.monotonic_seconds())
+        while len(self._damage) > DAMAGED_FILES_MAX:
+            self._damage.popitem(last=False)
 
     def _look(self, wish: PullWish, offset: int) -> GetResult:
         messages_max = min(wish.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX)

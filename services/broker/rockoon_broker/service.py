@@ -27,6 +27,7 @@ from rockoon_broker.delays.wire import cancel_delayed, delayed_counts, list_dela
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.key_queries import query_messages
 from rockoon_broker.log_reads import read_log
+from rockoon_broker.problems import problems_of
 from rockoon_broker.pulls import BYTES_MAX, PullWish
 from rockoon_broker.queue_states import OFFSET_MAX, queue_states
 from rockoon_broker.send_back import SendBacks
@@ -395,6 +396,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         described.delayed.CopyFrom(delayed_counts(self._open().aside.delays))
         describe_transactions(self._open().aside.transactions, described)
         described.compaction.CopyFrom(compaction_state(self._open()))
+        described.problems.extend(problems_of(self._open()))
         return described
 
 

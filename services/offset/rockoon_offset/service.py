@@ -1,7 +1,7 @@
 """The OffsetService on the wire: translates, calls, translates back."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -291,6 +291,7 @@ class OffsetService(OffsetServiceServicer):
         names = [request.group] if request.group else self._groups.membership.groups()
         names = [name for name in names if sees(group_resource(name))]
         return pb.ListMembersReply(
+            problems=self._problems(),
             groups=[
                 pb.GroupMembers(
                     group=name,
@@ -298,7 +299,7 @@ class OffsetService(OffsetServiceServicer):
                     members=self._members(name),
                 )
                 for name in names
-            ]
+            ],
         )
 
     async def ListLocks(self, request: pb.ListLocksRequest, context: Any) -> pb.ListLocksReply:
@@ -335,6 +336,15 @@ class OffsetService(OffsetServiceServicer):
             entries, request.operator, dry_run=request.dry_run, overwrite=request.overwrite
         )
         return pb.ImportReply(imported=map(step_to_wire, imported.steps), skipped=imported.skipped)
+
+    def _problems(self) -> Iterator[str]:
+        """What makes calls fail that are right."""
+        try:
+            self._routes.require()
+        except RockoonError as refusal:
+            yield f"no reader can start: {refusal}"
+        if shortage := self._store.journal_counts().shortage:
+            yield f"progress is not stored: {shortage}"
 
     def _bounded_progress(
         self, narrower: str, group: str, *, topic: str = "", broker: str = ""

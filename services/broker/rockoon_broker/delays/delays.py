@@ -172,6 +172,8 @@ class Delays:
         self._log_min = -1
         self._roll_due = 0.0
         self._is_trying_again = False
+        # Why what is due waits.
+        self.failure: Exception | None = None
         self.counts = DelayCounts()
 
     def __len__(self) -> int:
@@ -265,6 +267,7 @@ class Delays:
                 if await self.step():
                     pause_seconds = 0.0
                 self._is_trying_again = False
+                self.failure = None
             except (StoreFailed, StoreClosed):
                 return
             except (RockoonError, StoreError, OSError) as failure:
@@ -272,6 +275,7 @@ class Delays:
                 if not self._is_trying_again:
                     log.warning("delayed messages wait, it is tried again: %s", failure)
                 self._is_trying_again = True
+                self.failure = failure
             await asyncio.sleep(pause_seconds)
 
     async def step(self) -> bool:

@@ -72,6 +72,8 @@ class IndexFollower:
         self._processor_seconds = processor_seconds
         self._busy_ratio = 0.0
         self._complained = False
+        # Why the index is not followed now.
+        self.failure: OSError | None = None
         self._log_min = -1
 
     @property
@@ -84,11 +86,13 @@ class IndexFollower:
         while True:
             try:
                 index = await self._open()
+                self.failure = None
                 await self._find_gap(index)
                 await self._follow(index)
             except (StoreFailed, StoreClosed):
                 return
             except OSError as failure:
+                self.failure = failure
                 self._complain(failure)
                 if self.index is not None:
                     index, self.index = self.index, None

@@ -1,0 +1,26 @@
+"""What keeps a broker from its work, for people: `rockoon status` tells it."""
+
+from collections.abc import Iterator
+
+from rockoon_broker.broker import Broker
+
+
+def problems_of(broker: Broker) -> Iterator[str]:
+    """What makes sends or reads fail now, or will if nobody does anything; a sentence each."""
+    store, aside = broker.store, broker.aside
+    if reason := store.not_writable_reason:
+        yield f"it takes no messages: {reason}"
+    if store.removal_failure is not None:
+        yield f"old files cannot be deleted, it is tried again and again: {store.removal_failure}"
+    if store.point_failure is not None:
+        yield f"no recovery point can be written: {store.point_failure}"
+    if broker.change_failure is not None:
+        yield f"a change of topics waits for the disk: {broker.change_failure}"
+    if not broker.routes.following:
+        yield "it follows no nameserver that reaches etcd: changes of topics do not reach it"
+    if broker.key_index is not None and broker.key_index.failure is not None:
+        yield f"the index by key waits for the disk: {broker.key_index.failure}"
+    if aside.delays.failure is not None and store.writable:
+        yield f"delayed messages wait: {aside.delays.failure}"
+    for damage in broker.pulls.recent_damage():
+        yield f"readers met damage in {damage.path}: {damage.reason}"
