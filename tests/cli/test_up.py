@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon.local.attendance import Pauses
 from rockoon.local.ports import choose_port
 from support.waiting import DEADLINE_SECONDS, gone, wait_until
 
@@ -105,14 +106,65 @@ def test_data_stays_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert second.end(signal.SIGTERM) == 0
 
 
-def test_a_node_that_dies_ends_the_whole_with_a_line_that_says_which(tmp_path: Path) -> None:
-    with up(tmp_path / "data", choose_port(), "--brokers", "2") as running:
+def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_down(
+    tmp_path: Path,
+) -> None:
+    # Longer than the name of a socket may be.
+    folder = tmp_path / ("d" * 100)
+    folder.mkdir()
+    port = choose_port()
+    with up(folder / "data", port, "--brokers", "2") as running:
+        where = ("--dir", str(folder / "data"))
+
+        def said(sentence: str) -> None:
+            wait_until(lambda: sentence in running.output.read_text(), sentence)
+
+        def played(*arguments: str) -> tuple[int, str]:
+            command = [*ROCKOON, "up", *arguments, *where]
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+            )
+            assert "Traceback" not in ended.stderr
+            return ended.returncode, ended.stdout + ended.stderr
+
         os.kill(running.processes["broker-b"], signal.SIGKILL)
-        assert running.process.wait(DEADLINE_SECONDS) == 1
-        said = running.output.read_text()
-        assert "rockoon: broker-b ended unexpectedly (killed by SIGKILL)" in said
-        assert "stopping everything else" in said
-        assert all(gone(pid) for pid in running.processes.values())
+        said("rockoon: broker-b ended unexpectedly (killed by SIGKILL)")
+        said("broker-b is started again in 0.5 s")
+        said("broker-b runs again, as process")
+        assert running.process.poll() is None
+        assert json.loads(run(port, "status", "--json"))["healthy"]
+
+        assert played("kill", "broker-a") == (0, "broker-a is killed\n")
+        status, sentence = played("kill", "broker-a")
+        assert (status, "broker-a is down already" in sentence) == (1, True)
+        status, sentence = played("start", "broker-a")
+        assert status == 0
+        assert sentence.startswith("broker-a runs, as process ")
+        assert played("stop", "offset") == (0, "offset is stopped\n")
+        status, sentence = played("stop", "brokr-b")
+        assert (status, sentence) == (
+            1,
+            "rockoon: there is no node 'brokr-b': did you mean broker-b?\n",
+        )
+        assert "broker-a is started again" not in running.output.read_text()
+        mode = (folder / "data" / "control").stat().st_mode
+        assert mode & 0o777 == 0o600
+        assert running.end(signal.SIGINT) == 0
+        status, sentence = played("kill", "broker-a")
+        assert (status, sentence.startswith("rockoon: no cluster runs on ")) == (1, True)
+    shown = refused("kill", "broker-a", "--dir", str(tmp_path))
+    assert shown.startswith(f"rockoon: there is no cluster in {tmp_path}: say with --dir where")
+
+
+def test_a_node_that_dies_again_and_again_is_started_less_and_less_often() -> None:
+    pauses = Pauses()
+    now, waited = 100.0, []
+    for _ in range(9):
+        waited.append(pauses.ended("broker-a", now))
+        now += waited[-1] + 5
+    assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert pauses.ended("broker-b", now) == 0.5
+    assert pauses.ended("broker-a", now + 100) == 0.5
 
 
 def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path) -> None:
@@ -137,6 +189,8 @@ def test_a_port_that_somebody_else_has_is_one_sentence(tmp_path: Path) -> None:
     [
         (("--flush", "sometimes"), "'sometimes' is none of sync, async"),
         (("--new-queue-rule", "newest"), "'newest' is none of exact, classic"),
+        (("end", "broker-a"), "'end' is none of stop, start, kill"),
+        (("kill",), "say which node to kill"),
     ],
 )
 def test_wrong_usage_is_explained(options: tuple[str, str], sentence: str) -> None:

@@ -96,6 +96,17 @@ def root(
 
 @app.command()
 def up(
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="[stop|start|kill",
+            show_default=False,
+            help="With a node of a cluster that runs on DIR, from another terminal.",
+        ),
+    ] = "",
+    node: Annotated[
+        str, typer.Argument(metavar="NODE]", show_default=False, help="As broker-a.")
+    ] = "",
     nameservers: Annotated[
         int | None,
         typer.Option(min=1, max=9, help="How many (default: as many as DIR has, else 1)."),
@@ -138,7 +149,19 @@ def up(
         ),
     ] = False,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C."""
+    """Run a cluster on this machine until Ctrl-C.
+
+    A node that dies is started again. From another terminal, `rockoon up kill broker-a` ends one as
+    a crash would, `stop` in order, and it stays down until `start`.
+    """
+    if action:
+        if action not in ("stop", "start", "kill"):
+            raise typer.BadParameter(f"{action!r} is none of stop, start, kill")
+        if not node:
+            raise typer.BadParameter(f"say which node to {action}, as broker-a")
+        from rockoon.cli.up import run_action
+
+        raise typer.Exit(run_action(directory, action, node))
     for option, value, choices in (
         ("--new-queue-rule", new_queue_rule, ("exact", "classic")),
         ("--flush", flush, ("sync", "async")),

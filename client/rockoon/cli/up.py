@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from rockoon.cli.failures import FAILED
 from rockoon.cli.output import print_table
+from rockoon.local.attendance import Attendance
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.cluster_secret import secret_file
+from rockoon.local.control import ask
 
 DEFAULT_PORT = 9876
 
@@ -32,7 +33,7 @@ def run_up(
     tls: str,
     access: bool,
 ) -> int:
-    """Run a cluster until a signal arrives or a node ends by itself; return the exit status."""
+    """Run a cluster until a signal arrives; return the exit status."""
     settings: dict[str, dict[str, object]] = {}
     if new_queue_rule is not None:
         settings["offset"] = {"new_queue_rule": new_queue_rule}
@@ -51,15 +52,25 @@ def run_up(
         with stopping_on_signals():
             began = time.perf_counter()
             cluster.start()
-            greet(cluster, time.perf_counter() - began)
-            ended = cluster.wait_node_ended()
+            attendance = Attendance(cluster, say)
+            with attendance.control_socket():
+                greet(cluster, time.perf_counter() - began)
+                attendance.run()
     except Stopped:
         print("\nstopping", file=sys.stderr)
+    finally:
         cluster.stop()
-        return 0
-    print(f"rockoon: {ended}\nstopping everything else", file=sys.stderr)
-    cluster.stop()
-    return FAILED
+    return 0
+
+
+def say(sentence: str) -> None:
+    print(f"rockoon: {sentence}", file=sys.stderr, flush=True)
+
+
+def run_action(directory: Path, action: str, node: str) -> int:
+    """Do something with a node of the cluster that runs on a directory; return the exit status."""
+    print(ask(directory, action, node))
+    return 0
 
 
 @contextmanager
@@ -94,6 +105,8 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
     print("  echo hello | rockoon produce orders")
     print("  rockoon consume orders --from first")
     print("  rockoon status")
+    where = f" --dir {shlex.quote(str(cluster.directory))}"
+    print(f"  rockoon up kill {cluster.brokers[-1]}{where}")
     print("\nCtrl-C stops it; the data stays.", flush=True)
 
 

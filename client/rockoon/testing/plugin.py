@@ -35,10 +35,23 @@ def rockoon_cluster(request: pytest.FixtureRequest) -> "Iterator[DisposableClust
         brokers=int(request.config.getini("rockoon_brokers")),
     ) as cluster:
         yield cluster
+        fail_for_ends(cluster)
 
 
 @pytest.fixture
-def rockoon_topic(request: pytest.FixtureRequest, rockoon_cluster: "DisposableCluster") -> str:
-    """The name of a topic of its own for a test; nodes that an earlier test stopped run again."""
+def rockoon_topic(
+    request: pytest.FixtureRequest, rockoon_cluster: "DisposableCluster"
+) -> Iterator[str]:
+    """The name of a topic of its own for a test; nodes that an earlier test stopped run again.
+
+    A node that ended although nobody stopped or killed it through the cluster is the test's error.
+    """
     rockoon_cluster.start_stopped()
-    return rockoon_cluster.new_topic(request.node.name)
+    yield rockoon_cluster.new_topic(request.node.name)
+    fail_for_ends(rockoon_cluster)
+
+
+def fail_for_ends(cluster: "DisposableCluster") -> None:
+    ended = cluster.wait_node_ended(0)
+    if ended is not None:
+        pytest.fail(str(ended), pytrace=False)
