@@ -1,0 +1,160 @@
+"""A local cluster whose stores are recorded, cut, damaged and replaced while it is down."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from faults import library
+from faults.disk_model import Deed, DiskModel, read_deeds
+from faults.scenario import Task
+
+from rockoon.local import LocalCluster
+from rockoon.local.cluster import MODULES
+from rockoon.local.directory import NodeRecord
+from rockoon.local.process import Kind, LocalClusterError, NodeEnded
+
+TESTS = Path(__file__).resolve().parents[1]
+BROKER = "broker-a"
+OFFSET = "offset"
+
+# Small files, so that a few seconds fill many of them; otherwise the defaults.
+BROKER_SETTINGS: Mapping[str, object] = {
+    "flush": "sync",
+    "commit_log_file_bytes": "1MiB",
+    "consume_queue_file_entries": 200,
+    "index_slots": 500,
+    "index_units": 2000,
+    "disk_full_percent": 100,
+    "disk_forced_percent": 100,
+    "transaction_timeout_ms": 300,
+    "transaction_check_interval_ms": 300,
+    "transaction_checks_max": 1000,
+    # Nobody is to hear of the end of what is killed anyway.
+    "drain_quiet_ms": 0,
+    "drain_seconds_max": 2.0,
+}
+OFFSET_SETTINGS: Mapping[str, object] = {"journal_bytes_max": 16384}
+
+
+class FaultyCluster(LocalCluster):
+    """A cluster with one broker, and means to hurt it.
+
+    Args:
+        task: where, and what is broken on purpose.
+        watched: nodes that run with the library.
+        recorded: those of them of which a journal is kept.
+        settings: beside the small files.
+        more: for LocalCluster.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        watched: Sequence[str] = (),
+        recorded: Sequence[str] = (),
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        **more: object,
+    ) -> None:
+        self._task = task
+        directory = (task.directory / "cluster").resolve()
+        self.aside = task.directory / "aside"
+        self.aside.mkdir()
+        self.controls = {name: library.Control(self.aside / f"{name}.control") for name in watched}
+        self._recorded = tuple(recorded)
+        paths = os.pathsep.join((str(TESTS), *filter(None, (os.environ.get("PYTHONPATH"),))))
+        environment = {
+            name: {"PYTHONPATH": paths, "GRPC_VERBOSITY": "NONE"}
+            for name in ("nameserver-a", "nameserver-b", BROKER, "broker-b", OFFSET)
+        }
+        for name in watched:
+            assert task.library is not None
+            environment[name] |= library.environment(
+                task.library,
+                directory / name,
+                self._journal(name) if name in recorded else None,
+                self.controls[name].path,
+            )
+            # What the root of a store is in is not part of it.
+            (directory / name).mkdir(parents=True)
+        given = settings or {}
+        super().__init__(
+            directory,
+            settings={
+                "broker": {**BROKER_SETTINGS, **given.get("broker", {})},
+                "offset": {**OFFSET_SETTINGS, **given.get("offset", {})},
+                "nameserver": given.get("nameserver", {}),
+            },
+            environment=environment,
+            durable=False,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def _service_command(self, record: NodeRecord) -> Sequence[str]:
+        command = super()._service_command(record)
+        if self._task.broken and record.kind is not Kind.ETCD:
+            module = MODULES[record.kind]
+            at = command.index(module)
+            broken = ("faults.broken_service", self._task.broken, module)
+            return (*command[:at], *broken, *command[at + 1 :])
+        return command
+
+    def store(self, name: str) -> Path:
+        return self.directory / name
+
+    def _journal(self, name: str) -> Path:
+        return self.aside / f"{name}.journal"
+
+    # All of the following are for a node that is down.
+
+    def begin_record(self, name: str) -> DiskModel:
+        """The store as it is, for the journal that begins with the node's next start."""
+        self._journal(name).unlink(missing_ok=True)
+        return DiskModel(self.store(name))
+
+    def take_record(self, name: str) -> list[Deed]:
+        """What was done since `begin_record`."""
+        deeds = list(read_deeds(self._journal(name).read_bytes()))
+        self._journal(name).unlink()
+        return deeds
+
+    def keep_store(self, name: str) -> Path:
+        """Copy a store aside, for `put_store`."""
+        copy = self.aside / f"{name}.kept"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.store(name), copy)
+        return copy
+
+    def put_store(self, name: str, source: Path) -> None:
+        """Give a node another store: a copy of `source`."""
+        shutil.rmtree(self.store(name))
+        shutil.copytree(source, self.store(name))
+
+    async def down(self, name: str) -> None:
+        await asyncio.to_thread(self.kill, name)
+
+    async def up(self, name: str) -> str:
+        """Start a node; returns why it does not serve, empty if it does."""
+        try:
+            await asyncio.to_thread(self.start, name, wait=False)
+            await self.wait_ready(name)
+        except LocalClusterError as failure:
+            return " ".join(str(failure).split())[-300:]
+        return ""
+
+    def unexpected_ends(self) -> list[str]:
+        """Nodes that ended although nobody had asked them to."""
+        found = []
+        while (ended := self.wait_node_ended(0)) is not None:
+            found.append(" ".join(str(ended).split())[-300:])
+        return found
+
+    async def ended_by_itself(self, seconds: float) -> NodeEnded | None:
+        """The next node that ends although nobody asked it to; None when none does in time."""
+        return await asyncio.to_thread(self.wait_node_ended, seconds)
+
+    def close_controls(self) -> None:
+        for control in self.controls.values():
+            control.close()
+

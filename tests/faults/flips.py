@@ -1,0 +1,375 @@
+"""Damage to files at rest: flipped bits, wrong sizes, torn ends.
+
+A store is filled, read whole once, and kept. Then one thing at a time is damaged, while the service
+runs or while it is down, and everything is read again: each message comes as it was, or its reader is
+told that it cannot come. Nothing comes otherwise than it was sent, and nothing is left out silently,
+by readers of all, of one tag, or of one key.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.cluster import BROKER, OFFSET, FaultyCluster
+from faults.power import GROUPS, TOPIC
+from faults.scenario import Outcome, Task
+from faults.workload import TAGS, Books, Committer, Sender, Stored, read_topic
+
+import rockoon
+from rockoon.message import Message, MessageQueue
+
+QUEUES = 2
+MESSAGES = 250
+LANES = 3
+KEYS_ASKED = 4
+FLIPS_DOWN = 4
+FLIPS_UP = 25
+KINDS = ("commitlog", "consumequeue", "index", "checkpoint", "config", "other")
+
+Place = tuple[MessageQueue, int]
+Facts = tuple[object, ...]
+
+
+def facts(message: Message) -> Facts:
+    """All that a reader can see of a message."""
+    return (
+        message.body,
+        tuple(sorted(message.properties.items())),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.store_timestamp_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.physical_offset,
+        message.message_id,
+    )
+
+
+def by_place(stored: Stored) -> dict[Place, Message]:
+    return {
+        (queue, message.queue_offset): message
+        for queue, messages in stored.messages.items()
+        for message in messages
+    }
+
+
+@dataclass
+class Truth:
+    """What a store held before anything was damaged."""
+
+    messages: dict[Place, Facts]
+    tags: dict[Place, str | None]
+    keys: list[tuple[str, Place]]
+    """Keys that are asked for."""
+
+    def compare(self, stored: Stored, expression: str = "*") -> list[str]:
+        """What is wrong with what a reader got."""
+        found = by_place(stored)
+        told = {(queue, at) for queue, offsets in stored.damaged.items() for at in offsets}
+        wanted = {
+            place for place in self.messages if expression == "*" or self.tags[place] == expression
+        }
+        faults = list(stored.troubles)
+        hidden = wanted - found.keys() - told
+        if hidden:
+            queue, offset = min(hidden)
+            faults.append(
+                f"{len(hidden)} messages never come to readers of {expression!r}, who are told "
+                f"nothing: {queue} {offset}"
+            )
+        for place in sorted(found.keys() & self.messages.keys()):
+            # A reader who asks for the body of a damaged message is told.
+            try:
+                seen = facts(found[place])
+            except rockoon.errors.StoreCorrupt:
+                continue
+            if seen != self.messages[place]:
+                pairs = zip(FACTS, seen, self.messages[place], strict=True)
+                names = [name for name, one, other in pairs if one != other]
+                faults.append(f"{place[0]} {place[1]} comes with another {', '.join(names)}")
+                break
+        invented = found.keys() - self.messages.keys()
+        if invented:
+            faults.append(f"{len(invented)} messages come that were never there: {min(invented)}")
+        unasked = found.keys() & (self.messages.keys() - wanted)
+        if unasked:
+            faults.append(f"{len(unasked)} messages come to readers of {expression!r} by mistake")
+        return faults
+
+
+FACTS = (
+    "body", "properties", "flag", "sys flag", "born time", "born host", "store time", "store host",
+    "reconsume times", "physical offset", "message id",
+)  # fmt: skip
+
+
+async def look(cluster: rockoon.Cluster, truth: Truth, queries: bool = True) -> list[str]:
+    """Read everything as readers of all, of each tag, and of some keys do."""
+    faults = []
+    for expression in ("*", *TAGS):
+        faults += truth.compare(await read_topic(cluster, TOPIC, expression), expression)
+    if not queries:
+        return faults
+    for key, place in truth.keys:
+        try:
+            found = await cluster.admin.messages.query(TOPIC, key)
+        except rockoon.errors.StoreCorrupt:
+            continue
+        places = [(message.queue, message.queue_offset) for message in found.messages]
+        if places != [place] and found.whole:
+            faults.append(f"who asks for the key {key} is given {places} and told it is all")
+    return faults
+
+
+async def filled(cluster: rockoon.Cluster, task: Task) -> tuple[Truth, Books]:
+    """Fill a topic, and read it whole."""
+    chance = task.chance("fill")
+    await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
+    books = Books(TOPIC)
+    async with cluster.producer(idempotent=True) as producer:
+        await Sender(cluster, books, 1, chance, LANES).run(producer, MESSAGES)
+        await producer.flush()
+        # Something waits, and something is half done.
+        for number in range(3):
+            await producer.send(TOPIC, b"later %d" % number, delay_seconds=3600)
+    stored = await read_topic(cluster, TOPIC)
+    found = by_place(stored)
+    asked = chance.sample(sorted(found), KEYS_ASKED)
+    return (
+        Truth(
+            {place: facts(message) for place, message in found.items()},
+            {place: message.tags for place, message in found.items()},
+            [(found[place].keys[0], place) for place in asked],
+        ),
+        books,
+    )
+
+
+def kind_of(path: Path) -> str:
+    first = path.parts[0]
+    return first if first in KINDS else "other"
+
+
+def used_bytes(path: Path) -> int:
+    """Up to where a file holds anything; files are reserved ahead."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def files_by_kind(root: Path) -> dict[str, list[Path]]:
+    """Files with something in them, by what they are for, from the root."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and used_bytes(path):
+            relative = path.relative_to(root)
+            found.setdefault(kind_of(relative), []).append(relative)
+    return found
+
+
+def flip(path: Path, chance: random.Random) -> Callable[[], None]:
+    """Turn one bit of what a file holds; returns what turns it back."""
+    at = chance.randrange(used_bytes(path))
+    bit = 1 << chance.randrange(8)
+
+    def turn() -> None:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            (byte,) = os.pread(fd, 1, at)
+            os.pwrite(fd, bytes([byte ^ bit]), at)
+        finally:
+            os.close(fd)
+
+    turn()
+    turn.__doc__ = f"{path.name} byte {at} bit {bit}"
+    return turn
+
+
+async def broker_flips(task: Task) -> Outcome:
+    """Bits of every kind of file of a broker, while it runs and while it is down."""
+    outcome, chance = Outcome(), task.chance("flips")
+    local = FaultyCluster(task)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        truth, books = await filled(cluster, task)
+        outcome.acknowledged = len(books.acknowledged)
+        await look(cluster, truth)
+        store = local.store(BROKER)
+        # A running broker reads its log and its queues from the disk.
+        for kind in ("commitlog", "consumequeue", "index"):
+            for _ in range(task.count(FLIPS_UP)):
+                relative = chance.choice(files_by_kind(store)[kind])
+                turn_back = flip(store / relative, chance)
+                outcome.injected += 1
+                where = f"while it runs, {relative.parent}/{turn_back.__doc__}"
+                outcome.breaks(where, await look(cluster, truth, kind == "index"))
+                # A repair may have come first.
+                if kind != "consumequeue":
+                    turn_back()
+        outcome.breaks("while it runs", local.unexpected_ends())
+        await local.down(BROKER)
+        await local.up(BROKER)
+        outcome.breaks("bits turned back, started", await look(cluster, truth))
+        await asyncio.to_thread(local.stop, BROKER)
+        kept = local.keep_store(BROKER)
+        for kind, files in files_by_kind(kept).items():
+            for _ in range(task.count(FLIPS_DOWN)):
+                relative = chance.choice(files)
+                local.put_store(BROKER, kept)
+                turn_back = flip(store / relative, chance)
+                where = f"while it is down, {relative.parent}/{turn_back.__doc__}"
+                await started(local, BROKER, outcome, where, lambda: look(cluster, truth))
+    return outcome
+
+
+async def started(
+    local: FaultyCluster,
+    node: str,
+    outcome: Outcome,
+    where: str,
+    check: Callable[[], Awaitable[list[str]]],
+) -> None:
+    """Start a node on its damaged store. To refuse, and to say what is damaged, is to notice."""
+    outcome.runs += 1
+    outcome.injected += 1
+    refusal = await local.up(node)
+    if refusal:
+        if "Traceback" in refusal or "exit status 1)" in refusal:
+            outcome.breaks(where, [f"it ends without a reason: {refusal}"])
+        return
+    outcome.breaks(where, await check())
+    await local.down(node)
+
+
+def wrong_sizes(path: Path) -> Iterable[tuple[str, Callable[[], None]]]:
+    """Ways in which a file is not what it was, but for its bits."""
+    size = path.stat().st_size
+    yield "empty", lambda: os.truncate(path, 0)
+    yield "half", lambda: os.truncate(path, size // 2)
+    yield "a byte more", lambda: os.truncate(path, size + 1)
+    yield "missing", path.unlink
+
+
+async def broker_sizes(task: Task) -> Outcome:
+    """Derived files of a broker with wrong sizes, after a kill."""
+    outcome, chance = Outcome(), task.chance("sizes")
+    local = FaultyCluster(task)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        truth, books = await filled(cluster, task)
+        outcome.acknowledged = len(books.acknowledged)
+        await look(cluster, truth)
+        await local.down(BROKER)
+        kept, store = local.keep_store(BROKER), local.store(BROKER)
+        for kind, files in files_by_kind(kept).items():
+            # The log itself is not derived from anything; nor is the store's identity.
+            if kind == "commitlog":
+                continue
+            chosen = files if kind != "consumequeue" else chance.sample(files, min(2, len(files)))
+            for relative in chosen:
+                for name, damage in wrong_sizes(store / relative):
+                    local.put_store(BROKER, kept)
+                    damage()
+                    where = f"{relative} {name}"
+                    await started(local, BROKER, outcome, where, lambda: look(cluster, truth))
+    return outcome
+
+
+# What stands where the rest of a record would.
+BEHINDS = ("zeros", "garbage", "the log goes on")
+TEARS = 5
+
+
+async def broker_tails(task: Task) -> Outcome:
+    """The newest record torn at any byte: all before it stays, and the broker goes on behind it."""
+    outcome, chance = Outcome(), task.chance("tails")
+    local = FaultyCluster(task)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
+        (queue,) = (await cluster.route(TOPIC)).queues
+        async with cluster.producer() as producer:
+            bodies = [chance.randbytes(chance.choice((1, 100, 4000))) for _ in range(50)]
+            await producer.send_many(TOPIC, bodies, queue=queue)
+            # Behind the recovery point: nobody has been told of it on disk.
+            newest = await producer.send(TOPIC, b"newest", queue=queue, tags="tag", keys="key")
+        await local.down(BROKER)
+        kept = local.keep_store(BROKER)
+        log = max((kept / "commitlog").iterdir())
+        raw = log.read_bytes()
+        start = newest.physical_offset - int(log.name)
+        size = int.from_bytes(raw[start : start + 4], "big")
+        for behind in BEHINDS:
+            places = {0, 1, 4, size - 1} | {chance.randrange(size) for _ in range(task.count(TEARS))}
+            for place in sorted(places):
+                local.put_store(BROKER, kept)
+                torn = bytearray(raw)
+                rest = size - place
+                if behind == "zeros":
+                    torn[start + place : start + size] = bytes(rest)
+                elif behind == "garbage":
+                    torn[start + place : start + size] = chance.randbytes(rest)
+                else:
+                    torn[start + place : start + size + 512] = chance.randbytes(rest + 512)
+                (local.store(BROKER) / "commitlog" / log.name).write_bytes(torn)
+                where = f"torn at byte {place} of {size}, {behind}"
+
+                async def check() -> list[str]:
+                    return await goes_on_behind(cluster, queue, bodies)
+
+                await started(local, BROKER, outcome, where, check)
+    outcome.acknowledged = len(bodies)
+    return outcome
+
+
+async def goes_on_behind(
+    cluster: rockoon.Cluster, queue: MessageQueue, bodies: list[bytes]
+) -> list[str]:
+    """All that was there is, and what is sent now stands behind it."""
+    async with cluster.producer() as producer:
+        result = await producer.send(TOPIC, b"after", queue=queue)
+    stored = await read_topic(cluster, TOPIC)
+    found = [message.body for message in stored.messages[queue]]
+    faults = list(stored.troubles)
+    if found[: len(bodies)] != bodies:
+        faults.append("messages in front of the torn one are missing or different")
+    if found[len(bodies) :] not in ([b"after"], [b"newest", b"after"]):
+        faults.append(f"behind them stands {found[len(bodies) :]}")
+    if stored.damaged[queue]:
+        faults.append(f"{len(stored.damaged[queue])} messages are damaged")
+    if result.queue_offset != len(found) - 1:
+        faults.append(f"the new one has offset {result.queue_offset} of {len(found)}")
+    return faults
+
+
+async def offset_flips(task: Task) -> Outcome:
+    """Bits of journal and snapshots of the offset service, and torn ends of its journal."""
+    outcome, chance = Outcome(), task.chance("offset flips")
+    local = FaultyCluster(task)
+    books = Books(TOPIC)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
+        queues = (await cluster.route(TOPIC)).queues
+        for group in GROUPS:
+            await cluster.admin.create_group(group)
+        committer = Committer(cluster, books, GROUPS, queues)
+        async with cluster.producer() as producer, asyncio.TaskGroup() as tasks:
+            tasks.create_task(committer.run(), name="committer")
+            await Sender(cluster, books, 1, chance, LANES).run(producer, MESSAGES)
+            committer.end()
+        await local.down(OFFSET)
+        outcome.acknowledged = len(committer.acknowledged)
+        kept, store = local.keep_store(OFFSET), local.store(OFFSET)
+        for relative in files_in(kept):
+            for _ in range(task.count(FLIPS_DOWN)):
+                local.put_store(OFFSET, kept)
+                turn_back = flip(store / relative, chance)
+                where = f"{relative}: {turn_back.__doc__}"
+                await started(local, OFFSET, outcome, where, committer.judge)
+    return outcome
+
+
+def files_in(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and used_bytes(path):
+            yield path.relative_to(root)

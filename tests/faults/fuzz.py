@@ -1,0 +1,300 @@
+"""Calls that nobody should make: anything to any call, and every call by callers who may not."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from faults.calls import Answer, Maker, Method, call, methods, requests_of
+from faults.cluster import BROKER, OFFSET, FaultyCluster
+from faults.scenario import Outcome, Task
+from faults.workload import when_there
+from google.protobuf.message import Message
+from grpc import aio
+
+import rockoon
+from rockoon.access import AccessKey
+from rockoon.access_keys import Permission
+from rockoon.errors import NotAuthenticated, RockoonError
+from rockoon.tls import dialer
+from rockoon_format.batch import encode_batch
+from rockoon_format.record import encode_host
+
+CALLS = 60
+CANARY = "canary"
+CANARY_SECONDS_MAX = 30.0
+WRONG = ("INTERNAL", "UNKNOWN")
+OPTIONS = (
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+async def fuzz(task: Task) -> Outcome:
+    """Anything, to every call: a row of the error table is the answer, and others notice nothing."""
+    outcome, chance = Outcome(), task.chance("fuzz")
+    local = FaultyCluster(task)
+    statuses: Counter[str] = Counter()
+    # One of each kind, for each call.
+    wrong: dict[tuple[str, str], tuple[Answer, list[bytes]]] = {}
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        for name in ("fuzz", CANARY):
+            await cluster.admin.create_topic(name, queues_per_broker=2)
+            await cluster.admin.create_group(name)
+        frames, lengths = encode_batch(
+            b"fuzz", 0, [b"one", b"two"], [b""] * 2, 1, encode_host("127.0.0.1", 1)
+        )
+        known: Mapping[str, tuple[Any, ...]] = {
+            "topic": ("fuzz", "fuzz", "none", "%RETRY%fuzz", "SCHEDULE_TOPIC_XXXX"),
+            "group": ("fuzz", "fuzz", "none"),
+            "producer_group": ("fuzz", "none"),
+            "name": ("fuzz", "none"),
+            "broker": (BROKER, "none"),
+            "member_id": ("one", "two", ""),
+            "queue_id": (0, 1, 2, -1),
+            "offset": (0, 1, -1, 1 << 62),
+            "frames": (frames, frames[:-1], bytes([*frames[:40], 255, *frames[41:]])),
+            "record_lengths": (lengths.astype("<u4").tobytes(), b"\xff" * 8, b"\0" * 4),
+            "wait_ms": (0, 0, 1),
+            "cluster": ("", "rockoon"),
+            # Nobody waits for routes that will never come.
+            "route_revision": (0, 0, 1),
+            "min_revision": (0, 0, 1),
+        }
+        maker = Maker(chance, known)
+        async with channels_of(local) as channels:
+            for method in methods():
+                for requests in islice(requests_of(method, maker, chance), task.count(CALLS)):
+                    answer = await call(channels[method.node], method, requests)
+                    outcome.injected += 1
+                    statuses[answer.status] += 1
+                    if answer.status in WRONG:
+                        wrong.setdefault((method.name, answer.details[:60]), (answer, requests))
+                    if answer.status == "DEADLINE_EXCEEDED" and not (
+                        method.descriptor.server_streaming
+                    ):
+                        outcome.breaks(method.name, [f"no answer: {requests[0][:60].hex()}"])
+                for (name, _), (answer, requests) in wrong.items():
+                    said = f"{answer.status} {answer.details}: {requests[0][:60].hex()}"
+                    outcome.breaks(name, [said])
+                wrong.clear()
+                outcome.runs += 1
+                outcome.breaks(f"after {method.name}", await canary(cluster, outcome))
+                ended = local.unexpected_ends()
+                outcome.breaks(f"after {method.name}", ended)
+                if ended:
+                    break
+        for node in local.nodes:
+            text = node.log_path.read_text(errors="replace")
+            if "Traceback" in text:
+                at = text.index("Traceback")
+                outcome.breaks(node.name, [" ".join(text[at : at + 1500].split())[-400:]])
+        outcome.notes.append(", ".join(f"{name} {n}" for name, n in sorted(statuses.items())))
+    return outcome
+
+
+@asynccontextmanager
+async def channels_of(
+    local: FaultyCluster, key: AccessKey | None = None
+) -> AsyncIterator[dict[str, aio.Channel]]:
+    """A channel to each node that takes calls."""
+    dial = dialer(OPTIONS, access=key)
+    made = {name: dial.channel(local.node(name).address) for name in ("nameserver-a", BROKER, OFFSET)}
+    try:
+        yield made
+    finally:
+        for channel in made.values():
+            await channel.close()
+
+
+async def canary(cluster: rockoon.Cluster, outcome: Outcome) -> list[str]:
+    """Whether somebody else's message makes its way, and his progress is stored."""
+    try:
+        async with asyncio.timeout(CANARY_SECONDS_MAX):
+            async with cluster.producer() as producer:
+                result = await producer.send(CANARY, b"alive")
+            outcome.acknowledged += 1
+            found = await when_there(
+                lambda: cluster.admin.messages.get(result.offset_message_id)
+            )
+            await when_there(lambda: cluster.admin.lag(CANARY))
+    except (TimeoutError, RockoonError) as error:
+        return [f"others do not get on: {type(error).__name__} {error}"]
+    return [] if [each.body for each in found.messages] == [b"alive"] else ["a message is gone"]
+
+
+# Who may call what, by docs/security.md: written down here, and not taken from the services. The
+# requests are about the topic and the group MINE.
+MINE = "mine"
+ROLES: Mapping[str, tuple[str, ...] | None] = {
+    "unsigned": None,
+    "stranger": ("topic:other=read,write,admin", "group:other=read,write,admin"),
+    "reader": (f"topic:{MINE}=read", f"group:{MINE}=read"),
+    "writer": (f"topic:{MINE}=write", f"group:{MINE}=write"),
+    "owner": (f"topic:{MINE}=admin", f"group:{MINE}=admin"),
+    "cluster reader": ("cluster=read",),
+    "cluster admin": ("cluster=admin",),
+}
+KEYED = frozenset(ROLES) - {"unsigned"}
+SEES = frozenset({"reader", "writer", "owner"})
+MAY: Mapping[str, frozenset[str]] = {
+    f"{service}.{name}": frozenset(roles)
+    for service, calls in {
+        "Broker": {
+            **dict.fromkeys(("Append", "AppendStream"), {"writer"}),
+            **dict.fromkeys(("Pull", "Read", "SendBack", "QueryMessages"), {"reader"}),
+            **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
+            **dict.fromkeys(("EndTransaction", "CheckTransactions"), {"writer"}),
+            **dict.fromkeys(("ListTransactions", "ListDelayed"), {"cluster reader"}),
+            "DescribeBroker": {"cluster reader"},
+            # Whose it would be is known when it is found.
+            "CancelDelayed": KEYED,
+            **dict.fromkeys(("ReadLog", "DescribeCompaction", "ReadGeneration"), {"cluster admin"}),
+            **dict.fromkeys(("PutGenerationFile", "PublishGeneration"), {"cluster admin"}),
+            "DiscardGeneration": {"cluster admin"},
+        },
+        "OffsetService": {
+            **dict.fromkeys(("Heartbeat", "Leave", "WatchGroup", "Resolve", "Commit"), {"reader"}),
+            **dict.fromkeys(("Query", "ListProgress", "Lag", "ListMembers"), SEES),
+            **dict.fromkeys(("ListLocks", "Export"), SEES),
+            "PlanReset": {"writer"},
+            **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
+            "Import": {"cluster admin"},
+        },
+        "NameServer": {
+            **dict.fromkeys(("RegisterNode", "UnregisterNode"), ()),
+            "GetRoute": SEES,
+            **dict.fromkeys(("WatchRoutes", "ListTopics", "ListGroups"), KEYED),
+            **dict.fromkeys(("CreateTopic", "UpdateTopic", "DeleteTopic"), {"owner"}),
+            **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), {"owner"}),
+            **dict.fromkeys(("Subscribe", "ProvideGroupTopic"), {"reader"}),
+            "DescribeCluster": {"cluster reader"},
+        },
+        "AccessKeys": {
+            **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), {"cluster admin"}),
+            **dict.fromkeys(("RotateKey", "DeleteKey"), {"cluster admin"}),
+            "WatchKeys": (),
+        },
+    }.items()
+    for name, roles in calls.items()
+}
+REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+REFUSED_CODES = ("NOT_AUTHENTICATED", "NOT_PERMITTED")
+
+
+def about_mine(method: Method) -> Message:
+    """A request about MINE that is no good otherwise: who may make it changes nothing by it."""
+    return _named(method.request())
+
+
+def _named(message: Message) -> Message:
+    for field in message.DESCRIPTOR.fields:
+        if field.name == "topics" and field.type == field.TYPE_STRING:
+            getattr(message, field.name).append(MINE)
+        elif field.name in ("topic", "group", "producer_group", "name") and not field.is_repeated:
+            if field.type == field.TYPE_STRING:
+                setattr(message, field.name, MINE)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            if field.name in ("queues", "messages", "subscriptions", "entries"):
+                _named(getattr(message, field.name).add())
+            elif field.name in ("queue", "config", "range"):
+                _named(getattr(message, field.name))
+    return message
+
+
+async def roles(task: Task) -> Outcome:
+    """Every caller to every call: those go through that may, and no others."""
+    outcome = Outcome()
+    local = FaultyCluster(task, access=True)
+    async with local, rockoon.connect(local.nameservers, access=local.access) as root:
+        await root.admin.create_topic("other")
+        keys: dict[str, AccessKey | None] = {}
+        for role, permissions in ROLES.items():
+            name = role.replace(" ", "-")
+            keys[role] = (
+                None
+                if permissions is None
+                else await root.admin.access_keys.create(name, map(Permission.parse, permissions))
+            )
+        for key in filter(None, keys.values()):
+            await in_force(local, key)
+        for role, key in keys.items():
+            async with channels_of(local, key) as channels:
+                for method in methods():
+                    raw = about_mine(method).SerializeToString()
+                    answer = await call(channels[method.node], method, [raw])
+                    outcome.injected += 1
+                    outcome.acknowledged += not is_refused(answer)
+                    may = role in MAY[method.name]
+                    if may == is_refused(answer):
+                        did = "is refused" if may else "goes through"
+                        said = f"{role} {did} ({answer.status} {answer.code} {answer.details})"
+                        outcome.breaks(method.name, [said])
+            outcome.runs += 1
+        outcome.breaks("at the end", local.unexpected_ends())
+    return outcome
+
+
+def is_refused(answer: Answer) -> bool:
+    return answer.status in REFUSED or answer.code in REFUSED_CODES
+
+
+async def in_force(local: FaultyCluster, key: AccessKey) -> None:
+    """Wait until broker and offset service know a key."""
+    async with asyncio.timeout(CANARY_SECONDS_MAX), rockoon.connect(
+        local.nameservers, access=key
+    ) as connection:
+        for ask in (
+            lambda: connection.admin.describe_broker(BROKER),
+            lambda: connection.admin.members("nobody"),
+        ):
+            while True:
+                try:
+                    await ask()
+                except NotAuthenticated:
+                    await asyncio.sleep(CANARY_SECONDS_MAX / 1000)
+                    continue
+                except RockoonError:
+                    pass
+                break
+
+
+IDLE = 1000
+
+
+async def connections(task: Task) -> Outcome:
+    """Connections by the thousand that say nothing: others get on, and they leave nothing behind."""
+    outcome = Outcome()
+    local = FaultyCluster(task)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await cluster.admin.create_topic(CANARY, queues_per_broker=1)
+        await cluster.admin.create_group(CANARY)
+        outcome.breaks("before", await canary(cluster, outcome))
+        for name in ("nameserver-a", BROKER, OFFSET):
+            port, before = local.node(name).port, descriptors(local, name)
+            writers = []
+            try:
+                for _ in range(task.count(IDLE)):
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writers.append(writer)
+                outcome.injected += len(writers)
+                outcome.breaks(f"{name} has them", await canary(cluster, outcome))
+            finally:
+                for writer in writers:
+                    writer.transport.abort()
+            outcome.runs += 1
+            try:
+                async with asyncio.timeout(CANARY_SECONDS_MAX):
+                    while descriptors(local, name) > before + 10:
+                        await asyncio.sleep(CANARY_SECONDS_MAX / 300)
+            except TimeoutError:
+                outcome.breaks(name, [f"{descriptors(local, name) - before} descriptors stay open"])
+        outcome.breaks("at the end", local.unexpected_ends())
+    return outcome
+
+
+def descriptors(local: FaultyCluster, name: str) -> int:
+    return len(list(Path(f"/proc/{local.node(name).pid}/fd").iterdir()))

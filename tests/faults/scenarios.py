@@ -1,0 +1,104 @@
+"""All scenarios, in the order in which they run."""
+
+from faults import flips, fuzz, kills, power, syncs
+from faults.scenario import Scenario
+
+SCENARIOS = (
+    Scenario(
+        "kills",
+        "kill -9 of broker, offset service and nameserver: nothing acknowledged is lost or goes "
+        "back, idempotent producers' messages are there once, transactions whole and once",
+        kills.kills,
+    ),
+    Scenario(
+        "broker-power",
+        "power cuts of a broker's disk: what was acknowledged is where it was",
+        power.broker_power_cuts,
+        needs_library=True,
+    ),
+    Scenario(
+        "offset-power",
+        "power cuts of the offset service's disk: no acknowledged progress goes back",
+        power.offset_power_cuts,
+        needs_library=True,
+    ),
+    Scenario(
+        "broker-syncs",
+        "a sync of a broker's file fails, and its pages are lost though they can be read: it ends, "
+        "and nothing acknowledged before or after is missing behind a power cut",
+        syncs.broker_failed_syncs,
+        needs_library=True,
+    ),
+    Scenario(
+        "offset-syncs",
+        "likewise of the offset service's files",
+        syncs.offset_failed_syncs,
+        needs_library=True,
+    ),
+    Scenario(
+        "full-disk",
+        "no new blocks for a while: nothing acknowledged is lost, and all goes on afterwards",
+        syncs.full_disks,
+        needs_library=True,
+    ),
+    Scenario(
+        "descriptors",
+        "no file descriptors for a while: likewise",
+        syncs.no_descriptors,
+        needs_library=True,
+    ),
+    Scenario(
+        "broker-flips",
+        "a flipped bit in any file of a broker: what cannot be read as it was is told, to readers "
+        "of all, of a tag, and of a key",
+        flips.broker_flips,
+    ),
+    Scenario(
+        "offset-flips",
+        "a flipped bit in any file of the offset service: progress is as it was, or a start is "
+        "refused",
+        flips.offset_flips,
+    ),
+    Scenario(
+        "broker-tails",
+        "the newest record torn at any byte: all before it stays, and the broker goes on behind it",
+        flips.broker_tails,
+    ),
+    Scenario(
+        "broker-sizes",
+        "files derived from the log empty, cut in half, too long or missing: made anew, or told",
+        flips.broker_sizes,
+    ),
+    Scenario(
+        "fuzz",
+        "anything sent to any call: an answer of the error table, and others notice nothing",
+        fuzz.fuzz,
+    ),
+    Scenario("roles", "each call by each kind of caller: those that may, and no others", fuzz.roles),
+    Scenario(
+        "stops",
+        "processes stopped for longer than their lease: who comes back takes nothing back",
+        kills.stops,
+    ),
+    Scenario(
+        "clocks",
+        "the wall clock jumps by an hour and a day, both ways: nothing is lost, all goes on",
+        kills.clocks,
+        needs_library=True,
+    ),
+    Scenario(
+        "doubles",
+        "a second process on a store, or on a copy of it: it is refused, and the first goes on",
+        kills.doubles,
+    ),
+    Scenario(
+        "connections",
+        "a thousand idle connections to each service: others get on, none stays behind",
+        fuzz.connections,
+    ),
+)
+
+
+def named(name: str) -> Scenario:
+    """Raises KeyError: there is none of this name."""
+    return {each.name: each for each in SCENARIOS}[name]

@@ -1,0 +1,243 @@
+"""Disks that fail: a sync that does not succeed, a disk without room, no descriptors left.
+
+A sync that fails leaves its pages in memory, readable and clean: whoever starts afterwards reads
+them as if they were stored, and no sync takes them to the disk any more (`disk_model.py`). So each
+run goes on with what the next process makes of that, and cuts the power at last.
+"""
+
+import asyncio
+import random
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from faults.cluster import BROKER, OFFSET, FaultyCluster
+from faults.power import GROUPS, QUEUES, TOPIC, cut_at
+from faults.scenario import Outcome, Task
+from faults.workload import Books, Committer, Sender, read_topic
+from load.checker import Allowed
+
+import rockoon
+from rockoon.errors import RockoonError
+from rockoon.producer import Producer
+from rockoon_runtime.process import ExitStatus
+
+RUNS = 4
+# Whose sync fails, and the latest of them that may be the one.
+BROKER_FILES = (("/commitlog/", 200), ("/commitlog/", 3), ("/consumequeue/", 6), ("", 60))
+OFFSET_FILES = ((".journal", 150), ("", 60), (".snapshot", 1))
+# Some batches take several pages.
+BODY_BYTES = (40, 300, 4000, 20_000)
+AWAIT_FAULT_SECONDS = 20.0
+AFTERWARDS_SECONDS = 1.5
+# What goes round a failure may be stored twice by an ordinary producer.
+RESENT = Allowed(1 << 30, 1 << 30, "batches without an answer are sent again")
+
+
+@asynccontextmanager
+async def forgiving(producer: Producer) -> AsyncIterator[Producer]:
+    """A producer whose messages may fail: who does not hear of an acknowledgement had none."""
+    try:
+        yield producer
+    finally:
+        with suppress(RockoonError):
+            await producer.close()
+
+
+@asynccontextmanager
+async def working(
+    cluster: rockoon.Cluster,
+    books: Books,
+    committer: Committer,
+    number: int,
+    chance: random.Random,
+) -> AsyncIterator[None]:
+    """Send and commit until the block ends."""
+    senders = [
+        Sender(cluster, books, 2 * number + each, chance, body_bytes=BODY_BYTES)
+        for each in range(2)
+    ]
+    async with (
+        forgiving(cluster.producer(delivery_timeout_seconds=60)) as plain,
+        forgiving(cluster.producer(idempotent=True, delivery_timeout_seconds=60)) as numbered,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(senders[0].run(plain), name="ordinary")
+        tasks.create_task(senders[1].run(numbered), name="idempotent")
+        tasks.create_task(committer.run(), name="committer")
+        try:
+            yield
+        finally:
+            for each in (*senders, committer):
+                each.end()
+
+
+async def failed_syncs(task: Task, node: str) -> Outcome:
+    """Fail a sync, let the service end, start it, go on, cut the power, and look."""
+    outcome, chance = Outcome(), task.chance(node)
+    local = FaultyCluster(task, watched=[node], recorded=[node])
+    control, books = local.controls[node], Books(TOPIC)
+    model = local.begin_record(node)
+    progress: list[Committer] = []
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
+        queues = (await cluster.route(TOPIC)).queues
+        for run in range(task.count(RUNS)):
+            choices = BROKER_FILES if node == BROKER else OFFSET_FILES
+            part, latest = choices[run % len(choices)]
+            after = chance.randrange(latest)
+            where = f"run {run}, sync {after} of {part or 'any file'}"
+            # New groups each time: what a cut took back must not look like progress that fell.
+            groups = [f"{group}-{run}" for group in GROUPS]
+            for group in groups:
+                await cluster.admin.create_group(group)
+            committer = Committer(cluster, books, groups, queues)
+            progress.append(committer)
+            async with working(cluster, books, committer, run, chance):
+                control.fail_sync(part, after)
+                ended = await local.ended_by_itself(AWAIT_FAULT_SECONDS)
+                outcome.injected += control.injected > 0
+                if ended is None and control.injected:
+                    outcome.breaks(where, [f"{node} goes on after a sync that failed"])
+                if ended is not None and ended.status != ExitStatus.DISK_FAILED:
+                    outcome.breaks(where, [f"{node} ended with {ended.status}"])
+                control.calm()
+                if ended is not None:
+                    refusal = await local.up(node)
+                    if refusal:
+                        outcome.breaks(where, [f"it does not start: {refusal}"])
+                        return outcome
+                await asyncio.sleep(AFTERWARDS_SECONDS)
+            await local.down(node)
+            deeds = local.take_record(node)
+            target = local.aside / f"cut-{run}"
+            cut_at(model, deeds, len(deeds) - 1, target, None)
+            local.put_store(node, target)
+            model = local.begin_record(node)
+            outcome.runs += 1
+            refusal = await local.up(node)
+            if refusal:
+                outcome.breaks(where, [f"it does not start after the cut: {refusal}"])
+                return outcome
+            outcome.acknowledged = len(books.acknowledged)
+            outcome.breaks(where, books.judge(await read_topic(cluster, TOPIC), RESENT))
+            for each in progress:
+                outcome.breaks(where, await each.judge())
+            if outcome.broken:
+                break
+    outcome.acknowledged += sum(len(each.acknowledged) for each in progress)
+    local.close_controls()
+    return outcome
+
+
+async def broker_failed_syncs(task: Task) -> Outcome:
+    """Of the broker's files."""
+    return await failed_syncs(task, BROKER)
+
+
+async def offset_failed_syncs(task: Task) -> Outcome:
+    """Of the offset service's files."""
+    return await failed_syncs(task, OFFSET)
+
+
+async def scarce(task: Task, kind: str) -> Outcome:
+    """No room on the disk, or no descriptors, for a while, for each service in turn."""
+    outcome, chance = Outcome(), task.chance(kind)
+    local = FaultyCluster(task, watched=[BROKER, OFFSET])
+    books = Books(TOPIC)
+    progress: list[Committer] = []
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
+        queues = (await cluster.route(TOPIC)).queues
+        for run in range(task.count(1)):
+            for node in (BROKER, OFFSET):
+                where = f"run {run}, {node}"
+                committer = Committer(cluster, books, [f"{node}-{run}"], queues)
+                await cluster.admin.create_group(f"{node}-{run}")
+                progress.append(committer)
+                number = 2 * run + (node == OFFSET)
+                async with working(cluster, books, committer, number, chance):
+                    await asyncio.sleep(AFTERWARDS_SECONDS)
+                    before = local.controls[node].injected
+                    give_back = take(local, node, kind)
+                    ended = await local.ended_by_itself(2 * AFTERWARDS_SECONDS)
+                    if kind == "descriptors":
+                        await ask_much(cluster)
+                    give_back()
+                    outcome.runs += 1
+                    outcome.injected += max(1, local.controls[node].injected - before)
+                    if ended is not None:
+                        outcome.breaks(where, [f"it ended ({ended.status}) for want of {kind}"])
+                        refusal = await local.up(node)
+                        if refusal:
+                            outcome.breaks(where, [f"it does not start again: {refusal}"])
+                            return outcome
+                    outcome.breaks(where, await goes_on(books, committer))
+        outcome.breaks("at the end", local.unexpected_ends())
+        outcome.breaks("at the end", books.judge(await read_topic(cluster, TOPIC), RESENT))
+        for each in progress:
+            outcome.breaks("at the end", await each.judge())
+        # And what a start makes of it.
+        for node in (BROKER, OFFSET):
+            await local.down(node)
+            outcome.breaks(node, [text for text in [await local.up(node)] if text])
+        outcome.breaks("after a start", books.judge(await read_topic(cluster, TOPIC), RESENT))
+        for each in progress:
+            outcome.breaks("after a start", await each.judge())
+    outcome.acknowledged = len(books.acknowledged) + sum(len(e.acknowledged) for e in progress)
+    local.close_controls()
+    return outcome
+
+
+def take(local: FaultyCluster, node: str, kind: str):  # type: ignore[no-untyped-def]
+    """Take room or descriptors from a process; returns what gives them back."""
+    if kind == "room":
+        local.controls[node].fill_disk(True)
+        return lambda: local.controls[node].fill_disk(False)
+    pid = local.node(node).pid
+    assert pid is not None
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 1, hard))
+
+    def give_back() -> None:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    return give_back
+
+
+async def ask_much(cluster: rockoon.Cluster) -> None:
+    """New topics need new files, new connections new descriptors."""
+    for number in range(3):
+        try:
+            async with asyncio.timeout(5), rockoon.connect(cluster.nameservers) as another:
+                await another.admin.create_topic(f"more-{number}", if_absent=True)
+                async with another.producer(delivery_timeout_seconds=3) as producer:
+                    await producer.send(f"more-{number}", b"x")
+        except (RockoonError, TimeoutError):
+            continue
+
+
+async def goes_on(books: Books, committer: Committer) -> list[str]:
+    """Whether messages and progress are acknowledged again."""
+    seen = len(books.acknowledged), len(committer.acknowledged)
+    try:
+        async with asyncio.timeout(AWAIT_FAULT_SECONDS):
+            while len(books.acknowledged) <= seen[0] or len(committer.acknowledged) <= seen[1]:
+                await asyncio.sleep(AFTERWARDS_SECONDS / 50)
+    except TimeoutError:
+        stands = "messages" if len(books.acknowledged) <= seen[0] else "progress"
+        return [f"no {stands} acknowledged any more"]
+    return []
+
+
+async def full_disks(task: Task) -> Outcome:
+    """ENOSPC for whatever needs new blocks."""
+    return await scarce(task, "room")
+
+
+async def no_descriptors(task: Task) -> Outcome:
+    """EMFILE for whatever opens or accepts."""
+    return await scarce(task, "descriptors")
