@@ -9,7 +9,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test explore demo demo-spark expansion hosts bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
+.PHONY: help cluster setup check test explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -60,6 +60,10 @@ expansion: cluster  ## every way a topic can grow under a group, and what the gr
 
 hosts: cluster  ## packets vanish between each pair of services for 30 s; writes docs/availability.md
 	@PYTHONPATH=tests $(BIN)/python -m hosts --out docs/availability.md
+
+# Half an hour on two quiet cores; SCALE=0.1 is a glance. BREAK=all shows that it can fail.
+faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY=NAME SEED=7 SCALE=2 BREAK=NAME; fills docs/faults.md
+	@PYTHONPATH=tests $(BIN)/python -m faults --out docs/faults.md $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK))
 
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench

@@ -1,13 +1,14 @@
-"""A service with one of its mechanisms broken on purpose, so that a scenario has something to catch.
+"""A service with a mechanism broken on purpose, so that a scenario has something to catch.
 
 python -m faults.broken_service MECHANISM MODULE [what the service takes]
 """
 
 import runpy
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def replace(path: str, made: Callable[[Any], Any]) -> None:
@@ -40,20 +41,91 @@ def offset_syncs_no_names() -> None:
     replace("rockoon_offset.disk:Disk.sync_directory", lambda _: nothing)
 
 
-# Mechanism → the module that it is in, what breaks it, and the scenarios that have to notice.
-MECHANISMS: dict[str, tuple[str, Callable[[], None], Iterable[str]]] = {
-    "broker-sync": ("rockoon_broker", broker_syncs_nothing, ("broker-power",)),
-    "broker-names": ("rockoon_broker", broker_syncs_no_names, ("broker-power",)),
-    "offset-sync": ("rockoon_offset", offset_syncs_nothing, ("offset-power",)),
-    "offset-names": ("rockoon_offset", offset_syncs_no_names, ("offset-power",)),
+def broker_goes_on() -> None:
+    def swallowing(real: Any) -> Any:
+        def fdatasync(disk: Any, fd: int) -> None:
+            with suppress(OSError):
+                real(disk, fd)
+
+        return fdatasync
+
+    replace("rockoon_broker.store.disk:Disk.fdatasync", swallowing)
+
+
+def offset_goes_on() -> None:
+    def swallowing(real: Any) -> Any:
+        def fdatasync(disk: Any, fd: int) -> None:
+            with suppress(OSError):
+                real(disk, fd)
+
+        return fdatasync
+
+    replace("rockoon_offset.disk:Disk.fdatasync", swallowing)
+
+
+def broker_believes_entries() -> None:
+    replace("rockoon_broker.store.reading:plausible_count", lambda _: lambda rows, *_: len(rows))
+    replace("rockoon_broker.store.reading:matching_count", lambda _: lambda _, rows, *__: len(rows))
+
+
+def recovery_believes_bodies() -> None:
+    def made(real: Any) -> Any:
+        def __init__(scan: Any, *arguments: Any, **more: Any) -> None:
+            real(scan, *arguments, **(more | {"check_crc": False}))
+
+        return __init__
+
+    replace("rockoon_broker.store.log_scan:LogScan.__init__", made)
+
+
+def broker_appends_repeats() -> None:
+    replace("rockoon_broker.sequences.ledger:SequenceLedger.stored", lambda _: lambda *_: ())
+
+
+def anybody_locks() -> None:
+    replace("fcntl:lockf", lambda _: nothing)
+
+
+def everybody_may() -> None:
+    replace("rockoon_runtime.access.keys:KnownKey.may", lambda _: lambda *_: True)
+
+
+def a_call_fails() -> None:
+    async def fails(*_: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    replace("rockoon_broker.service:BrokerService.SearchOffset", lambda _: fails)
+
+
+class Mechanism(NamedTuple):
+    """What is broken, how, and the scenarios that have to notice."""
+
+    module: str
+    break_it: Callable[[], None]
+    noticed_by: tuple[str, ...]
+
+
+MECHANISMS = {
+    "broker-sync": Mechanism("rockoon_broker", broker_syncs_nothing, ("broker-power",)),
+    "broker-names": Mechanism("rockoon_broker", broker_syncs_no_names, ("broker-power",)),
+    "offset-sync": Mechanism("rockoon_offset", offset_syncs_nothing, ("offset-power",)),
+    "offset-names": Mechanism("rockoon_offset", offset_syncs_no_names, ("offset-power",)),
+    "broker-end": Mechanism("rockoon_broker", broker_goes_on, ("broker-syncs",)),
+    "offset-end": Mechanism("rockoon_offset", offset_goes_on, ("offset-syncs",)),
+    "entries": Mechanism("rockoon_broker", broker_believes_entries, ("broker-flips",)),
+    "bodies": Mechanism("rockoon_broker", recovery_believes_bodies, ("broker-tails",)),
+    "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",)),
+    "lock": Mechanism("rockoon_broker", anybody_locks, ("doubles",)),
+    "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
+    "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 
 
 def main() -> None:
     mechanism, module = sys.argv[1:3]
-    of_module, break_it, _ = MECHANISMS[mechanism]
-    if of_module == module:
-        break_it()
+    broken = MECHANISMS[mechanism]
+    if broken.module == module:
+        broken.break_it()
     del sys.argv[1:3]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

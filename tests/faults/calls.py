@@ -76,7 +76,9 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     reply_class = GetMessageClass(descriptor.output_type)
     make = getattr(channel, kind)(
         method.path,
-        request_serializer=lambda each: each if isinstance(each, bytes) else each.SerializeToString(),
+        request_serializer=lambda each: (
+            each if isinstance(each, bytes) else each.SerializeToString()
+        ),
         response_deserializer=reply_class.FromString,
     )
 
@@ -90,8 +92,7 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     reply = None
     try:
         if descriptor.server_streaming:
-            async for reply in made:
-                break
+            await anext(aiter(made), None)
             made.cancel()
         else:
             reply = await made

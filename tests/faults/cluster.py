@@ -18,6 +18,7 @@ from rockoon.local.process import Kind, LocalClusterError, NodeEnded
 TESTS = Path(__file__).resolve().parents[1]
 BROKER = "broker-a"
 OFFSET = "offset"
+LOCK = "lock"
 
 # Small files, so that a few seconds fill many of them; otherwise the defaults.
 BROKER_SETTINGS: Mapping[str, object] = {
@@ -127,9 +128,18 @@ class FaultyCluster(LocalCluster):
         return copy
 
     def put_store(self, name: str, source: Path) -> None:
-        """Give a node another store: a copy of `source`."""
-        shutil.rmtree(self.store(name))
-        shutil.copytree(source, self.store(name))
+        """Give a node another store: a copy of `source`, in the place of the one before.
+
+        The lock stays the file that it is: it says where a store is (Node.place).
+        """
+        for each in self.store(name).iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+            elif each.name != LOCK:
+                each.unlink()
+        shutil.copytree(
+            source, self.store(name), dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK)
+        )
 
     async def down(self, name: str) -> None:
         await asyncio.to_thread(self.kill, name)
@@ -157,4 +167,3 @@ class FaultyCluster(LocalCluster):
     def close_controls(self) -> None:
         for control in self.controls.values():
             control.close()
-

@@ -8,12 +8,12 @@ The record comes from preload.c, which has the same layout of it:
 
 The model is that of a page cache above a disk without barriers of its own:
 
-- what is written changes pages in memory and makes them dirty; a sync takes the pages that are dirty
+- what is written changes pages in memory and makes them dirty; a sync takes those that are dirty
   when it begins to the disk;
 - a sync that fails leaves its pages as they are, clean, and off the disk: everybody reads what was
   written, no later sync takes it along, and the power cut shows what was there before;
-- a name is made, changed or removed on disk by a sync of its directory, and by nothing else; a rename
-  is one step.
+- a name is made, changed or removed on disk by a sync of its directory, and by nothing else; a
+  rename is one step.
 
 A strict cut leaves just that. A lenient one also leaves some of what was not synced: sectors of 512
 bytes, each by itself, and the first few of the changes of names.

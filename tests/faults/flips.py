@@ -1,15 +1,15 @@
 """Damage to files at rest: flipped bits, wrong sizes, torn ends.
 
 A store is filled, read whole once, and kept. Then one thing at a time is damaged, while the service
-runs or while it is down, and everything is read again: each message comes as it was, or its reader is
-told that it cannot come. Nothing comes otherwise than it was sent, and nothing is left out silently,
-by readers of all, of one tag, or of one key.
+runs or while it is down, and everything is read again: each message comes as it was, or its reader
+is told that it cannot come. Nothing comes otherwise than it was sent, and nothing is left out
+silently, by readers of all, of one tag, or of one key.
 """
 
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,17 +175,24 @@ def flip(path: Path, chance: random.Random) -> Callable[[], None]:
     at = chance.randrange(used_bytes(path))
     bit = 1 << chance.randrange(8)
 
-    def turn() -> None:
+    (was,) = path.read_bytes()[at : at + 1]
+
+    def turn(to: int) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
-            (byte,) = os.pread(fd, 1, at)
-            os.pwrite(fd, bytes([byte ^ bit]), at)
+            # What was repaired meanwhile stays.
+            if os.pread(fd, 1, at) == bytes([to ^ bit]):
+                os.pwrite(fd, bytes([to]), at)
         finally:
             os.close(fd)
 
-    turn()
-    turn.__doc__ = f"{path.name} byte {at} bit {bit}"
-    return turn
+    turn(was ^ bit)
+
+    def turn_back() -> None:
+        turn(was)
+
+    turn_back.__doc__ = f"{path.name} byte {at} bit {bit}"
+    return turn_back
 
 
 async def broker_flips(task: Task) -> Outcome:
@@ -205,16 +212,14 @@ async def broker_flips(task: Task) -> Outcome:
                 outcome.injected += 1
                 where = f"while it runs, {relative.parent}/{turn_back.__doc__}"
                 outcome.breaks(where, await look(cluster, truth, kind == "index"))
-                # A repair may have come first.
-                if kind != "consumequeue":
-                    turn_back()
+                turn_back()
         outcome.breaks("while it runs", local.unexpected_ends())
         await local.down(BROKER)
         await local.up(BROKER)
         outcome.breaks("bits turned back, started", await look(cluster, truth))
         await asyncio.to_thread(local.stop, BROKER)
         kept = local.keep_store(BROKER)
-        for kind, files in files_by_kind(kept).items():
+        for files in files_by_kind(kept).values():
             for _ in range(task.count(FLIPS_DOWN)):
                 relative = chance.choice(files)
                 local.put_store(BROKER, kept)
@@ -243,13 +248,19 @@ async def started(
     await local.down(node)
 
 
-def wrong_sizes(path: Path) -> Iterable[tuple[str, Callable[[], None]]]:
-    """Ways in which a file is not what it was, but for its bits."""
+SIZES = ("empty", "half", "a byte more", "missing")
+SIZES_TRIED = 20
+# The log is derived from nothing, nor is who the store is.
+NOT_DERIVED = ("commitlog", "lock", "store_id", "cluster")
+
+
+def resize(path: Path, how: str) -> None:
+    """Give a file a size that is not its own."""
     size = path.stat().st_size
-    yield "empty", lambda: os.truncate(path, 0)
-    yield "half", lambda: os.truncate(path, size // 2)
-    yield "a byte more", lambda: os.truncate(path, size + 1)
-    yield "missing", path.unlink
+    if how == "missing":
+        path.unlink()
+    else:
+        os.truncate(path, {"empty": 0, "half": size // 2, "a byte more": size + 1}[how])
 
 
 async def broker_sizes(task: Task) -> Outcome:
@@ -261,24 +272,26 @@ async def broker_sizes(task: Task) -> Outcome:
         outcome.acknowledged = len(books.acknowledged)
         await look(cluster, truth)
         await local.down(BROKER)
-        kept, store = local.keep_store(BROKER), local.store(BROKER)
-        for kind, files in files_by_kind(kept).items():
-            # The log itself is not derived from anything; nor is the store's identity.
-            if kind == "commitlog":
-                continue
-            chosen = files if kind != "consumequeue" else chance.sample(files, min(2, len(files)))
-            for relative in chosen:
-                for name, damage in wrong_sizes(store / relative):
-                    local.put_store(BROKER, kept)
-                    damage()
-                    where = f"{relative} {name}"
-                    await started(local, BROKER, outcome, where, lambda: look(cluster, truth))
+        kept = local.keep_store(BROKER)
+        cases = [
+            (relative, how)
+            for relative in files_in(kept)
+            for how in SIZES
+            if not any(part.startswith(NOT_DERIVED) for part in relative.parts)
+        ]
+        for relative, how in chance.sample(cases, min(len(cases), task.count(SIZES_TRIED))):
+            local.put_store(BROKER, kept)
+            resize(local.store(BROKER) / relative, how)
+            where = f"{relative} {how}"
+            await started(local, BROKER, outcome, where, lambda: look(cluster, truth))
     return outcome
 
 
 # What stands where the rest of a record would.
-BEHINDS = ("zeros", "garbage", "the log goes on")
+BEHINDS = ("zeros", "garbage", "the log goes on", "a hole")
+HOLE_BYTES = 40
 TEARS = 5
+NEWEST = b"newest" * 50
 
 
 async def broker_tails(task: Task) -> Outcome:
@@ -292,7 +305,7 @@ async def broker_tails(task: Task) -> Outcome:
             bodies = [chance.randbytes(chance.choice((1, 100, 4000))) for _ in range(50)]
             await producer.send_many(TOPIC, bodies, queue=queue)
             # Behind the recovery point: nobody has been told of it on disk.
-            newest = await producer.send(TOPIC, b"newest", queue=queue, tags="tag", keys="key")
+            newest = await producer.send(TOPIC, NEWEST, queue=queue, tags="tag", keys="key")
         await local.down(BROKER)
         kept = local.keep_store(BROKER)
         log = max((kept / "commitlog").iterdir())
@@ -300,13 +313,19 @@ async def broker_tails(task: Task) -> Outcome:
         start = newest.physical_offset - int(log.name)
         size = int.from_bytes(raw[start : start + 4], "big")
         for behind in BEHINDS:
-            places = {0, 1, 4, size - 1} | {chance.randrange(size) for _ in range(task.count(TEARS))}
+            places = {0, 1, 4, size - 1} | {
+                chance.randrange(size) for _ in range(task.count(TEARS))
+            }
             for place in sorted(places):
                 local.put_store(BROKER, kept)
                 torn = bytearray(raw)
                 rest = size - place
                 if behind == "zeros":
                     torn[start + place : start + size] = bytes(rest)
+                elif behind == "a hole":
+                    # As a disk does that writes later sectors first.
+                    end = min(place + HOLE_BYTES, size)
+                    torn[start + place : start + end] = bytes(end - place)
                 elif behind == "garbage":
                     torn[start + place : start + size] = chance.randbytes(rest)
                 else:
@@ -326,17 +345,30 @@ async def goes_on_behind(
     cluster: rockoon.Cluster, queue: MessageQueue, bodies: list[bytes]
 ) -> list[str]:
     """All that was there is, and what is sent now stands behind it."""
-    async with cluster.producer() as producer:
+    async with cluster.producer(idempotent=True) as producer:
         result = await producer.send(TOPIC, b"after", queue=queue)
     stored = await read_topic(cluster, TOPIC)
-    found = [message.body for message in stored.messages[queue]]
+    found, wrong = [], 0
+    for message in stored.messages[queue]:
+        try:
+            found.append(message.body)
+        except rockoon.errors.StoreCorrupt:
+            wrong += 1
+            found.append(b"")
     faults = list(stored.troubles)
     if found[: len(bodies)] != bodies:
         faults.append("messages in front of the torn one are missing or different")
-    if found[len(bodies) :] not in ([b"after"], [b"newest", b"after"]):
-        faults.append(f"behind them stands {found[len(bodies) :]}")
-    if stored.damaged[queue]:
-        faults.append(f"{len(stored.damaged[queue])} messages are damaged")
+    if found[len(bodies) :] not in ([b"after"], [NEWEST, b"after"]):
+        faults.append(f"behind them stands {[body[:20] for body in found[len(bodies) :]]}")
+    newest = [
+        message
+        for message, body in zip(stored.messages[queue], found, strict=True)
+        if body == NEWEST
+    ]
+    if any((each.tags, each.keys) != ("tag", ["key"]) for each in newest):
+        faults.append("the newest comes with other tags or keys than it was sent with")
+    if wrong or stored.damaged[queue]:
+        faults.append(f"{wrong or len(stored.damaged[queue])} messages are damaged")
     if result.queue_offset != len(found) - 1:
         faults.append(f"the new one has offset {result.queue_offset} of {len(found)}")
     return faults

@@ -34,7 +34,7 @@ OPTIONS = (
 
 
 async def fuzz(task: Task) -> Outcome:
-    """Anything, to every call: a row of the error table is the answer, and others notice nothing."""
+    """Anything, to every call: the answer is a row of the error table, others notice nothing."""
     outcome, chance = Outcome(), task.chance("fuzz")
     local = FaultyCluster(task)
     statuses: Counter[str] = Counter()
@@ -102,7 +102,9 @@ async def channels_of(
 ) -> AsyncIterator[dict[str, aio.Channel]]:
     """A channel to each node that takes calls."""
     dial = dialer(OPTIONS, access=key)
-    made = {name: dial.channel(local.node(name).address) for name in ("nameserver-a", BROKER, OFFSET)}
+    made = {
+        name: dial.channel(local.node(name).address) for name in ("nameserver-a", BROKER, OFFSET)
+    }
     try:
         yield made
     finally:
@@ -117,9 +119,7 @@ async def canary(cluster: rockoon.Cluster, outcome: Outcome) -> list[str]:
             async with cluster.producer() as producer:
                 result = await producer.send(CANARY, b"alive")
             outcome.acknowledged += 1
-            found = await when_there(
-                lambda: cluster.admin.messages.get(result.offset_message_id)
-            )
+            found = await when_there(lambda: cluster.admin.messages.get(result.offset_message_id))
             await when_there(lambda: cluster.admin.lag(CANARY))
     except (TimeoutError, RockoonError) as error:
         return [f"others do not get on: {type(error).__name__} {error}"]
@@ -139,43 +139,45 @@ ROLES: Mapping[str, tuple[str, ...] | None] = {
     "cluster admin": ("cluster=admin",),
 }
 KEYED = frozenset(ROLES) - {"unsigned"}
-SEES = frozenset({"reader", "writer", "owner"})
+READER, WRITER, OWNER = (frozenset([role]) for role in ("reader", "writer", "owner"))
+CLUSTER_READER, CLUSTER_ADMIN = frozenset(["cluster reader"]), frozenset(["cluster admin"])
+SEES = READER | WRITER | OWNER
 MAY: Mapping[str, frozenset[str]] = {
     f"{service}.{name}": frozenset(roles)
     for service, calls in {
         "Broker": {
-            **dict.fromkeys(("Append", "AppendStream"), {"writer"}),
-            **dict.fromkeys(("Pull", "Read", "SendBack", "QueryMessages"), {"reader"}),
+            **dict.fromkeys(("Append", "AppendStream"), WRITER),
+            **dict.fromkeys(("Pull", "Read", "SendBack", "QueryMessages"), READER),
             **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
-            **dict.fromkeys(("EndTransaction", "CheckTransactions"), {"writer"}),
-            **dict.fromkeys(("ListTransactions", "ListDelayed"), {"cluster reader"}),
-            "DescribeBroker": {"cluster reader"},
+            **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
+            **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),
+            "DescribeBroker": CLUSTER_READER,
             # Whose it would be is known when it is found.
             "CancelDelayed": KEYED,
-            **dict.fromkeys(("ReadLog", "DescribeCompaction", "ReadGeneration"), {"cluster admin"}),
-            **dict.fromkeys(("PutGenerationFile", "PublishGeneration"), {"cluster admin"}),
-            "DiscardGeneration": {"cluster admin"},
+            **dict.fromkeys(("ReadLog", "DescribeCompaction", "ReadGeneration"), CLUSTER_ADMIN),
+            **dict.fromkeys(("PutGenerationFile", "PublishGeneration"), CLUSTER_ADMIN),
+            "DiscardGeneration": CLUSTER_ADMIN,
         },
         "OffsetService": {
-            **dict.fromkeys(("Heartbeat", "Leave", "WatchGroup", "Resolve", "Commit"), {"reader"}),
+            **dict.fromkeys(("Heartbeat", "Leave", "WatchGroup", "Resolve", "Commit"), READER),
             **dict.fromkeys(("Query", "ListProgress", "Lag", "ListMembers"), SEES),
             **dict.fromkeys(("ListLocks", "Export"), SEES),
-            "PlanReset": {"writer"},
+            "PlanReset": WRITER,
             **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
-            "Import": {"cluster admin"},
+            "Import": CLUSTER_ADMIN,
         },
         "NameServer": {
             **dict.fromkeys(("RegisterNode", "UnregisterNode"), ()),
             "GetRoute": SEES,
             **dict.fromkeys(("WatchRoutes", "ListTopics", "ListGroups"), KEYED),
-            **dict.fromkeys(("CreateTopic", "UpdateTopic", "DeleteTopic"), {"owner"}),
-            **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), {"owner"}),
-            **dict.fromkeys(("Subscribe", "ProvideGroupTopic"), {"reader"}),
-            "DescribeCluster": {"cluster reader"},
+            **dict.fromkeys(("CreateTopic", "UpdateTopic", "DeleteTopic"), OWNER),
+            **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), OWNER),
+            **dict.fromkeys(("Subscribe", "ProvideGroupTopic"), READER),
+            "DescribeCluster": CLUSTER_READER,
         },
         "AccessKeys": {
-            **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), {"cluster admin"}),
-            **dict.fromkeys(("RotateKey", "DeleteKey"), {"cluster admin"}),
+            **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), CLUSTER_ADMIN),
+            **dict.fromkeys(("RotateKey", "DeleteKey"), CLUSTER_ADMIN),
             "WatchKeys": (),
         },
     }.items()
@@ -244,9 +246,10 @@ def is_refused(answer: Answer) -> bool:
 
 async def in_force(local: FaultyCluster, key: AccessKey) -> None:
     """Wait until broker and offset service know a key."""
-    async with asyncio.timeout(CANARY_SECONDS_MAX), rockoon.connect(
-        local.nameservers, access=key
-    ) as connection:
+    async with (
+        asyncio.timeout(CANARY_SECONDS_MAX),
+        rockoon.connect(local.nameservers, access=key) as connection,
+    ):
         for ask in (
             lambda: connection.admin.describe_broker(BROKER),
             lambda: connection.admin.members("nobody"),
@@ -266,7 +269,7 @@ IDLE = 1000
 
 
 async def connections(task: Task) -> Outcome:
-    """Connections by the thousand that say nothing: others get on, and they leave nothing behind."""
+    """Connections by the thousand that say nothing: others get on, and nothing is left behind."""
     outcome = Outcome()
     local = FaultyCluster(task)
     async with local, rockoon.connect(local.nameservers) as cluster:

@@ -74,7 +74,9 @@ SCENARIOS = (
         "anything sent to any call: an answer of the error table, and others notice nothing",
         fuzz.fuzz,
     ),
-    Scenario("roles", "each call by each kind of caller: those that may, and no others", fuzz.roles),
+    Scenario(
+        "roles", "each call by each kind of caller: those that may, and no others", fuzz.roles
+    ),
     Scenario(
         "stops",
         "processes stopped for longer than their lease: who comes back takes nothing back",

@@ -16,9 +16,9 @@ from faults.cluster import BROKER, OFFSET, FaultyCluster
 from faults.power import GROUPS, QUEUES, TOPIC, cut_at
 from faults.scenario import Outcome, Task
 from faults.workload import Books, Committer, Sender, read_topic
-from load.checker import Allowed
 
 import rockoon
+from load.checker import Allowed
 from rockoon.errors import RockoonError
 from rockoon.producer import Producer
 from rockoon_runtime.process import ExitStatus

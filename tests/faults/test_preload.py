@@ -1,4 +1,4 @@
-"""The library sees what a program does to its files, and the model what a power cut leaves of it."""
+"""The library sees what a program does to its files, the model what a power cut leaves of it."""
 
 import os
 import random

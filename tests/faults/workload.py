@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from load import payload
-from load.checker import Allowed, Checker
 
 import rockoon
+from load import payload
+from load.checker import Allowed, Checker
 from rockoon.admin import to_queue
 from rockoon.errors import RockoonError
 from rockoon.message import Message, MessageQueue
@@ -169,9 +169,7 @@ class Sender:
             return
         else:
             self._books.acknowledged.append(
-                Acknowledged(
-                    time.monotonic_ns(), stream, number, result.queue, result.queue_offset
-                )
+                Acknowledged(time.monotonic_ns(), stream, number, result.queue, result.queue_offset)
             )
 
 
