@@ -20,7 +20,7 @@ from faults.workload import RUN, Acknowledged, Books, Stored
 
 from load import payload
 from rockoon.message import Batch, Message, MessageQueue
-from rockoon_format.record import Record, encode, encode_host
+from rockoon_format.record import Record, encode_host, encode_record
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 STREAM = payload.stream_of(1, 0)
@@ -34,7 +34,7 @@ def bodies(count: int, first: int = 0) -> list[bytes]:
 def messages(contents: list[bytes], tags: str = "even") -> list[Message]:
     """As read from QUEUE, from offset 0 on."""
     records = [
-        encode(
+        encode_record(
             Record(
                 topic=b"t",
                 body=body,
