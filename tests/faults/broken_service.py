@@ -67,6 +67,10 @@ def broker_rewrites_nothing() -> None:
     replace("rockoon_broker.store.disk:Disk.rewrite", lambda _: nothing)
 
 
+def offset_rewrites_nothing() -> None:
+    replace("rockoon_offset.disk:Disk.rewrite", lambda _: nothing)
+
+
 def broker_believes_entries() -> None:
     replace("rockoon_broker.store.reading:plausible_count", lambda _: lambda rows, *_: len(rows))
     replace("rockoon_broker.store.reading:matching_count", lambda _: lambda _, rows, *__: len(rows))
@@ -116,7 +120,8 @@ MECHANISMS = {
     "offset-names": Mechanism("rockoon_offset", offset_syncs_no_names, ("offset-power",)),
     "broker-end": Mechanism("rockoon_broker", broker_goes_on, ("broker-syncs",)),
     "offset-end": Mechanism("rockoon_offset", offset_goes_on, ("offset-syncs",)),
-    "rewriting": Mechanism("rockoon_broker", broker_rewrites_nothing, ("broker-syncs",)),
+    "broker-rewriting": Mechanism("rockoon_broker", broker_rewrites_nothing, ("broker-syncs",)),
+    "offset-rewriting": Mechanism("rockoon_offset", offset_rewrites_nothing, ("offset-syncs",)),
     "entries": Mechanism("rockoon_broker", broker_believes_entries, ("broker-flips",)),
     "bodies": Mechanism("rockoon_broker", recovery_believes_bodies, ("broker-tails",)),
     "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",)),
