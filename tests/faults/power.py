@@ -40,12 +40,13 @@ def cut_points(
 def cut_at(
     model: DiskModel, deeds: list[Deed], point: int, target: Path, chance: random.Random | None
 ) -> int:
-    """Write what is left of a store when the power goes before a record; returns when that was."""
+    """Write what is left of a store when the power goes before a record (or behind the last);
+    returns when that was."""
     copied = copy.deepcopy(model)
     for deed in deeds[:point]:
         copied.apply(deed)
     copied.cut(target, chance)
-    return deeds[point].time_ns
+    return deeds[min(point, len(deeds) - 1)].time_ns
 
 
 async def work(

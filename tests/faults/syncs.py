@@ -112,7 +112,7 @@ async def failed_syncs(task: Task, node: str) -> Outcome:
             await local.down(node)
             deeds = local.take_record(node)
             target = local.aside / f"cut-{run}"
-            cut_at(model, deeds, len(deeds) - 1, target, None)
+            cut_at(model, deeds, len(deeds), target, None)
             local.put_store(node, target)
             model = local.begin_record(node)
             outcome.runs += 1
@@ -168,7 +168,8 @@ async def scarce(task: Task, kind: str) -> Outcome:
                     outcome.runs += 1
                     outcome.injected += max(1, local.controls[node].injected - before)
                     if ended is not None:
-                        outcome.breaks(where, [f"it ended ({ended.status}) for want of {kind}"])
+                        said = " ".join(str(ended).split())[-400:]
+                        outcome.breaks(where, [f"it ended for want of {kind}: {said}"])
                         refusal = await local.up(node)
                         if refusal:
                             outcome.breaks(where, [f"it does not start again: {refusal}"])
