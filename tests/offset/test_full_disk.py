@@ -1,5 +1,6 @@
 """The offset service's disk is full: changes are refused, and it goes on by itself later."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -21,7 +22,7 @@ from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Stop
 from support.descriptors import no_descriptors
-from support.eventually import answered
+from support.eventually import answered, eventually
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 
@@ -252,4 +253,39 @@ async def test_commits_are_refused_while_the_disk_is_full_and_taken_again_withou
         await answered(lambda: refusal(5), lambda name: not name)
         (progress,) = (await stub.ListProgress(pb.ListProgressRequest())).progress
         assert progress.offset == 5
+        assert stop.fatal is None
+
+
+async def test_the_exported_file_waits_for_room_as_well(cluster: Cluster) -> None:
+    cluster.broker.queue("orders").append(10)
+    policy = ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST)
+    epoch = (await cluster.start_of(policy=policy)).epoch
+    await cluster.stop_service()
+    settings = cluster.settings(export_seconds=0.01)
+    disk, stop = FullDisk(settings.store_path / "journal"), Stop()
+    async with running(settings, stop, disk) as address, aio.insecure_channel(address) as channel:
+        stub: Any = OffsetServiceStub(channel)
+
+        async def is_stored(offset: int) -> bool:
+            entry = pb.CommitEntry(queue=cluster.ref(), offset=offset, epoch=epoch)
+            try:
+                await stub.Commit(pb.CommitRequest(group=GROUP, entries=[entry]))
+            except aio.AioRpcError as failure:
+                assert from_rpc_error(failure, OffsetServiceUnavailable).name == (
+                    "STORE_NOT_WRITABLE"
+                )
+                return False
+            return True
+
+        # Not even what is kept in reserve is left: what is taken is held up.
+        disk.room_bytes = 0
+        assert not await is_stored(3)
+        exported = settings.store_path / "config" / cluster.broker.name / "consumerOffset.json"
+        exported.unlink(missing_ok=True)
+        for _ in range(20):
+            assert not await is_stored(4)
+            await asyncio.sleep(settings.export_seconds)
+        disk.room_bytes = float("inf")
+        await answered(lambda: is_stored(5), bool)
+        await eventually(lambda: exported.exists() and '"0":5' in exported.read_text())
         assert stop.fatal is None

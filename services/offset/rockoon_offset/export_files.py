@@ -16,6 +16,7 @@ from rockoon_offset.readers import in_order
 from rockoon_offset.records import Progress
 from rockoon_offset.store import Store
 from rockoon_offset.transfer import to_rocketmq
+from rockoon_proto.errors import StoreNotWritable
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,11 @@ class ExportFiles:
         changes = self._store.changes
         if changes == self._exported_changes or not self._interval_seconds:
             return
-        await self._store.durable()
+        try:
+            await self._store.durable()
+        except StoreNotWritable:
+            # The disk is full: the next round tries again.
+            return
         # A copy; sorted and divided by the thread, as a million entries take seconds.
         progress = self._store.ledger.all_progress()
         try:
