@@ -100,9 +100,9 @@ class OffsetsFile:
 
     def _load(self) -> Kept:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(
-                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
         except OSError as error:
             raise self._not_writable(error) from error
@@ -163,6 +163,9 @@ class OffsetsFile:
     def _write(self, content: bytes) -> None:
         temporary = self.path.with_name("offsets.json.tmp")
         try:
+            # A file of its own at every try: one whose sync failed holds what only seems written.
+            temporary.unlink(missing_ok=True)
+            temporary.touch(0o600)
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()

@@ -33,7 +33,8 @@ def published(target: Path, *, rename: Replace = os.replace) -> Iterator[Path]:
         raise TargetExists(f"{target} exists already")
     remove_stale(target)
     staging = target.parent / f".{target.name}.{uuid.uuid4().hex}"
-    staging.mkdir(parents=True)
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    staging.mkdir(0o700)
     with held(staging):
         try:
             yield staging

@@ -56,8 +56,8 @@ class ClusterDirectory:
         if self._temporary:
             self._path = Path(tempfile.mkdtemp(prefix="rockoon-"))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self.path / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
             raise LocalClusterError(f"{self.path} cannot be used: {failure.strerror}") from failure
         try:

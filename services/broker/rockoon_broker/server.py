@@ -1,6 +1,7 @@
 """A broker's life, from its settings to its end."""
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
@@ -23,6 +24,7 @@ from rockoon_broker.store.process_lock import LOCK_FILE
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
+from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.errors import StoreCorrupt
@@ -214,6 +216,8 @@ async def open_broker(
     except StartInterrupted:
         log.info("stopping before the store is recovered: the next start begins anew")
         return None
+    with contextlib.suppress(OSError):
+        keep_private(settings.store_path)
     recovery = broker.store.recovery
     log.info(
         "store %s open after %.2f s: %d records read behind offset %d (%s), %d topics",

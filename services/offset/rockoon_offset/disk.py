@@ -13,10 +13,10 @@ CHUNK_BYTES = 1 << 20
 
 
 class Disk:
-    """The real file system."""
+    """The real file system. What it creates is for its owner alone."""
 
     def open_appending(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)

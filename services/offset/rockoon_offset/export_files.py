@@ -94,7 +94,8 @@ class ExportFiles:
             self._brokers |= by_broker.keys()
             for broker in sorted(self._brokers):
                 path = config / broker / FILE_NAME
-                path.parent.mkdir(parents=True, exist_ok=True)
+                for made in (config, path.parent):
+                    made.mkdir(mode=0o700, exist_ok=True)
                 if path.exists():
                     backup = path.with_name(f"{FILE_NAME}.bak")
                     replace_file(disk, backup, path.read_bytes())

@@ -14,6 +14,7 @@ not be taken back by a crash.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from rockoon_node.private_directory import keep_private
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.disk import Disk, replace_file
@@ -57,7 +59,7 @@ class StoreLock:
                 raise StoreLocked(path=root)
             _held.add(self._root)
         try:
-            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError:
@@ -113,8 +115,11 @@ class Store:
         self._held: StoreNotWritable | None = None
         self.ledger = Ledger()
         directory = root / "journal"
-        directory.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         self._lock = StoreLock(root)
+        with contextlib.suppress(OSError):
+            keep_private(root)
         try:
             replace = partial(replace_file, disk)
             self.store_id = read_or_make_store_id(root / "store_id", replace)

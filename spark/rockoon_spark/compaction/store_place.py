@@ -137,6 +137,8 @@ class FileWriter:
         """See `PartWriter`."""
         attempt = self.directory / f".{name}.{uuid.uuid4().hex}"
         try:
+            # Whatever is in a store is for its owner alone.
+            attempt.touch(0o600)
             attempt.write_bytes(content)
             sync(attempt)
             if not _reads_as(attempt, content):
@@ -172,6 +174,7 @@ class _IncomingDirectory:
             for path in self._directory.iterdir():
                 if path.name not in wanted:
                     path.unlink()
+            (self._directory / MANIFEST_FILE).touch(0o600)
             (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
             sync_tree(self._directory)
             if self._target.exists():
@@ -269,7 +272,7 @@ class StorePlace:
     @contextmanager
     def incoming(self, number: int, /) -> Iterator[Incoming]:
         """See `CompactionPlace`."""
-        self._generations.mkdir(exist_ok=True)
+        self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():
             for stale in self._generations.glob(f"{_OWN_INCOMING}*"):
@@ -277,7 +280,7 @@ class StorePlace:
             if target.exists():
                 raise CompactionError(f"{target} was made meanwhile")
             directory = self._generations / f"{_OWN_INCOMING}{uuid.uuid4().hex}"
-            directory.mkdir()
+            directory.mkdir(0o700)
             try:
                 yield _IncomingDirectory(directory, target, self._rename)
             finally:
@@ -286,7 +289,7 @@ class StorePlace:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         lock_file = self._generations / _LOCK_FILE
-        lock_file.touch(0o644)
+        lock_file.touch(0o600)
         with ExitStack() as lock:
             try:
                 lock.enter_context(held(lock_file))

@@ -190,7 +190,9 @@ def write_file(
     unfinished = directory / f"{plan.name}.{uuid.uuid4().hex}"
     slots = np.zeros(shape.slots, ">i4")
     header = plan.start
-    with unfinished.open("xb") as file:
+    # Whatever is in a store is for its owner alone.
+    unfinished.touch(0o600, exist_ok=False)
+    with unfinished.open("wb") as file:
         file.truncate(shape.file_bytes)
         if plan.continues:
             slots = np.fromfile(former / plan.name, ">i4", shape.slots, offset=HEADER_BYTES)

@@ -127,7 +127,8 @@ def locked(target: Path) -> Iterator[None]:
     Raises:
         IndexTargetError: another one is at it.
     """
-    target.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir(0o700, exist_ok=True)
     with ExitStack() as lock:
         try:
             lock.enter_context(held(target))
@@ -187,7 +188,7 @@ def index_paths(target: Path) -> list[Path]:
 def staged(target: Path) -> Iterator[Path]:
     """A directory aside to make files in; it goes, unless what is in it is to be published."""
     staging = target.parent / f"{_staging_prefix(target)}{uuid.uuid4().hex}"
-    staging.mkdir()
+    staging.mkdir(0o700)
     try:
         yield staging
     finally:

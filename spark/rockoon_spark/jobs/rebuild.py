@@ -244,7 +244,9 @@ def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
         path = root / topic / str(queue) / offset_to_file_name(start * ENTRY_BYTES)
         data = filler_entries(firsts[0] - start) + b"".join(contents)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            for directory in (path.parent.parent, path.parent):
+                directory.mkdir(0o700, exist_ok=True)
+            path.touch(0o600)
             with path.open("wb") as file:
                 file.write(data)
                 # Zeros that nobody writes take no room.

@@ -31,7 +31,8 @@ class FileFacts(NamedTuple):
 class Disk:
     """The real file system.
 
-    Whatever opens a file raises Shortage, an OSError, when there is no descriptor for it.
+    What it creates is for its owner alone. Whatever opens a file raises Shortage, an OSError, when
+    there is no descriptor for it.
 
     A start may read for minutes, and is nothing but reading and writing what can be made again: it
     ends at the next read after `interrupt`, as it would if the disk failed there. Called by another
@@ -119,7 +120,7 @@ class Disk:
             missing.append(ancestor)
             ancestor = ancestor.parent
         for directory in reversed(missing):
-            directory.mkdir()
+            directory.mkdir(0o700)
         return [directory.parent for directory in missing]
 
     def unlink(self, path: Path) -> None:
@@ -231,7 +232,7 @@ class Disk:
 
 def _opened(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:
             raise Shortage(*error.args, str(path)) from error

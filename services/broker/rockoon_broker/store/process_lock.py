@@ -34,7 +34,7 @@ class ProcessLock:
                 raise StoreLocked(f"{root} is already open in this process")
             _held.add(self._root)
         try:
-            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
                 os.pwrite(self._fd, LOCK_TEXT, 0)
