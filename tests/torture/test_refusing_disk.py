@@ -1,0 +1,85 @@
+"""A real disk refuses writes, the service comes back, and then the power is cut."""
+
+import os
+from pathlib import Path
+
+import pytest
+from offset.test_journal import Outcomes, opened
+
+from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.settings import Flush
+from rockoon_offset.journal import Journal, read_contents
+from rockoon_proto.errors import StoreFailed as JournalFailed
+from support.loop_device import LoopDisk, why_not
+from support.store_directory import Owner, recovered, settings
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.soak, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+
+
+def fill(owner: Owner, acknowledged: list[bytes]) -> None:
+    """Append until the disk refuses."""
+    store = owner.store
+    while True:
+        body = os.urandom(60_000)
+        end = owner.append(bodies=[body]).end_offset
+        wait_until(lambda end=end: store.durable_end >= end or store.failure, "a sync")
+        store.confirm(store.durable_end)
+        acknowledged.append(body)
+
+
+def write_on(book: Journal, outcomes: Outcomes, told: list[bytes]) -> None:
+    """Write until the disk refuses."""
+    while True:
+        record = os.urandom(60_000)
+        outcomes.wait_synced(book.append([record]))
+        told.append(record)
+
+
+def test_a_broker_takes_nothing_back_that_it_showed(tmp_path: Path) -> None:
+    with LoopDisk(tmp_path, room_mib=16) as disk:
+        configured = settings(
+            disk.path / "store",
+            flush=Flush.SYNC,
+            commit_log_file_bytes=64 << 20,
+            consume_queue_file_entries=1000,
+        )
+        owner = Owner(configured)
+        acknowledged: list[bytes] = []
+        with pytest.raises(StoreFailed):
+            fill(owner, acknowledged)
+        owner.store.close()
+        disk.grow()
+        owner = Owner(configured)
+        shown = owner.bodies()
+        assert shown[: len(acknowledged)] == acknowledged
+        after = recovered(configured, disk.cut() / "store")
+        assert after.bodies() == shown
+        after.store.close()
+        for number in range(20):
+            owner.append_durably(bodies=[b"later %d" % number])
+        shown = owner.bodies()
+        after = recovered(configured, disk.cut() / "store")
+        assert after.bodies() == shown
+        after.store.close()
+        owner.store.close()
+
+
+def test_an_offset_service_takes_nothing_back_and_starts_again(tmp_path: Path) -> None:
+    with LoopDisk(tmp_path, room_mib=16) as disk:
+        directory = disk.path / "journal"
+        directory.mkdir()
+        book, outcomes = opened(directory)
+        told: list[bytes] = []
+        with pytest.raises(JournalFailed):
+            write_on(book, outcomes, told)
+        with pytest.raises(JournalFailed):
+            book.close()
+        disk.grow()
+        book, outcomes = opened(directory)
+        records = list(book.records)
+        assert records[: len(told)] == told
+        assert read_contents(disk.cut() / "journal").records == records
+        outcomes.wait_synced(book.append([b"behind"]))
+        assert read_contents(disk.cut() / "journal").records == [*records, b"behind"]
+        book.close()
