@@ -1,5 +1,6 @@
 """A real disk refuses writes, the service comes back, and then the power is cut."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -82,4 +83,53 @@ def test_an_offset_service_takes_nothing_back_and_starts_again(tmp_path: Path) -
         assert read_contents(disk.cut() / "journal").records == records
         outcomes.wait_synced(book.append([b"behind"]))
         assert read_contents(disk.cut() / "journal").records == [*records, b"behind"]
+        book.close()
+
+
+def fill_up(path: Path) -> None:
+    """Take all the room of a file system."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    count = 64 << 20
+    position = 0
+    while count:
+        try:
+            os.posix_fallocate(fd, position, count)
+            position += count
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            count //= 2
+    os.close(fd)
+
+
+def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_path: Path) -> None:
+    with LoopDisk(tmp_path, room_mib=512) as disk:
+        filler = disk.path / "filler"
+        configured = settings(
+            disk.path / "store", flush=Flush.SYNC, consume_queue_file_entries=1000
+        )
+        owner = Owner(configured)
+        owner.append_durably(bodies=[b"stored"])
+        (disk.path / "journal").mkdir()
+        book, outcomes = opened(disk.path / "journal")
+        outcomes.wait_synced(book.append([b"before"]))
+        fill_up(filler)
+        outcomes.wait_synced(book.append([b"x" * 100_000]))
+        assert "No space left" in book.counts().shortage
+        book.close()
+        owner.append_durably(bodies=[b"reserved before"])
+        owner.write_point()
+        owner.store._syncer.stop()
+        owner.store._lock.release()
+        again = Owner(configured)
+        assert again.store.recovery.was_clean is False
+        assert again.bodies() == [b"stored", b"reserved before"]
+        again.append_durably(bodies=[b"after"])
+        again.store.close()
+        book, outcomes = opened(disk.path / "journal")
+        assert book.records == [b"before", b"x" * 100_000]
+        wait_until(lambda: book.counts().shortage, "the shortage")
+        filler.unlink()
+        wait_until(lambda: not book.counts().shortage, "room")
+        book.admit()
+        outcomes.wait_synced(book.append([b"behind"]))
         book.close()
