@@ -85,7 +85,8 @@ class Batch(Sequence["Message"]):
         queue: where they come from.
         frames: back-to-back records.
         lengths: size of each record in bytes: integers, or packed little-endian u32.
-        check_crcs: refuse a body that does not have the CRC it was stored with.
+        check_crcs: refuse a message that is not what was stored: by the record's checksum, or where
+            it has none by the body's CRC.
 
     Raises:
         RecordError: lengths and records do not agree.
@@ -129,6 +130,13 @@ class Batch(Sequence["Message"]):
         return self._columns
 
     @property
+    def _sound_columns(self) -> Columns:
+        columns = self._columns
+        if self.check_crcs and len(columns.damaged):
+            raise self.damage(int(columns.damaged[0]))
+        return columns
+
+    @property
     def bodies(self) -> list[bytes]:
         """Bodies as they were sent.
 
@@ -136,9 +144,7 @@ class Batch(Sequence["Message"]):
             StoreCorrupt: one is damaged; names its queue and offset.
             InvalidArgument: one cannot be unpacked, or not to `compression.UNPACKED_BYTES_MAX`.
         """
-        bodies = self._columns.bodies
-        if self.check_crcs and len(self._columns.wrong_bodies):
-            raise self.damage(int(self._columns.wrong_bodies[0]))
+        bodies = self._sound_columns.bodies
         compressed = np.flatnonzero(self._columns.sys_flags & SYS_FLAG_COMPRESSED)
         if len(compressed):
             bodies = list(bodies)
@@ -148,12 +154,13 @@ class Batch(Sequence["Message"]):
 
     @property
     def keys(self) -> list[str | None]:
-        """KEYS as stored: several keys are separated by spaces."""
-        return self._columns.keys
+        """KEYS as stored, several separated by spaces; raises StoreCorrupt as `bodies`."""
+        return self._sound_columns.keys
 
     @property
     def tags(self) -> list[str | None]:
-        return self._columns.tags
+        """TAGS of each; raises StoreCorrupt as `bodies`."""
+        return self._sound_columns.tags
 
     @property
     def offsets(self) -> NDArray[np.int64]:
@@ -166,9 +173,9 @@ class Batch(Sequence["Message"]):
         return self._columns.store_timestamps_ms
 
     def damage(self, index: int) -> StoreCorrupt:
-        """Return the error that says that a message's body is not what was stored."""
+        """Return the error that says that a message is not what was stored."""
         offset = int(self._columns.queue_offsets[index])
-        return damaged(self.queue, offset, "its body does not have the CRC it was stored with")
+        return damaged(self.queue, offset, "it does not have the checksum it was stored with")
 
     def to_arrow(self) -> "pa.RecordBatch":
         """Return the batch as Arrow columns; needs `pip install rockoon[arrow]`.
@@ -210,28 +217,33 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
-        columns = self._batch.columns
+        columns = self._sound_columns
         body = columns.bodies[self._index]
-        if self._batch.check_crcs and columns.is_wrong_body(self._index):
-            raise self._batch.damage(self._index)
         flags = int(columns.sys_flags[self._index])
         return unpack(body, flags) if flags & SYS_FLAG_COMPRESSED else body
 
     @property
+    def _sound_columns(self) -> Columns:
+        batch = self._batch
+        if batch.check_crcs and batch.columns.is_damaged(self._index):
+            raise batch.damage(self._index)
+        return batch.columns
+
+    @property
     def properties(self) -> dict[str, str]:
-        """All properties, those of the system (KEYS, TAGS, UNIQ_KEY...) included."""
+        """All properties, also the system's (KEYS, TAGS, UNIQ_KEY...); raises as `body`."""
         if self._properties is None:
-            self._properties = decode(self._batch.columns.properties_bytes[self._index])
+            self._properties = decode(self._sound_columns.properties_bytes[self._index])
         return self._properties
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be found by, maybe none."""
-        return split_keys(self._batch.columns.keys[self._index] or "")
+        """The keys it can be found by, maybe none; raises as `body`."""
+        return split_keys(self._sound_columns.keys[self._index] or "")
 
     @property
     def tags(self) -> str | None:
-        return self._batch.columns.tags[self._index]
+        return self._sound_columns.tags[self._index]
 
     @property
     def message_id(self) -> str:

@@ -23,7 +23,7 @@ from rockoon.errors import (
     KeyMissing,
     PropertiesTooLarge,
 )
-from rockoon_format.batch import NULS_MAX, encode_batch
+from rockoon_format.batch import encode_batch
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
@@ -35,6 +35,7 @@ from rockoon_format.properties import (
     RESERVED_NAMES,
     TRANSIENT_PREFIX,
 )
+from rockoon_format.record import PROPERTY_CRC_BYTES
 from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
 from rockoon_format.sequences import encode_sequences
 
@@ -43,8 +44,9 @@ BODY_BYTES_MAX = 4 << 20
 _UNIQ_KEY_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 # 56 digits are the longest UNIQ_KEY (an IPv6 address); what fits must not depend on the host.
 _UNIQ_KEY_BYTES_MAX = len(_UNIQ_KEY_HEAD) + 56 + 1
-_NULS = "\0" * (NULS_MAX + 1)
-SEQUENCED_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + SEQUENCE_BYTES
+OWN_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + PROPERTY_CRC_BYTES
+"""What a producer adds to the properties of a message, at most."""
+SEQUENCED_BYTES_MAX = OWN_BYTES_MAX + SEQUENCE_BYTES
 """What an idempotent producer adds to the properties of a message, at most."""
 
 Body = bytes | bytearray | memoryview
@@ -92,8 +94,7 @@ def encode_extras(
     """Return the encoded properties of a message, without its UNIQ_KEY.
 
     Raises:
-        InvalidProperty: a reserved name, an empty name or value, a separator or 512 NULs inside, or
-            not text.
+        InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
         PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
     """
     if tags is not None and not isinstance(tags, str):
@@ -133,7 +134,7 @@ def _bounded(head: bytes, tail: bytes) -> Extras:
     return head, tail
 
 
-def check_extras(extras: Extras, own_bytes: int = _UNIQ_KEY_BYTES_MAX) -> None:
+def check_extras(extras: Extras, own_bytes: int = OWN_BYTES_MAX) -> None:
     """Refuse properties that do not fit beside the producer's.
 
     Args:
@@ -179,8 +180,6 @@ def _section(name: str, value: str) -> bytes:
     for separator in ("\x01", "\x02"):
         if separator in name or separator in value:
             raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
-    if _NULS in name or _NULS in value:
-        raise InvalidProperty(name=name, reason=f"it holds more than {NULS_MAX} NULs in a row")
     try:
         return f"{name}\x01{value}\x02".encode()
     except UnicodeEncodeError:
@@ -281,9 +280,15 @@ class BatchEncoder:
                 own = own[:own_bytes] + tail + own[own_bytes:]
             properties[index] = head + own
         stored, flags = self._packing.packed(bodies)
-        host = self._born_host
         return encode_batch(
-            topic, queue_id, stored, properties, born_timestamp_ms, host, sys_flags=flags
+            topic,
+            queue_id,
+            stored,
+            properties,
+            born_timestamp_ms,
+            self._born_host,
+            sys_flags=flags,
+            room=True,
         )
 
     def _find_month(self, now_ms: int) -> int:

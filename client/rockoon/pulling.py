@@ -99,7 +99,7 @@ class Pulled:
         return Batch(self.batch.queue, frames, lengths, check_crcs=self.batch.check_crcs)
 
     def intact(self) -> "Pulled":
-        """Return the messages before the first whose body is damaged.
+        """Return the messages before the first that is damaged.
 
         Raises:
             StoreCorrupt: that is the first of all.
@@ -107,7 +107,7 @@ class Pulled:
         batch = self.batch
         if batch is None or self.lengths is None or not batch.check_crcs:
             return self
-        wrong = batch.columns.wrong_bodies
+        wrong = batch.columns.damaged
         if len(wrong) == 0:
             return self
         count = int(wrong[0])
@@ -178,7 +178,7 @@ async def pull(
     """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
 
     Args:
-        check_crcs: whether bodies that are asked for are compared with their CRCs.
+        check_crcs: whether messages that are looked at are compared with their checksums.
         group: whose reader this is, for the broker's counters; empty outside groups.
 
     Raises:
@@ -249,7 +249,11 @@ def _messages(
         batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
     except RecordError as error:
         raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
-    wanted = subscription.matching(batch.tags) if subscription.tags else None
+    wanted = subscription.matching(batch.columns.tags) if subscription.tags else None
+    if wanted is not None and check_crcs:
+        # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
+        damage = batch.columns.damaged.tolist()
+        wanted = sorted({*wanted, *damage}) if damage else wanted
     if wanted is not None:
         frames, lengths = _select(frames, lengths, wanted)
         batch = Batch(queue, frames, lengths, check_crcs=check_crcs)

@@ -12,13 +12,19 @@ those that a ConsumeQueue rebuilt from the log would hold: nothing is checked ag
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format.checksums import (
+    AT_DIGITS,
+    PROPERTIES_CHECKED_BYTES_MAX,
+    digits_of,
+    room_of,
+)
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.delay_levels import (
@@ -33,6 +39,7 @@ from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import (
     PROPERTIES_BYTES_MAX,
     PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     decode,
     find_value,
@@ -48,8 +55,10 @@ from rockoon_format.record import (
     HOST_V6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTY_CRC_BYTES,
+    PROPERTY_CRC_DIGITS,
+    PROPERTY_CRC_ROOM,
     RECORD_BYTES_MIN,
-    SECTOR_BYTES,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION,
@@ -76,6 +85,7 @@ __all__ = [
     "patch_batch",
     "queue_entries",
     "scan",
+    "with_checksums",
 ]
 
 SYS_FLAGS_ALLOWED = (
@@ -84,9 +94,6 @@ SYS_FLAGS_ALLOWED = (
 """What an ordinary producer may set: no transaction type, no inner batch, no IPv6 store host."""
 
 SIZE_MAX = 2**31 - 1
-NULS_MAX = SECTOR_BYTES - 1
-"""So many NULs in a row properties may have, and none at their end: what a power cut leaves out is
-zero by the sector, and recovery takes properties with a sector of zeros for torn."""
 FEW_RECORDS_MAX = 24
 """Up to here a loop over the records is faster than the columns' fixed costs."""
 
@@ -96,8 +103,6 @@ _DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
 _PREFIX = struct.Struct(">iiiiiqqiq")
 _PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
 _SHORT = struct.Struct(">h")
-_ZERO_SECTOR = bytes(SECTOR_BYTES)
-_NULS = f"its properties have more than {NULS_MAX} NULs in a row, or one at their end"
 assert _PREFIX.size == PREFIX.itemsize
 
 
@@ -137,8 +142,8 @@ class BatchFault(Enum):
     BODY_TOO_LARGE = "body too large"
     PROPERTIES_TOO_LARGE = "properties too large"
     RECORD_TOO_LARGE = "record too large"
-    PROPERTIES_TORN = "properties torn"
     BODY_CRC = "body crc"
+    CHECKSUM = "checksum"
     DELAY_LEVEL = "delay level"
     SOURCE = "source"
 
@@ -164,6 +169,10 @@ class BatchLayout:
     """ConsumeQueue tags code of each record, int64[n]."""
     store_positions: NDArray[np.int64]
     """Position of each record's store timestamp, int64[n]; the store host follows it."""
+    properties_lengths: NDArray[np.int64]
+    """Bytes of each record's properties, int64[n]."""
+    has_room: NDArray[np.bool_]
+    """Which records have room for a checksum, bool[n]."""
     total_bytes: int
     delays_ms: NDArray[np.int64] | None = None
     """SCHEDULE_TOPIC_XXXX only: each record's delay, int64[n]; 0 means that its tags count."""
@@ -183,6 +192,7 @@ def encode_batch(
     *,
     flags: int | NDArray[np.int32] = 0,
     sys_flags: int | NDArray[np.int32] = 0,
+    room: bool = False,
 ) -> tuple[bytes, NDArray[np.uint32]]:
     """Encode messages of one queue as back-to-back records.
 
@@ -195,6 +205,7 @@ def encode_batch(
         born_host: 8 or 20 bytes (`record.encode_host`); sets the IPv6 bit of the system flags.
         flags: the users' flags, one for all or int32[n].
         sys_flags: compression bits and the like, one for all or int32[n].
+        room: leave room for a checksum behind the properties, which are empty or end with 0x02.
 
     Returns:
         The frames, and each record's size, uint32[n].
@@ -212,7 +223,8 @@ def encode_batch(
     head = _HEADS[len(born_host)]
     magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
     topic_part = encode_topic(topic, magic)
-    property_lengths = list(map(len, properties))
+    ending = PROPERTY_CRC_ROOM if room else b""
+    property_lengths = [len(section) + len(ending) for section in properties]
     distinct_lengths = set(property_lengths)
     if distinct_lengths and max(distinct_lengths) > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties of more than {PROPERTIES_BYTES_MAX} bytes")
@@ -239,11 +251,11 @@ def encode_batch(
 
     # Most batches hold few distinct property lengths, so topic and length are packed once for each.
     tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
-    pieces: list[bytes] = [b""] * (4 * count)
-    pieces[0::4] = heads.view(f"V{head.itemsize}").tolist()
-    pieces[1::4] = bodies
-    pieces[2::4] = map(tails.__getitem__, property_lengths)
-    pieces[3::4] = properties
+    pieces: list[bytes] = [ending] * (5 * count)
+    pieces[0::5] = heads.view(f"V{head.itemsize}").tolist()
+    pieces[1::5] = bodies
+    pieces[2::5] = map(tails.__getitem__, property_lengths)
+    pieces[3::5] = properties
     return b"".join(pieces), sizes.astype(np.uint32)
 
 
@@ -265,9 +277,8 @@ def check_batch(
     Args:
         frames: back-to-back records, as `encode_batch` makes them.
         lengths: size of each record in bytes, n integers.
-        topic: the topic that every record must name.
-        queue_id: the queue that every record must name.
-        body_bytes_max, properties_bytes_max, record_bytes_max: limits for each record.
+        topic, queue_id: the topic and the queue that every record must name.
+        body_bytes_max, properties_bytes_max, record_bytes_max: of each; without room for checksums.
         sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
             have no queue entry and cannot be allowed; committed ones (0x8) can.
         sources_allowed: whether a record may name the one it was made out of (prepared
@@ -317,25 +328,26 @@ def check_batch(
     _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
     _refuse(BatchFault.QUEUE, prefix["queue_id"] != queue_id, f"not of queue {queue_id}")
     _refuse(BatchFault.TOPIC, _other_topic(frames, parts, topic), "of another topic")
+    has_room = _rooms(frames, starts + sizes, parts)
+    properties_lengths = parts.properties_lengths - PROPERTY_CRC_BYTES * has_room
     for fault, found_bytes, limit in (
         (BatchFault.BODY_TOO_LARGE, parts.body_lengths, body_bytes_max),
-        (BatchFault.PROPERTIES_TOO_LARGE, parts.properties_lengths, properties_bytes_max),
+        (BatchFault.PROPERTIES_TOO_LARGE, properties_lengths, properties_bytes_max),
         (BatchFault.RECORD_TOO_LARGE, sizes, record_bytes_max),
     ):
         _refuse(fault, found_bytes > limit, f"more than {limit} bytes")
-    _refuse(BatchFault.PROPERTIES_TORN, _torn(frames, parts), _NULS)
-    found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
-    _refuse(BatchFault.BODY_CRC, found != prefix["body_crc"], "the body does not have its CRC")
+    _refuse_wrong_bodies(frames, parts)
     if not sources_allowed:
         _refuse_sources(frames, parts)
-    is_level = topic == _SCHEDULE_TOPIC
     return BatchLayout(
         starts=starts,
         lengths=sizes,
         tag_codes=(tags_codes if topic != _TIMER_TOPIC else _timer_codes)(frames, parts),
         store_positions=starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes,
+        properties_lengths=parts.properties_lengths,
+        has_room=has_room,
         total_bytes=total,
-        delays_ms=_delays_ms(frames, parts, delay_levels_ms) if is_level else None,
+        delays_ms=_delays_ms(frames, parts, delay_levels_ms) if topic == _SCHEDULE_TOPIC else None,
     )
 
 
@@ -368,6 +380,7 @@ def _layout_of_few(
     """Check a few records one by one; None at any doubt, for `check_batch` to name the reason."""
     codes = []
     store_positions = []
+    properties_lengths = []
     at = 0
     for size in sizes.tolist():
         if not RECORD_BYTES_MIN <= size <= record_bytes_max or at + size > len(frames):
@@ -396,28 +409,34 @@ def _layout_of_few(
             return None
         body_end = body_start + body_bytes
         (properties_bytes,) = _SHORT.unpack_from(frames, properties_start - _SHORT.size)
+        if properties_bytes > properties_bytes_max:
+            # Unless that is the room for a checksum; whoever sends so much is in no hurry.
+            return None
         if (
-            not 0 <= properties_bytes <= properties_bytes_max
+            properties_bytes < 0
             or properties_start + properties_bytes != end
-            or (properties_bytes and frames[end - 1] == 0)
-            or (
-                properties_bytes > NULS_MAX
-                and frames.find(_ZERO_SECTOR, properties_start, end) >= 0
-            )
             or not frames.startswith(topic_part, body_end)
             or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
         ):
             return None
         codes.append(tags_code(find_value(frames[properties_start:end], PROPERTY_TAGS) or ""))
         store_positions.append(at + AT_STORE_TIMESTAMP_V4 + extra)
+        properties_lengths.append(properties_bytes)
         at = end
     if at != len(frames):
         return None
+    ends = np.cumsum(sizes)
+    lengths_of_properties = np.array(properties_lengths, np.int64)
+    has_room, mangled = room_of(frames, ends, lengths_of_properties)
+    if mangled.any():
+        return None
     return BatchLayout(
-        starts=np.cumsum(sizes) - sizes,
+        starts=ends - sizes,
         lengths=sizes,
         tag_codes=np.array(codes, np.int64),
         store_positions=np.array(store_positions, np.int64),
+        properties_lengths=lengths_of_properties,
+        has_room=has_room,
         total_bytes=at,
     )
 
@@ -440,15 +459,17 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     return wrong
 
 
-def _torn(frames: bytes, parts: Parts) -> NDArray[np.bool_]:
-    lengths = parts.properties_lengths
-    begins, ends = parts.properties_starts, parts.properties_starts + lengths
-    # Of none it is the byte in front: the low one of a length that is zero.
-    torn = (np.frombuffer(frames, np.uint8)[ends - 1] == 0) & (lengths > 0)
-    for index in np.flatnonzero(lengths > NULS_MAX).tolist():
-        torn[index] |= frames.find(_ZERO_SECTOR, int(begins[index]), int(ends[index])) >= 0
-    wrong: NDArray[np.bool_] = torn
-    return wrong
+def _rooms(frames: bytes, ends: NDArray[np.int64], parts: Parts) -> NDArray[np.bool_]:
+    """Which records have room for a checksum."""
+    has_room, mangled = room_of(frames, ends, parts.properties_lengths)
+    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is none")
+    return has_room
+
+
+def _refuse_wrong_bodies(frames: bytes, parts: Parts) -> None:
+    found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
+    wrong = found != parts.prefix["body_crc"]
+    _refuse(BatchFault.BODY_CRC, wrong, "the body does not have its CRC")
 
 
 def _refuse_sources(frames: bytes, parts: Parts) -> None:
@@ -481,6 +502,49 @@ def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> N
     return delays
 
 
+def with_checksums(frames: bytes, layout: BatchLayout) -> tuple[bytes, BatchLayout]:
+    """Make room for a checksum in every record that has none, and is not too long for it.
+
+    The records become longer by it: where each is in the log is not what their sender can tell.
+
+    Args:
+        frames: what was checked.
+        layout: from `check_batch` of it.
+
+    Returns:
+        The frames and their layout, the same if all have room.
+    """
+    if layout.has_room.all():
+        return frames, layout
+    ends = layout.starts + layout.lengths
+    short = ~layout.has_room & (layout.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX)
+    last = np.frombuffer(frames, np.uint8)[ends - 1]
+    unfinished = short & (layout.properties_lengths > 0) & (last != PROPERTY_SEPARATOR[0])
+    tails = (b"", PROPERTY_CRC_ROOM, PROPERTY_SEPARATOR + PROPERTY_CRC_ROOM)
+    kinds = short.astype(np.int64) + unfinished
+    added = np.array(list(map(len, tails)), np.int64)[kinds]
+    pieces: list[bytes] = [b""] * (2 * layout.count)
+    pieces[0::2] = slices(frames, layout.starts, layout.lengths)
+    pieces[1::2] = map(tails.__getitem__, kinds.tolist())
+    lengths = layout.lengths + added
+    properties_lengths = layout.properties_lengths + added
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    longer = bytearray().join(pieces)
+    data = np.frombuffer(longer, np.uint8)
+    sliding(data, ">i4")[starts] = lengths
+    sliding(data, ">i2")[ends - properties_lengths - _SHORT.size] = properties_lengths
+    return bytes(longer), replace(
+        layout,
+        starts=starts,
+        lengths=lengths,
+        store_positions=layout.store_positions - layout.starts + starts,
+        properties_lengths=properties_lengths,
+        has_room=layout.has_room | short,
+        total_bytes=len(longer),
+    )
+
+
 def patch_batch(
     buffer: NDArray[np.uint8],
     layout: BatchLayout,
@@ -491,6 +555,8 @@ def patch_batch(
     store_host: bytes,
 ) -> None:
     """Write the fields that only the broker knows into every record, in place.
+
+    Then the checksum is known too: it is written where there is room for one.
 
     Args:
         buffer: the frames that were checked, writable, uint8[total_bytes].
@@ -515,6 +581,19 @@ def patch_batch(
     store["timestamp"] = store_timestamp_ms
     store["host"] = np.void(store_host)
     items[layout.store_positions] = np.void(store.tobytes())
+    _write_checksums(buffer, layout)
+
+
+def _write_checksums(buffer: NDArray[np.uint8], layout: BatchLayout) -> None:
+    starts, lengths = layout.starts, layout.lengths
+    if not layout.has_room.all():
+        starts, lengths = starts[layout.has_room], lengths[layout.has_room]
+    if not len(starts):
+        return
+    lengths = lengths - PROPERTY_CRC_BYTES
+    digits = digits_of(crcs(buffer, starts, lengths) & CRC_MASK)
+    items = sliding(buffer, f"V{PROPERTY_CRC_DIGITS}")
+    items[starts + lengths + AT_DIGITS] = digits.view(items.dtype)[:, 0]
 
 
 def queue_entries(

@@ -1,11 +1,11 @@
 """The fields of many stored records as columns, each computed when first asked for."""
 
-import zlib
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format.checksums import damaged_records, room_of
 from rockoon_format.frames import IntArray, Parts, locate, slices, sliding, tags_codes
 from rockoon_format.properties import (
     PROPERTY_KEYS,
@@ -17,10 +17,10 @@ from rockoon_format.properties import (
 from rockoon_format.record import (
     AT_BORN_HOST,
     AT_STORE_TIMESTAMP_V4,
-    CRC_MASK,
     HOST_V4_BYTES,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTY_CRC_BYTES,
     RECORD_BYTES_MIN,
     Buffer,
     Record,
@@ -34,7 +34,7 @@ class Columns:
     """Records of any topics and queues, in the order of the frames.
 
     Integer columns are native int64[n]; list columns have n items. Bodies are as stored:
-    `sys_flags` says which are compressed. CRCs are not checked unless `wrong_bodies` is asked.
+    `sys_flags` says which are compressed. Nothing is checked unless `damaged` is asked.
     """
 
     def __init__(self, frames: bytes, parts: Parts, lengths: IntArray) -> None:
@@ -59,6 +59,13 @@ class Columns:
     def properties_lengths(self) -> IntArray:
         """Bytes of each record's properties."""
         return self._parts.properties_lengths
+
+    @property
+    def sent_properties_lengths(self) -> IntArray:
+        """The same without the checksum, or the room for one."""
+        parts, lengths = self._parts, self._parts.properties_lengths
+        room, _ = room_of(self._frames, parts.starts + self.lengths, lengths)
+        return lengths - PROPERTY_CRC_BYTES * room
 
     @cached_property
     def queue_ids(self) -> IntArray:
@@ -120,23 +127,17 @@ class Columns:
         return slices(self._frames, self._parts.body_starts, lengths)
 
     @cached_property
-    def wrong_bodies(self) -> IntArray:
-        """Indices of records whose body does not have its CRC, ascending.
+    def damaged(self) -> IntArray:
+        """Indices of records that are not what was stored, ascending.
 
-        An empty body's CRC is not looked at, as in Java (MessageDecoder#decode).
+        A record that has a checksum is compared with it, any other one's body with its CRC
+        (`rockoon_format.checksums`).
         """
-        lengths = self._parts.body_lengths
-        found = np.fromiter(map(zlib.crc32, self.bodies), np.int64, len(self)) & CRC_MASK
-        return np.flatnonzero((found != self._parts.prefix["body_crc"]) & (lengths > 0))
+        return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))
 
-    def is_wrong_body(self, index: int) -> bool:
-        """Whether one record's body does not have its CRC; see `wrong_bodies`."""
-        if "wrong_bodies" in self.__dict__:
-            return bool((self.wrong_bodies == index).any())
-        body = self.bodies[index]
-        return zlib.crc32(body) & CRC_MASK != int(self._parts.prefix["body_crc"][index]) and (
-            len(body) > 0
-        )
+    def is_damaged(self, index: int) -> bool:
+        """Whether one record is not what was stored; see `damaged`."""
+        return len(self.damaged) > 0 and bool((self.damaged == index).any())
 
     @cached_property
     def topics(self) -> list[bytes]:

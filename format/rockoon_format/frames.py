@@ -135,7 +135,7 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
     return list(map(buffer.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
 
 
-def crcs(buffer: bytes, starts: IntArray, lengths: IntArray) -> IntArray:
+def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray) -> IntArray:
     """Return the CRC-32 of each piece, not masked."""
     if len(starts) == 0:
         return np.zeros(0, np.int64)
@@ -144,7 +144,11 @@ def crcs(buffer: bytes, starts: IntArray, lengths: IntArray) -> IntArray:
     if 0 < length <= _COPIED_BYTES_MAX and (lengths == length).all():
         pieces = sliding(buffer, f"V{length}")[starts].tolist()
     else:
-        whole = buffer if int(lengths.max()) <= _COPIED_BYTES_MAX else memoryview(buffer)
+        whole: bytes | memoryview
+        if int(lengths.max()) > _COPIED_BYTES_MAX:
+            whole = memoryview(buffer) if isinstance(buffer, bytes) else buffer.data
+        else:
+            whole = buffer if isinstance(buffer, bytes) else buffer.tobytes()
         pieces = map(whole.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist()))
     return np.fromiter(map(zlib.crc32, pieces), np.int64, len(starts))
 

@@ -132,13 +132,15 @@ def encode(properties: Mapping[str, str]) -> bytes:
 def decode(raw: bytes) -> dict[str, str]:
     """Decode properties as a broker does, never raising.
 
-    Pairs with an empty name or value are dropped, and the last of equal names wins.
+    Pairs with an empty name or value are dropped, and the last of equal names wins. The record's
+    checksum is left out: it says nothing of the message, and would be wrong in another record.
     """
     result: dict[str, str] = {}
     for segment in decode_text(raw).split("\x02"):
         name, _, value = segment.partition("\x01")
         if name and value:
             result[name] = value
+    result.pop(PROPERTY_CRC32, None)
     return result
 
 

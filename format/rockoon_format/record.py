@@ -23,7 +23,12 @@ import zlib
 from dataclasses import dataclass
 from enum import Enum
 
-from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_CRC32, PROPERTY_SEPARATOR
+from rockoon_format.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_CRC32,
+    PROPERTY_SEPARATOR,
+)
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -58,9 +63,15 @@ TOPIC_V2_BYTES_MAX = 32_767
 BLANK_BYTES_MIN = 8
 # A V1 record with IPv4 hosts and empty body, topic and properties.
 RECORD_BYTES_MIN = 91
-PROPERTY_CRC_BYTES = 20
-# The least that a disk writes or does not write; larger ones are multiples of it.
-SECTOR_BYTES = 512
+PROPERTY_CRC_HEAD = PROPERTY_CRC32.encode() + NAME_VALUE_SEPARATOR
+PROPERTY_CRC_DIGITS = 10
+PROPERTY_CRC_ROOM = PROPERTY_CRC_HEAD + b"-" * PROPERTY_CRC_DIGITS + PROPERTY_SEPARATOR
+"""What stands for the checksum of a record (`rockoon_format.checksums`) until it is known."""
+PROPERTY_CRC_BYTES = len(PROPERTY_CRC_ROOM)
+assert PROPERTY_CRC_BYTES == 20
+# Of the ten letters that never differ; no other name and value are that like.
+PROPERTY_CRC_ALIKE_MIN = 8
+_DIGIT = ord("-")
 
 # Positions that do not depend on any other field.
 AT_MAGIC = 4
@@ -203,12 +214,13 @@ def encode_topic(topic: bytes, magic: int) -> bytes:
     return length.pack(len(topic)) + topic
 
 
-def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
+def encode_record(record: Record, *, property_crc: bool = False, room: bool = False) -> bytes:
     """Return a record's bytes, body CRC included.
 
     Args:
         record: the fields; the result does not depend on anything else.
         property_crc: append the `__CRC32#` property over the whole record.
+        room: leave room for it, for the broker's store to write it (`with_room`).
 
     Raises:
         RecordError: HOST, MAGIC, TOPIC_LENGTH or PROPERTIES_LENGTH when a value fits in no record.
@@ -218,7 +230,7 @@ def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
             raise RecordError(RecordFault.HOST, f"a host of {len(host)} bytes, not 8 or 20")
     if record.magic not in (MAGIC_V1, MAGIC_V2):
         raise RecordError(RecordFault.MAGIC, f"magic {record.magic:#x} is neither V1 nor V2")
-    properties = record.properties
+    properties = with_room(record.properties) if room else record.properties
     if property_crc:
         if properties and not properties.endswith(PROPERTY_SEPARATOR):
             properties += PROPERTY_SEPARATOR
@@ -271,6 +283,26 @@ def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
     return frame
 
 
+def with_room(properties: bytes) -> bytes:
+    """Return properties that end with room for a checksum, if there is so much left.
+
+    A checksum that they end with, maybe of another record, makes room.
+    """
+    properties = without_checksum(properties)
+    if properties and not properties.endswith(PROPERTY_SEPARATOR):
+        properties += PROPERTY_SEPARATOR
+    longer = properties + PROPERTY_CRC_ROOM
+    return longer if len(longer) <= PROPERTIES_BYTES_MAX else properties
+
+
+def without_checksum(properties: bytes) -> bytes:
+    """Return properties without the checksum, or the room for one, that they may end with."""
+    before, tail = properties[:-PROPERTY_CRC_BYTES], properties[-PROPERTY_CRC_BYTES:]
+    is_room = tail.startswith(PROPERTY_CRC_HEAD) and tail.endswith(PROPERTY_SEPARATOR)
+    is_room &= len(tail) == PROPERTY_CRC_BYTES
+    return before if is_room and (not before or before.endswith(PROPERTY_SEPARATOR)) else properties
+
+
 def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
     """Read the record that starts at `position`; its size is `record_size(buffer, position)`.
 
@@ -278,7 +310,7 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) 
 
     Raises:
         RecordError: TRUNCATED (fewer bytes than the record says), BLANK (the end of a file),
-            MAGIC, SIZE (the parts do not add up to the size) or BODY_CRC.
+            MAGIC, SIZE (the parts do not add up to the size), PROPERTY_CRC or BODY_CRC.
     """
     view = memoryview(buffer)[position:]
     size = record_size(view)
@@ -320,12 +352,17 @@ def _decode(view: memoryview, check_crc: bool) -> Record:
     computed = properties_start + max(properties_length, 0)
     if computed != size:
         raise RecordError(RecordFault.SIZE, f"a size of {size}, but the parts take {computed}")
-    if check_crc and body and body_crc(body) != crc:
-        raise RecordError(RecordFault.BODY_CRC, "the body does not have the CRC of its record")
+    properties = bytes(view[properties_start:computed])
+    if check_crc:
+        checked = _is_checksum_right(view, len(properties))
+        if checked is False:
+            raise RecordError(RecordFault.PROPERTY_CRC, "the record does not have its checksum")
+        if checked is None and body and body_crc(body) != crc:
+            raise RecordError(RecordFault.BODY_CRC, "the body does not have the CRC of its record")
     return Record(
         topic=bytes(view[topic_start:topic_end]),
         body=body,
-        properties=bytes(view[properties_start:computed]),
+        properties=properties,
         queue_id=queue_id,
         flag=flag,
         queue_offset=queue_offset,
@@ -339,6 +376,23 @@ def _decode(view: memoryview, check_crc: bool) -> Record:
         prepared_transaction_offset=prepared_offset,
         magic=magic,
     )
+
+
+def _is_checksum_right(view: memoryview, properties_bytes: int) -> bool | None:
+    """Whether a whole record's `__CRC32#` property is right, None if it has none.
+
+    The rules are those of `checksums.checks_of`.
+    """
+    tail = bytes(view[-PROPERTY_CRC_BYTES:])
+    pairs = zip(tail, PROPERTY_CRC_ROOM, strict=True)
+    alike = sum(letter == right for letter, right in pairs if right != _DIGIT)
+    if alike < PROPERTY_CRC_ALIKE_MIN or properties_bytes < PROPERTY_CRC_BYTES:
+        return None
+    before = view[-PROPERTY_CRC_BYTES - 1]
+    begins = properties_bytes == PROPERTY_CRC_BYTES or before == PROPERTY_SEPARATOR[0]
+    if begins and tail == PROPERTY_CRC_ROOM:
+        return None
+    return begins and tail == encode_property_crc(zlib.crc32(view[:-PROPERTY_CRC_BYTES]))
 
 
 def record_size(buffer: Buffer, position: int = 0) -> int:
@@ -399,15 +453,6 @@ def encode_property_crc(crc: int) -> bytes:
     """
     digits = str(crc & CRC_MASK)[::-1].ljust(10, "0")
     return f"{PROPERTY_CRC32}\x01{digits}\x02".encode()
-
-
-def check_property_crc(frame: Buffer) -> bool | None:
-    """Return whether a whole record's `__CRC32#` property is right, None if it has none."""
-    view = memoryview(frame)
-    tail = bytes(view[-PROPERTY_CRC_BYTES:])
-    if not tail.startswith(f"{PROPERTY_CRC32}\x01".encode()):
-        return None
-    return tail == encode_property_crc(zlib.crc32(view[:-PROPERTY_CRC_BYTES]))
 
 
 def encode_host(address: str, port: int) -> bytes:

@@ -13,6 +13,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format.checksums import PROPERTIES_CHECKED_BYTES_MAX, checks_of
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
     delay_of_level_ms,
@@ -60,6 +61,9 @@ class ScanEnd(Enum):
     SIZE_MISMATCH = "size mismatch"
     """The parts do not add up to the record's size: a half-written record."""
     BAD_CRC = "bad crc"
+    """The record is not what its checksum is of, or its body not what its CRC is of."""
+    NO_CHECKSUM = "no checksum"
+    """The record should have a checksum and has none: the end of it was not written."""
     BAD_DELAY_LEVEL = "bad delay level"
     """A record of SCHEDULE_TOPIC_XXXX whose DELAY is no number; a Java broker stops here too."""
 
@@ -106,6 +110,8 @@ def scan(
     end: int,
     *,
     check_crc: bool = True,
+    checksums: bool = True,
+    checksums_from: int | None = None,
     with_tag_codes: bool = True,
     records_max: int = RECORDS_MAX_DEFAULT,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
@@ -116,7 +122,10 @@ def scan(
         buffer: a file, or a part of one; wrap an mmap in a memoryview.
         position: where the first record starts.
         end: where the file, or what is known of it, ends; `position <= end <= len(buffer)`.
-        check_crc: compare body CRCs.
+        check_crc: compare checksums, and body CRCs where there is none.
+        checksums: without, body CRCs alone, as RocketMQ does it unless told otherwise.
+        checksums_from: every record from this position on has a checksum if it has room for one;
+            None when that is not known of any.
         with_tag_codes: work out what the queue entries hold, which takes half of the time. Without,
             delay levels are not looked at either: for records that were scanned before.
         records_max: bound of one call; with `ScanEnd.LIMIT`, call again from `Scan.position`.
@@ -136,7 +145,12 @@ def scan(
     # does meanwhile cannot come between two checks.
     window = bytes(view[position:stop])
     parts = locate(window, np.array(starts, np.int64) - position)
-    good, fault = _leading_good(window, parts, np.array(sizes, np.int64), check_crc)
+    lengths = np.array(sizes, np.int64)
+    good, fault = _leading_whole(parts, lengths)
+    if check_crc and good:
+        since = None if checksums_from is None else checksums_from - position
+        good, wrong = _leading_right(window, parts, lengths, good, checksums, since)
+        fault = wrong or fault
     if fault is not None:
         why, stop = fault, starts[good]
         parts = locate(window, parts.starts[:good])
@@ -202,22 +216,41 @@ def _run(view: memoryview, at: int, end: int) -> int:
     return int(other.argmax()) - 1 if other.any() else count - 1
 
 
-def _leading_good(
-    window: bytes, parts: Parts, sizes: NDArray[np.int64], check_crc: bool
-) -> tuple[int, ScanEnd | None]:
-    """Return how many records are whole before the first that is not, and what is wrong with it."""
-    good, fault = len(sizes), None
+def _leading_whole(parts: Parts, sizes: NDArray[np.int64]) -> tuple[int, ScanEnd | None]:
+    """How many records are whole before the first that is not, and what is wrong with it."""
     mismatch = (parts.computed_sizes != sizes) | (parts.topic_lengths < 0)
     if mismatch.any():
-        good, fault = int(mismatch.argmax()), ScanEnd.SIZE_MISMATCH
-    if check_crc:
-        body_lengths = np.maximum(parts.body_lengths[:good], 0)
-        found = crcs(window, parts.body_starts[:good], body_lengths) & CRC_MASK
-        # An empty body's CRC is not looked at, as in Java.
-        wrong = (found != parts.prefix["body_crc"][:good]) & (body_lengths > 0)
-        if wrong.any():
-            good, fault = int(wrong.argmax()), ScanEnd.BAD_CRC
-    return good, fault
+        return int(mismatch.argmax()), ScanEnd.SIZE_MISMATCH
+    return len(sizes), None
+
+
+def _leading_right(
+    window: bytes,
+    parts: Parts,
+    sizes: NDArray[np.int64],
+    count: int,
+    checksums: bool,
+    checksums_from: int | None,
+) -> tuple[int, ScanEnd | None]:
+    """How many of the first records are right before the first that is not, and what is wrong.
+
+    Args:
+        count: so many are whole.
+        checksums, checksums_from: of `scan`, the position in the window.
+    """
+    if count < len(sizes):
+        parts, sizes = locate(window, parts.starts[:count]), sizes[:count]
+    checks = checks_of(window, parts, sizes, checksums=checksums)
+    wrong = checks.wrong(crcs(window, checks.starts, checks.lengths) & CRC_MASK)
+    missing = np.zeros(count, np.bool_)
+    if checksums_from is not None:
+        missing = ~checks.whole & (parts.starts >= checksums_from)
+        missing &= parts.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX
+    bad = wrong | missing
+    if not bad.any():
+        return count, None
+    first = int(bad.argmax())
+    return first, ScanEnd.BAD_CRC if wrong[first] else ScanEnd.NO_CHECKSUM
 
 
 def _result(

@@ -1,6 +1,7 @@
 """The property by which a log tells what an idempotent producer has stored: `__SEQ`.
 
-It is the last property of every record of such a producer, always of the same length:
+It is the last property of every record of such a producer, in front of the checksum only, always of
+the same length:
 
     +-------+------+------------------+--------------+------+------+
     | __SEQ | 0x01 | producer id      | first        | index| 0x02 |
@@ -20,13 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format.checksums import end_with_checksum
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.properties import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     PROPERTY_SEQUENCE,
 )
-from rockoon_format.record import RECORD_BYTES_MIN
+from rockoon_format.record import PROPERTY_CRC_BYTES, RECORD_BYTES_MIN
 
 SEQUENCE_MAX = (1 << 48) - 1
 BATCH_MESSAGES_MAX = 1 << 16
@@ -44,10 +46,14 @@ _SECTION = np.dtype(
 )
 assert _SECTION.itemsize == SECTION_BYTES
 
-# What stands before the property: another's closing 0x02, or the length of a section that has none.
+# What stands before the property: another's closing 0x02, or the length of a section that has none,
+# without a checksum or with one.
 _BEFORE_BYTES = 2
-_ALONE = SECTION_BYTES.to_bytes(_BEFORE_BYTES)
-assert RECORD_BYTES_MIN > SECTION_BYTES + _BEFORE_BYTES
+_ALONE = tuple(
+    np.frombuffer((SECTION_BYTES + more).to_bytes(_BEFORE_BYTES), np.uint8)
+    for more in (0, PROPERTY_CRC_BYTES)
+)
+assert RECORD_BYTES_MIN > SECTION_BYTES + PROPERTY_CRC_BYTES + _BEFORE_BYTES
 
 _NO_DIGIT = 0xFF
 _DIGIT_VALUES = np.full(256, _NO_DIGIT, np.uint8)
@@ -65,6 +71,17 @@ class FoundSequences:
     """Sequence number of the first message of each record's batch, int64[m]."""
     batch_indices: IntArray
     """Each record's place in its batch, int64[m]."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> "FoundSequences":
+        """Those of the records that a mask selects, bool[m]."""
+        if chosen.all():
+            return self
+        return FoundSequences(
+            self.indices[chosen],
+            self.producer_ids[chosen],
+            self.first_sequences[chosen],
+            self.batch_indices[chosen],
+        )
 
 
 def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArray[np.void]:
@@ -110,9 +127,9 @@ def first_without_sequence(
     """
     sizes = np.asarray(lengths, np.int64)
     expected = encode_sequences(producer_id, first_sequence, len(sizes))
-    ends = np.cumsum(sizes)
+    ends, checked = _without_checksums(frames, np.cumsum(sizes))
     found = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
-    right = _is_whole_property(frames, ends)
+    right = _is_whole_property(frames, ends, checked)
     if found.tobytes() != expected.tobytes():
         pairs = (each.view(np.uint8).reshape(len(sizes), -1) for each in (found, expected))
         right &= np.equal(*pairs).all(1)
@@ -130,23 +147,32 @@ def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> Foun
     ends = np.asarray(starts, np.int64) + np.asarray(lengths, np.int64)
     if not len(ends):
         return _found(np.zeros(0, np.int64), np.zeros((0, _DIGITS // 2), np.uint8))
+    ends, checked = _without_checksums(frames, ends)
     heads = sliding(frames, f"S{len(_HEAD)}")[ends - SECTION_BYTES]
     candidates = np.flatnonzero(heads == _HEAD)
-    ends = ends[candidates]
+    ends, checked = ends[candidates], checked[candidates]
     sections = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
     letters = sections.view(np.uint8).reshape(len(candidates), SECTION_BYTES)
     values = _DIGIT_VALUES[letters[:, len(_HEAD) : len(_HEAD) + _DIGITS]]
     whole = (values != _NO_DIGIT).all(1) & (letters[:, -1] == PROPERTY_SEPARATOR[0])
-    whole &= _is_whole_property(frames, ends)
+    whole &= _is_whole_property(frames, ends, checked)
     values = values[whole]
     return _found(candidates[whole], values[:, 0::2] << 4 | values[:, 1::2])
 
 
-def _is_whole_property(frames: bytes, ends: IntArray) -> NDArray[np.bool_]:
+def _without_checksums(frames: bytes, ends: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Where the properties in front of the checksums end, and which records have one."""
+    checked = end_with_checksum(frames, ends)
+    return ends - PROPERTY_CRC_BYTES * checked, checked
+
+
+def _is_whole_property(
+    frames: bytes, ends: IntArray, checked: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Whether the property's name begins where it should: `x__SEQ` is another."""
     before = sliding(frames, f"V{_BEFORE_BYTES}")[ends - SECTION_BYTES - _BEFORE_BYTES]
     letters = before.view(np.uint8).reshape(len(ends), _BEFORE_BYTES)
-    alone = (letters == np.frombuffer(_ALONE, np.uint8)).all(1)
+    alone = (letters == np.where(checked[:, None], _ALONE[1], _ALONE[0])).all(1)
     whole: NDArray[np.bool_] = alone | (letters[:, -1] == PROPERTY_SEPARATOR[0])
     return whole
 

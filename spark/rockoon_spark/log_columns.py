@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rockoon.compression import unpack
 from rockoon.errors import InvalidArgument
+from rockoon_format.checksums import checks_of, room_of
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -24,6 +25,7 @@ from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
     HOST_V4_BYTES,
+    PROPERTY_CRC_BYTES,
     SYS_FLAG_COMPRESSED,
     decode_host,
 )
@@ -105,8 +107,10 @@ class LogRecords:
 
     @cached_property
     def properties(self) -> Properties:
-        """Each record's properties."""
+        """Each record's properties, without its checksum."""
         lengths = np.maximum(self.parts.properties_lengths, 0)
+        has_room, _ = room_of(self.buffer, self.parts.starts + self.sizes, lengths)
+        lengths = lengths - PROPERTY_CRC_BYTES * has_room
         return Properties(self.pieces(self.parts.properties_starts, lengths))
 
     @cached_property
@@ -114,16 +118,16 @@ class LogRecords:
         """Each record's body as it is stored."""
         return self.pieces(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
 
-    def has_damaged_body(self) -> NDArray[np.bool_]:
-        """Which records have a body that is not the one their checksum is of, bool[n].
+    def are_damaged(self) -> NDArray[np.bool_]:
+        """Which records are not what was stored, bool[n].
 
-        An empty one counts as whole, as in CommitLog#checkMessageAndReturnSize.
+        Those without a checksum are compared by their bodies' CRCs.
         """
+        checks = checks_of(self.buffer, self.parts, self.sizes)
         # An array of bytes objects comes at a quarter of what a list of them costs.
-        checksums = map(zlib.crc32, self.stored_bodies.to_numpy(zero_copy_only=False))
-        found = np.fromiter(checksums, np.int64, len(self)) & CRC_MASK
-        differs: NDArray[np.bool_] = found != self.parts.prefix["body_crc"]
-        return differs & (self.parts.body_lengths > 0)
+        covered = self.pieces(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
+        found = np.fromiter(map(zlib.crc32, covered), np.int64, len(self)) & CRC_MASK
+        return checks.wrong(found)
 
     def topics(self) -> pa.BinaryArray:
         """Each record's topic as it is stored."""
@@ -246,6 +250,9 @@ COLUMNS: Mapping[str, Column] = {
     ),
 }
 """Every column there is, in the order in which they come when none are named."""
+
+CHECKED = frozenset({"body", "properties", "keys", "tags", "unique_key"})
+"""Columns with what the sender wrote: records of which one is read are checked."""
 
 OPTIONAL = frozenset({"keys", "tags", "unique_key"})
 """Columns that not every record has a value of."""

@@ -1,8 +1,7 @@
 """What a reader asked for, out of what stretches hold.
 
-Where bodies are read, each is compared with its checksum: a message that is not what was stored is
-damage like bytes that are no record. Who does not ask for bodies gets its other columns: no
-checksum covers them, and none is paid for.
+Where bodies or properties are read, each record is compared with its checksum: a message that is
+not what was stored is damage like bytes that are no record. Who asks for neither pays for none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rockoon_spark.log_columns import LogRecords, to_batch
+from rockoon_spark.log_columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.selection import Selection
 from rockoon_spark.stretches import DamagedPlace
 
-BODY_FAULT = "are a record whose body does not have its checksum"
+RECORD_FAULT = "are a record that does not have its checksum"
 
 
 def rows(
@@ -37,18 +36,18 @@ def rows(
             report(each)
             continue
         records = each.chosen(selection.mask(each))
-        if "body" in columns:
-            records = with_whole_bodies(records, report)
+        if not CHECKED.isdisjoint(columns):
+            records = without_damaged(records, report)
         if len(records):
             yield to_batch(records, columns)
 
 
-def with_whole_bodies(records: LogRecords, report: Callable[[DamagedPlace], None]) -> LogRecords:
-    """Those of the records whose bodies have their checksums; `report` is told of the others."""
-    damaged = records.has_damaged_body()
+def without_damaged(records: LogRecords, report: Callable[[DamagedPlace], None]) -> LogRecords:
+    """Those of the records that have their checksums; `report` is told of the others."""
+    damaged = records.are_damaged()
     if not damaged.any():
         return records
     starts = records.prefix("physical_offset")[damaged]
     for start, size in zip(starts.tolist(), records.sizes[damaged].tolist(), strict=True):
-        report(DamagedPlace(f"broker {records.broker!r}", start, start + size, BODY_FAULT))
+        report(DamagedPlace(f"broker {records.broker!r}", start, start + size, RECORD_FAULT))
     return records.chosen(np.logical_not(damaged))

@@ -31,7 +31,8 @@ Options of both:
     endingOffsets: "latest" (default), or likewise the offsets behind the last; -1 means latest.
     startingTimestamp, endingTimestamp: store time as epoch milliseconds or ISO 8601.
     onDamage: "fail" (default) with the place, or "skip" with a warning: bytes that belong to no
-        record, and, where bodies are read, messages whose body does not have its checksum.
+        record, and, where bodies or properties are read, messages that do not have their
+        checksum.
     splitBytes: bytes of log that one task reads.
 
 Conditions on topic, broker, tags, queue, offsets and times are met before a record is decoded where

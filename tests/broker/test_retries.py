@@ -159,7 +159,6 @@ def test_the_reason_is_noted_in_bounds_and_replaced_by_the_next() -> None:
 
 
 def test_a_reason_with_nuls_is_noted_without_them() -> None:
-    """Properties with 512 of them in a row are refused: the message could not be sent back."""
     made = returned(record(), "g", RULES, Failure(reason="\0" * 600 + "end"), 0)
     assert decode(made.record.properties)["ROCKOON_FAILURE"] == "end"
 

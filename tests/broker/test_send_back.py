@@ -154,7 +154,7 @@ async def test_one_message_that_cannot_come_again_spoils_no_other(
 
         def forged(**fields: Any) -> pb.FailedMessage:
             record = replace(bad, **fields)
-            return failed(record, record=encode_record(record))
+            return failed(record, record=encode_record(record, room=True))
 
         retry = {"topic": RETRY.encode()}
         for message, fate in (

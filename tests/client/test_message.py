@@ -12,6 +12,8 @@ import zstandard
 from rockoon.compression import UNPACKED_BYTES_MAX
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Batch, MessageQueue
+from rockoon.pulling import FOUND, Pulled, PullReply, interpret
+from rockoon.subscription import Subscription
 from rockoon_format.properties import encode
 from rockoon_format.record import (
     COMPRESSION_LZ4,
@@ -187,12 +189,49 @@ def test_a_damaged_body_is_refused_with_its_place_and_the_others_are_not() -> No
         batch.bodies  # noqa: B018 - reading is what raises
     assert refused.value.details["offset"] == "102"
     assert [batch[index].body for index in (0, 1, 3)] == [b"body 0", b"body 1", b"body 3"]
-    with pytest.raises(StoreCorrupt, match="does not have the CRC"):
+    with pytest.raises(StoreCorrupt, match="does not have the checksum"):
         batch[2].body  # noqa: B018
     fresh = damaged_batch()
     assert fresh[1].body == b"body 1"
     with pytest.raises(StoreCorrupt):
         fresh[2].body  # noqa: B018
+
+
+def test_damaged_properties_are_refused_and_no_filter_leaves_them_out() -> None:
+    frames = [
+        encode_record(
+            Record(
+                topic=b"orders",
+                queue_id=3,
+                queue_offset=100 + number,
+                properties=b"TAGS\x01new\x02KEYS\x01k%d\x02" % number,
+                born_host=encode_host("10.0.0.1", 5),
+            ),
+            property_crc=True,
+        )
+        for number in range(3)
+    ]
+    frames[1] = frames[1].replace(b"\x01new\x02", b"\x01now\x02")
+    batch = Batch(QUEUE, b"".join(frames), list(map(len, frames)))
+    for name in ("keys", "tags", "bodies"):
+        with pytest.raises(StoreCorrupt, match="message 101 of orders@broker-a:3"):
+            getattr(batch, name)
+    for name in ("keys", "tags", "body", "properties"):
+        getattr(batch[0], name)
+        with pytest.raises(StoreCorrupt):
+            getattr(batch[1], name)
+    assert batch[0].properties == {"TAGS": "new", "KEYS": "k0"}
+    reply = PullReply(
+        status=FOUND,
+        frames=b"".join(frames),
+        record_lengths=b"".join(len(frame).to_bytes(4, "little") for frame in frames),
+        next_offset=103,
+        max_offset=103,
+    )
+    pulled = interpret(QUEUE, 100, reply, Subscription.parse("orders", "new"))
+    assert isinstance(pulled, Pulled)
+    assert list(pulled.offsets) == [100, 101, 102]
+    assert list(pulled.intact().offsets) == [100]
 
 
 def test_bodies_come_as_they_are_where_nobody_wants_them_checked() -> None:

@@ -307,7 +307,6 @@ async def test_a_queue_that_does_not_exist_is_told(cluster: Cluster) -> None:
         ({"properties": {"a\x01": "b"}}, InvalidProperty),
         ({"properties": {"a": "b\x01"}}, InvalidProperty),
         ({"properties": {"a": "\ud800"}}, InvalidProperty),
-        ({"properties": {"a": "\0" * 512}}, InvalidProperty),
         ({"properties": {"a": 1}}, InvalidProperty),
         ({"properties": {"a": "x" * 32_767}}, PropertiesTooLarge),
         ({"key": "k", "queue": MessageQueue("orders", "broker-a", 0)}, InvalidArgument),
@@ -330,7 +329,7 @@ async def test_the_largest_body_and_the_longest_properties_pass(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
     producer = cluster.producer()
-    room = 32_767 - len("a\x01\x02") - len("UNIQ_KEY\x01") - 56 - 1
+    room = 32_767 - len("a\x01\x02") - len("UNIQ_KEY\x01") - 56 - 1 - 20
     await producer.send("orders", bytes(4 << 20), properties={"a": "x" * room})
     with pytest.raises(PropertiesTooLarge):
         producer.send("orders", b"", properties={"a": "x" * (room + 1)})

@@ -113,7 +113,7 @@ async def test_each_way_to_say_when(
         ({"TIMER_DELIVER_MS": "1e9"}, InvalidDelay),
         ({"TIMER_DELAY_SEC": 259_201}, DelayTooLong),
         ({"TIMER_DELIVER_MS": NOW_MS + 259_200_001}, DelayTooLong),
-        ({"DELAY": 1, "fill": "x" * 32_740}, PropertiesTooLarge),
+        ({"DELAY": 1, "fill": "x" * 32_733}, PropertiesTooLarge),
     ],
 )
 async def test_a_delay_that_is_none_refuses_the_whole_batch(

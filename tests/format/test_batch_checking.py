@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rockoon_format.batch import (
     FEW_RECORDS_MAX,
-    NULS_MAX,
     SYS_FLAGS_ALLOWED,
     BatchError,
     BatchFault,
@@ -293,28 +292,26 @@ def test_noise_never_raises_anything_but_a_refusal(
 @pytest.mark.parametrize(
     ("properties", "is_good"),
     [
-        (b"A\x01" + bytes(NULS_MAX) + b"\x02", True),
-        (b"A\x01" + bytes(NULS_MAX) + b"b" + bytes(NULS_MAX) + b"\x02", True),
-        (b"A\x01" + bytes(NULS_MAX + 1) + b"\x02", False),
-        (b"A\x01b\x02" + bytes(5000) + b"\x02", False),
-        (b"A\x01b\0", False),
-        (b"\0", False),
-        (b"", True),
+        (b"__CRC32#\x01----------\x02", True),
+        (b"A\x01b\x02__CRC32#\x010000000000\x02", True),
+        (b"A\x01b\x02__CRC32#\x010000000000", True),
+        (b"A\x01b\x02_-CRC32#\x010000000000\x02", False),
+        (b"x__CRC32#\x010000000000\x02", False),
+        (b"A\x01b\x02" + bytes(5000) + b"\x02", True),
     ],
 )
-def test_properties_that_recovery_would_take_for_torn_are_refused(
+def test_properties_that_recovery_would_take_for_damaged_are_refused(
     properties: bytes, is_good: bool, count: int
 ) -> None:
-    # Zeros of the body, or in front of the next record, are nobody's properties.
-    made = case(body=bytes(2000), properties=properties)
+    made = case(properties=properties)
     plain = made.lengths[0]
     made.frames += made.frames[:plain] * (count - 3)
     made.lengths += [plain] * (count - 3)
-    limits = {"body": 2000, "properties": 6000, "record": 9000}
+    limits = {"properties": 6000, "record": 9000}
     if is_good:
         assert made.check(**limits).count == count
     else:
-        assert made.refusal(**limits) == (BatchFault.PROPERTIES_TORN, 1)
+        assert made.refusal(**limits) == (BatchFault.CHECKSUM, 1)
 
 
 def test_a_thousand_records_of_which_one_is_damaged_are_refused() -> None:

@@ -12,7 +12,6 @@ from rockoon_format.record import (
     RecordFault,
     blank_size,
     body_crc,
-    check_property_crc,
     decode_host,
     decode_record,
     encode_blank,
@@ -96,9 +95,10 @@ def test_a_property_crc_of_apache_has_its_digits_reversed() -> None:
     )
     frame = encode_record(moved, property_crc=True)
     assert frame.hex() == golden_store.BARE_WITH_CRC_HEX
-    assert check_property_crc(frame) is True
-    assert check_property_crc(frame[:60] + b"?" + frame[61:]) is False
-    assert check_property_crc(bytes.fromhex(golden_store.BARE_HEX)) is None
+    assert decode_record(frame) == stored
+    with pytest.raises(RecordError) as refused:
+        decode_record(frame[:60] + b"?" + frame[61:])
+    assert refused.value.reason is RecordFault.PROPERTY_CRC
 
     full = encode_record(golden_store.FULL, property_crc=True)
     assert len(full) == 198
@@ -108,7 +108,7 @@ def test_a_property_crc_of_apache_has_its_digits_reversed() -> None:
 def test_a_property_crc_behind_unfinished_properties_finishes_them() -> None:
     frame = encode_record(Record(topic=b"T", properties=b"TAGS\x01a"), property_crc=True)
     assert b"TAGS\x01a\x02__CRC32#\x01" in frame
-    assert check_property_crc(frame) is True
+    assert decode_record(frame).properties == frame[-27:]
 
 
 def test_the_end_of_a_file_is_marked_with_what_is_left_of_it() -> None:

@@ -31,7 +31,11 @@ FAULTS: dict[str, tuple[int, bytes]] = {
     "place, a higher one": (30, b"\7"),
     "place, a lower one": (28, b"\xff"),
     "body": (100, b"oops"),
-    "length of the properties": (-11, b"\7\7"),
+    "length of the properties": (-32, b"\7\7"),
+    "flag": (16, b"\1"),
+    "properties": (-23, b"b"),
+    "checksum": (-5, b"x"),
+    "end of the checksum": (-1, b"\0"),
     "all of it": (0, b"x" * 700),
 }
 

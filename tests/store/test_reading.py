@@ -118,7 +118,7 @@ def test_a_damaged_record_is_not_read_by_its_physical_offset(owner: Owner, tmp_p
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(88)
         file.write(b"?")
-    with pytest.raises(UnknownOffset, match="CRC"):
+    with pytest.raises(UnknownOffset, match="checksum"):
         owner.store.read_at(0)
     owner.store.close()
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
+from rockoon_broker.store.log_scan import LogScan
+from rockoon_broker.store.markers import AbortFile
 from rockoon_broker.store.reading import GetStatus
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.verify import verify_store
-from rockoon_format.batch import NULS_MAX, BatchError
 from support.seeds import seeds
 from support.store_directory import (
     FailingDisk,
@@ -481,63 +483,82 @@ def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
     assert verify_store(root) == []
 
 
-@pytest.mark.parametrize("tag_bytes", [600, 1500])
-@pytest.mark.parametrize("last", [True, False])
-def test_a_record_of_whose_properties_a_sector_was_not_written_was_never_there(
-    tmp_path: Path, tag_bytes: int, last: bool
-) -> None:
-    """CRCs cover bodies only: nobody would notice that a message has lost its properties."""
-    owner = Owner(settings(tmp_path / "s"))
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_record_that_is_torn_anywhere_was_never_there(tmp_path: Path, seed: int) -> None:
+    """Of what a power cut tears, zeros or what was there before stand behind the place."""
+    rng = random.Random(seed)
+    configured = settings(tmp_path / "s")
+    owner = Owner(configured)
     owner.append(bodies=[b"durable"])
     owner.write_point()
-    torn = owner.append(bodies=[b"torn"], tags="t" * tag_bytes)
-    if not last:
-        owner.append(bodies=[b"behind"])
+    torn = owner.append(bodies=[b"torn"] if seed % 2 else [b""], tags="new")
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
     owner.store.close()
-    sector = torn.end_offset // 512 * 512
-    end = min(sector + 512, owner.store.appended_end)
-    if tag_bytes == 1500:
-        sector, end = sector - 512, sector
-    poke(root / "commitlog" / f"{0:020d}", sector, bytes(end - sector))
-    after = recovered(settings(root))
-    assert after.bodies() == [b"durable"]
-    assert after.store.appended_end == torn.first_physical_offset
-    after.append(bodies=[b"goes on"])
-    assert after.bodies() == [b"durable", b"goes on"]
-    after.store.close()
+    log = root / "commitlog" / f"{0:020d}"
+    start, end = torn.first_physical_offset, torn.end_offset
+    whole = log.read_bytes()
+    for cut in range(start, end):
+        for rest in (bytes(end - cut), rng.randbytes(end - cut)):
+            log.write_bytes(whole[:cut] + rest + whole[end:])
+            assert scanned_end(root) == start, cut
+    for cut in (end - 1, end - 20, *rng.sample(range(start, end), 3)):
+        log.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+        copy = crashed_copy(root, tmp_path / f"{cut}")
+        after = recovered(settings(copy))
+        assert after.bodies() == [b"durable"]
+        assert after.store.appended_end == start
+        after.append(bodies=[b"goes on"])
+        assert after.bodies() == [b"durable", b"goes on"]
+        after.store.close()
 
 
-def test_sectors_are_those_of_a_file_whatever_its_size(tmp_path: Path) -> None:
-    configured = settings(tmp_path / "s", commit_log_file_bytes=5000)
+def scanned_end(root: Path) -> int:
+    """Where the log ends for a start, with what `abort` says of its records."""
+    disk = Disk()
+    abort = AbortFile(root, disk).read()
+    assert abort is not None
+    walk = LogScan(root / "commitlog", 4096, [0], disk, checksums_from=abort.checksums_from)
+    for _ in walk.chunks(0):
+        continue
+    return walk.end
+
+
+def test_without_checksums_of_its_own_a_store_takes_records_as_rocketmq_does(
+    tmp_path: Path,
+) -> None:
+    configured = settings(tmp_path / "s", record_checksums=False)
     owner = Owner(configured)
-    while owner.store.appended_end <= 5000:
-        owner.append(bodies=[b"durable"])
-    owner.write_point()
-    durable = owner.bodies()
-    torn = owner.append(bodies=[b"torn"], tags="t" * 1500)
+    owner.append(bodies=[b"old"])
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
     owner.store.close()
-    end = torn.end_offset % 5000
-    poke(root / "commitlog" / f"{5000:020d}", end // 512 * 512 - 512, bytes(512))
-    after = recovered(settings(root, commit_log_file_bytes=5000))
-    assert after.bodies() == durable
+    assert "checksums-from" not in (root / "abort").read_text()
+    after = Owner(settings(root))
+    assert after.bodies() == [b"old"]
+    since = after.store.appended_end
+    assert f"checksums-from {since}\n" in (root / "abort").read_text()
+    after.append(bodies=[b"new"])
+    again = crashed_copy(root, tmp_path / "again")
     after.store.close()
+    last = Owner(settings(again))
+    assert last.bodies() == [b"old", b"new"]
+    assert f"checksums-from {since}\n" in (again / "abort").read_text()
+    last.store.close()
 
 
-def test_no_properties_of_what_was_taken_are_as_a_power_cut_leaves_them(tmp_path: Path) -> None:
-    """What is acknowledged must be taken for whole wherever sectors begin in it."""
-    owner = Owner(settings(tmp_path / "s", commit_log_file_bytes=1 << 20))
-    owner.write_point()
-    sent = [b"%d" % number for number in range(40)]
-    for body in sent:
-        owner.append(bodies=[body], tags="\0" * (NULS_MAX - 30 * (len(body) - 1)))
-    with pytest.raises(BatchError):
-        owner.append(bodies=[b"refused"], tags="\0" * (NULS_MAX + 1))
-    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+def test_a_checksum_that_another_broker_left_in_a_record_of_its_own_ends_no_log(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ copies the properties of a delayed message, and goes by bodies unless told."""
+    owner = Owner(settings(tmp_path))
+    owner.append(bodies=[b"ours"])
+    copied = owner.append(bodies=[b"copied"])
+    owner.append(bodies=[b"behind"])
     owner.store.close()
-    after = recovered(settings(root, commit_log_file_bytes=1 << 20))
-    assert after.bodies() == sent
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    poke(log, copied.end_offset - 3, b"x")
+    foreign_abort(tmp_path)
+    after = Owner(settings(tmp_path))
+    assert after.bodies() == [b"ours", b"copied", b"behind"]
     after.store.close()
 
 

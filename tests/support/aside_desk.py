@@ -125,6 +125,7 @@ class AsideDesk:
             self.clock.wall_ms - 1,
             encode_host("10.0.0.7", 4321),
             flags=77,
+            room=True,
         )
         packed = np.asarray(lengths).astype("<u4").tobytes()
         self.appends.check_limits(frames, packed)  # as the broker does

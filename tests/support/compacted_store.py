@@ -106,7 +106,7 @@ class CompactedStore:
         ]
         bodies = [body for _, body in messages]
         frames, lengths = encode_batch(
-            topic.encode(), queue_id, bodies, properties, NOW_MS - 1000, BORN_HOST
+            topic.encode(), queue_id, bodies, properties, NOW_MS - 1000, BORN_HOST, room=True
         )
         appended = self.store.append(topic, queue_id, frames, lengths, self.owner.clock.time_ms)
         starts = np.cumsum(lengths) - lengths

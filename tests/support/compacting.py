@@ -69,6 +69,7 @@ class Compacting(Owner):
             [f"TAGS\x01TagA\x02{keys}".encode()],
             self.clock.time_ms,
             BORN_HOST,
+            room=True,
         )
         self.store.append(topic, queue_id, frames, lengths, self.clock.time_ms)
 

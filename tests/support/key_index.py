@@ -61,7 +61,13 @@ class Indexed(Owner):
         """Append messages with these properties, one second after those before."""
         self.clock.time_ms += 1000
         frames, lengths = encode_batch(
-            topic.encode(), 0, [b"body"] * len(properties), list(properties), NOW_MS, BORN_HOST
+            topic.encode(),
+            0,
+            [b"body"] * len(properties),
+            list(properties),
+            NOW_MS,
+            BORN_HOST,
+            room=True,
         )
         self.store.append(topic, 0, frames, lengths, self.clock.time_ms)
 

@@ -193,7 +193,7 @@ class Appends:
         limits = self._limits
         for found, limit, refusal in (
             (columns.body_lengths, limits.body_bytes_max, BodyTooLarge),
-            (columns.properties_lengths, limits.properties_bytes_max, PropertiesTooLarge),
+            (columns.sent_properties_lengths, limits.properties_bytes_max, PropertiesTooLarge),
         ):
             over = np.flatnonzero(found > limit)
             if len(over):
@@ -239,7 +239,7 @@ class Appends:
         except store_errors.StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure
         self.messages += appended.count
-        self.bytes += len(frames)
+        self.bytes += appended.end_offset - appended.first_physical_offset
         if not made_here:
             self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
         if not self._waits_for_sync:

@@ -41,7 +41,8 @@ def select(
 
     Args:
         found: messages as they stand in the queue, or why there are none (then returned as it is).
-        expression: a message is wanted when it answers True.
+        expression: a message is wanted when it answers True. One that is damaged goes to the reader
+            in any case, who notices: to leave it out would be to lose it.
         messages_max: more are not returned; the next offset is then that of the first left out.
         bytes_max: likewise, but the first message always fits.
     """
@@ -49,10 +50,8 @@ def select(
         return found
     columns = decode_columns(found.frames, found.lengths)
     answer = expression.matches_encoded
-    wanted = np.array(
-        [index for index, raw in enumerate(columns.properties_bytes) if answer(raw) is True],
-        np.int64,
-    )
+    selected = [index for index, raw in enumerate(columns.properties_bytes) if answer(raw) is True]
+    wanted = np.union1d(np.array(selected, np.int64), columns.damaged)
     nothing = np.zeros(0, np.uint32)
     if len(wanted) == 0:
         return replace(found, status=GetStatus.NO_MATCHED_MESSAGE, frames=b"", lengths=nothing)

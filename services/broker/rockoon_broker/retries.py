@@ -43,7 +43,7 @@ FIRST_LEVEL = 3
 # Of no broker: higher ones count as its last, as long as they fit into 32 bits.
 LEVEL_MAX = 2**31 - 1
 FAILURE_BYTES_MAX = 512
-# Separators, and NULs: properties with many of these in a row are refused.
+# Separators, and NULs, which nobody could read.
 _SPACES = {0: " ", 1: " ", 2: " "}
 ATTEMPTS_COUNTED_MAX = 2**31 - 1
 """A record's field holds no more."""

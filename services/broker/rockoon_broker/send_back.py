@@ -129,7 +129,7 @@ class SendBacks:
             except RockoonError as refusal:
                 results[index].error.CopyFrom(refusal.to_wire())
                 continue
-            yield _Item(index, made, encode_record(made.record))
+            yield _Item(index, made, encode_record(made.record, room=True))
 
     def _original(self, failed: pb.FailedMessage) -> Record:
         """The record as the consumer read it.

@@ -98,6 +98,11 @@ class BrokerSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettin
         maximum=32_767,
         shared=True,
     )
+    record_checksums: bool = setting(
+        True,
+        "give every record a checksum of all its bytes, as RocketMQ's enabledAppendPropCRC does; "
+        "without, records only get one whose sender left room for it, as Rockoon's SDK does",
+    )
     batch_bytes_max: int = setting(
         16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20, shared=True
     )
@@ -231,6 +236,7 @@ class BrokerSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettin
                 disk_check_delay_ms=self.disk_check_delay_ms,
                 body_bytes_max=self.body_bytes_max,
                 properties_bytes_max=self.properties_bytes_max,
+                record_checksums=self.record_checksums,
                 unsynced_bytes_max=self.unsynced_bytes_max,
                 delay_levels_ms=self.for_delays().levels_ms,
                 memory_bytes=self.memory_bytes,

@@ -1,4 +1,4 @@
-"""Where a log on a disk ends: behind its last whole record, every body's checksum looked at.
+"""Where a log on a disk ends: behind its last whole record, every checksum looked at.
 
 Its broker may be writing it at this moment, or a power cut may have left half a batch. Whatever
 breaks off at the end was acknowledged to nobody. Whole records behind a broken one are another
@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rockoon_format.frames import crcs
-from rockoon_format.record import CRC_MASK
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.steps import Kind, Message
@@ -108,11 +106,8 @@ def _examine(split: Split, durable_ms: int) -> _Extent:
         extent.behind = base + int(found.starts[-1] + found.sizes[-1])
         return extent
     for records in in_batches(buffer, base, found.starts, found.sizes, ""):
-        parts = records.parts
-        lengths = np.maximum(parts.body_lengths, 0)
-        found_crcs = crcs(records.buffer.tobytes(), parts.body_starts, lengths) & CRC_MASK
-        wrong = (found_crcs != parts.prefix["body_crc"]) & (lengths > 0)
-        starts = parts.prefix["physical_offset"]
+        wrong = records.are_damaged()
+        starts = records.prefix("physical_offset")
         if wrong.any():
             at = int(starts[int(wrong.argmax())])
             extent.broken = at if extent.broken is None else min(extent.broken, at)

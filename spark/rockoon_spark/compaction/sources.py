@@ -116,8 +116,16 @@ class LogSource:
     is_log = True
 
     def read(self) -> Iterator[Wanted]:
-        """See `Source`."""
-        return self._wanted(self.stretch.read())
+        """See `Source`. By a damaged key another message would be superseded."""
+        for wanted in self._wanted(self.stretch.read()):
+            chosen = np.zeros(len(wanted.records), np.bool_)
+            chosen[wanted.index] = True
+            records = wanted.records.chosen(chosen)
+            damaged = records.are_damaged()
+            if damaged.any():
+                place = int(records.prefix("physical_offset")[int(damaged.argmax())])
+                raise CompactionError(f"the record at physical offset {place} is damaged: bad crc")
+            yield wanted
 
     def read_at(self, places: IntArray) -> Iterator[Wanted]:
         """See `Source`."""

@@ -35,7 +35,7 @@ from rockoon_spark.export.target import (
 from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.live_cluster import LiveCluster
 from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.rows import with_whole_bodies
+from rockoon_spark.rows import without_damaged
 from rockoon_spark.selection import Selection
 from rockoon_spark.store_directory import StoreDirectory
 from rockoon_spark.stretches import DamagedPlace, DataLost
@@ -386,7 +386,7 @@ def read_section(
         elif len(found):
             seen.behind, seen.last = _last_record(found)
             wanted = wanted_rows(found, selection, own_topics=own_topics)
-            yield with_whole_bodies(wanted, report)
+            yield without_damaged(wanted, report)
 
 
 def _found(

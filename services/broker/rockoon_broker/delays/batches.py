@@ -27,9 +27,9 @@ def records_of(topic: str, queue_id: int, frames: bytes, lengths: bytes) -> list
         raise MalformedBatch(index=0, reason=str(failure)) from failure
     if len(columns) == 0:
         raise MalformedBatch(index=0, reason="the batch has no records")
-    if len(columns.wrong_bodies):
-        index = int(columns.wrong_bodies[0])
-        raise MalformedBatch(index=index, reason="the body does not have its CRC")
+    if len(columns.damaged):
+        index = int(columns.damaged[0])
+        raise MalformedBatch(index=index, reason="it does not have its CRC")
     name = topic.encode()
     records = []
     for index in range(len(columns)):
@@ -50,7 +50,7 @@ def parts_aside(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]
     part: list[bytes] = []
     size = 0
     for one in aside:
-        frame = encode_record(one.record)
+        frame = encode_record(one.record, room=True)
         if part and (key != (one.topic, one.queue_id) or size + len(frame) > PART_BYTES):
             assert key is not None
             yield key, part

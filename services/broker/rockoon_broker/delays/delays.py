@@ -317,7 +317,7 @@ class Delays:
             except (UnknownOffset, Undeliverable) as failure:
                 await self._give_up(source, str(failure))
                 continue
-            frame = encode_record(delivered(record))
+            frame = encode_record(delivered(record), room=True)
             groups.setdefault(key, []).append((source, frame))
             size += len(frame)
             if size >= READ_BYTES_PER_TURN_MAX:
@@ -440,7 +440,7 @@ class Delays:
         host = self._store.settings.store_host
         aside = closing(source, why, unique_id, self._clock.now_ms(), host)
         key = aside.topic, aside.queue_id
-        placed = await self._append(key, [encode_record(aside.record)], check)
+        placed = await self._append(key, [encode_record(aside.record, room=True)], check)
         self._settle([source])
         return placed
 
@@ -477,7 +477,7 @@ class Delays:
 
         aside = stored_once_more(record, due_ms)
         key = aside.topic, aside.queue_id
-        placed = await self._append(key, [encode_record(aside.record)], check)
+        placed = await self._append(key, [encode_record(aside.record, room=True)], check)
         self._rolled.follow(source, placed.appended.first_physical_offset)
         self._settle([source])
         self.counts.rolled += 1

@@ -31,10 +31,12 @@ def takes_sequences(topic: str) -> bool:
 def runs_in(chunk: LogChunk) -> Iterator[tuple[SequenceKey, Run]]:
     """Yield the runs of a part of the log, in its order.
 
-    A batch that lies across two parts comes as two runs.
+    A batch that lies across two parts comes as two runs. A damaged record says nothing: its number
+    would be somebody else's.
     """
     records = chunk.records
     found = find_sequences(chunk.frames, records.offsets, records.sizes)
+    found = found.of(np.isin(found.indices, chunk.intact(found.indices)))
     if not len(found.indices):
         return
     indices = found.indices

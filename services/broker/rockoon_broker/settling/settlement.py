@@ -284,6 +284,15 @@ class Settlement:
                 )
             bytes_read += len(chunk.frames)
             indices, sources = sources_of(chunk.frames, chunk.records)
+            intact = chunk.intact(indices)
+            if len(intact) < len(indices):
+                log.error(
+                    "%d records before offset %d of the log are damaged: what they settled is done "
+                    "again",
+                    len(indices) - len(intact),
+                    chunk.next_offset,
+                )
+                indices, sources = intact, sources[np.isin(indices, intact)]
             if len(sources):
                 for queue in queues:
                     queue.settle(sources)

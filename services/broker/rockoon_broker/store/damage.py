@@ -49,7 +49,7 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
     if boundary >= durable.end and not durable.before_ms:
         return None
     newest_ms = 0
-    walk = LogScan(log.directory, log.file_bytes, log.starts, disk)
+    walk = LogScan(log.directory, log.file_bytes, log.starts, disk, checksums=log.checksums)
     for chunk in walk.chunks(boundary):
         newest_ms = int(chunk.records.store_timestamps_ms[-1])
     behind = next_record(log, walk.end, disk)
@@ -70,7 +70,7 @@ def count_records(log: LogFiles, position: int, disk: Disk) -> int:
     for _ in range(_BREAKS_MAX):
         if found is None:
             break
-        walk = LogScan(log.directory, log.file_bytes, log.starts, disk)
+        walk = LogScan(log.directory, log.file_bytes, log.starts, disk, checksums=log.checksums)
         for chunk in walk.chunks(found):
             count += chunk.records.count
         found = next_record(log, max(walk.end, found + 1), disk)

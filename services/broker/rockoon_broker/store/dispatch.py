@@ -10,7 +10,6 @@ from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.log_scan import Chunk
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
-from rockoon_format.record import SECTOR_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,9 @@ def first_break(
 ) -> int | None:
     """Where records stop being a continuation of the store, though each looks whole by itself.
 
-    CRCs cover bodies only. What this store appended behind its own recovery point goes on exactly
-    where the log and each queue were, so a record that does not is damaged, and so is one of whose
-    properties a power cut left out a sector.
+    Without checksums their bodies alone are proved. What this store appended behind its own
+    recovery point goes on exactly where the log and each queue were, so a record that does not is
+    damaged.
 
     Args:
         chunk: records that follow what `queues` already hold.
@@ -83,33 +82,7 @@ def first_break(
         if nameless or run.first_offset != expected[run.key]:
             wrong.append(int(run.entries["offset"][0]))
         expected[run.key] = run.first_offset + len(run.entries)
-    wrong += (records.offsets[torn_records(chunk)] + chunk.base).tolist()
     return min(wrong, default=None)
-
-
-def torn_records(chunk: Chunk) -> list[int]:
-    """Which records a power cut left without sectors of their properties, by their places.
-
-    Whatever lies behind the log's end is zero before anything is appended, so a sector that was not
-    written is. Without one of its head, topic or body a record is not whole: lengths or the body's
-    CRC do not fit. Its properties, behind these, would be shown as nobody sent them, with a number
-    of an idempotent producer gone, say. No properties that were taken are such (`check_batch`).
-    """
-    records = chunk.records
-    begins = records.properties_starts
-    ends = begins + records.properties_lengths
-    sectors = begins + -(begins + chunk.position) % SECTOR_BYTES
-    reach = np.flatnonzero(sectors < ends)
-    data = np.frombuffer(chunk.data, np.uint8)
-    maybe = (data[sectors[reach]] == 0) | (ends[reach] - sectors[reach] > SECTOR_BYTES)
-    return [
-        index
-        for index in reach[maybe].tolist()
-        if any(
-            not data[at : at + SECTOR_BYTES].any()
-            for at in range(int(sectors[index]), int(ends[index]), SECTOR_BYTES)
-        )
-    ]
 
 
 def dispatch(

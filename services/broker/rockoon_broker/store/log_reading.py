@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.commit_log import CommitLog
+from rockoon_format.checksums import damaged_records
+from rockoon_format.frames import locate
 from rockoon_format.record import MAGIC_BLANK, RECORD_BYTES_MIN
 from rockoon_format.record_search import HEAD_BYTES, record_heads, whole_record_bytes
 from rockoon_format.scan import Scan, ScanEnd, scan
@@ -37,6 +39,13 @@ class LogChunk:
     next_at_record: bool = True
     """Whether a record starts at `next_offset`, or the file ends there; if not, one has to be
     looked for (`find_record`)."""
+
+    def intact(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some records that are what was stored, by their checksums; int64[m] both."""
+        if not len(indices):
+            return indices
+        parts = locate(self.frames, self.records.offsets[indices])
+        return indices[~damaged_records(self.frames, parts, self.records.sizes[indices])]
 
     @property
     def lengths(self) -> NDArray[np.uint32]:

@@ -21,11 +21,7 @@ class Chunk:
 
     base: int
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
-    position: int
-    """Of the buffer in its file."""
     records: Scan
-    data: bytes
-    """The buffer."""
 
 
 class LogScan:
@@ -35,7 +31,7 @@ class LogScan:
         directory: the CommitLog's directory.
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
-        check_crc: compare body CRCs.
+        checksums, checksums_from: of `scan`, a physical offset.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
@@ -46,14 +42,16 @@ class LogScan:
         starts: list[int],
         disk: Disk,
         *,
-        check_crc: bool = True,
+        checksums: bool = True,
+        checksums_from: int | None = None,
         delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     ) -> None:
         self._directory = directory
         self._file_bytes = file_bytes
         self._starts = starts
         self._disk = disk
-        self._check_crc = check_crc
+        self._checksums = checksums
+        self._checksums_from = checksums_from
         self._delay_levels_ms = delay_levels_ms
         self.records_scanned = 0
         self.bytes_scanned = 0
@@ -81,18 +79,20 @@ class LogScan:
             while True:
                 count = min(window, self._file_bytes - position)
                 data = self._disk.pread(fd, count, position)
+                base = start + position
+                since = self._checksums_from
                 records = scan(
                     data,
                     0,
                     len(data),
-                    check_crc=self._check_crc,
+                    checksums=self._checksums,
+                    checksums_from=None if since is None else since - base,
                     delay_levels_ms=self._delay_levels_ms,
                 )
-                base = start + position
                 self.stopped_by = records.end
                 if records.count:
                     self._count(records, base)
-                    yield Chunk(base, position, records, data)
+                    yield Chunk(base, records)
                 position += records.position
                 at_file_end = base - start + len(data) == self._file_bytes
                 if records.end is ScanEnd.LIMIT:

@@ -1,7 +1,8 @@
 """The small files that say how far a store is good: abort, checkpoint, recovery point.
 
 - `abort` exists from start to clean stop. RocketMQ looks only at its presence; ours also holds the
-  lineage (below), so that it can be told from one that another broker wrote.
+  lineage (below), so that it can be told from one that another broker wrote, and says from where on
+  every record has a checksum: one without was torn.
 - `checkpoint` is RocketMQ's: store times up to which log and ConsumeQueues are durable.
 - `recoveryPoint` is ours: the physical offset up to which the log *and* every ConsumeQueue are
   durable, so that the next start reads from there and not from the start of a file of 1 GiB.
@@ -78,6 +79,17 @@ def checkpoint_crc(checkpoint: Checkpoint) -> int:
     return zlib.crc32(encode_checkpoint(checkpoint))
 
 
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """What the file says."""
+
+    lineage: bytes = b""
+    """Empty for another broker's file."""
+    checksums_from: int | None = None
+    """Physical offset from which on every record has a checksum if it has room for one; None when
+    that is not known of any."""
+
+
 class AbortFile:
     """The marker of an unclean stop."""
 
@@ -85,30 +97,32 @@ class AbortFile:
         self._path = root / ABORT_FILE
         self._disk = disk
 
-    def read(self) -> bytes | None:
-        """The lineage in the file; empty for another broker's file, None when there is none."""
+    def read(self) -> Abort | None:
+        """What the file says; None when there is none."""
         if not self._path.exists():
             return None
-        for line in self._path.read_bytes().splitlines():
-            name, _, value = line.partition(b" ")
-            if name == b"lineage":
-                try:
-                    return bytes.fromhex(value.decode("ascii"))
-                except ValueError:
-                    return b""
-        return b""
+        lines = (line.partition(b" ") for line in self._path.read_bytes().splitlines())
+        values = {name: value.decode("ascii", "replace") for name, _, value in lines}
+        try:
+            lineage = bytes.fromhex(values.get(b"lineage", ""))
+            since = values.get(b"checksums-from")
+            return Abort(lineage, None if since is None or not lineage else int(since))
+        except ValueError:
+            return Abort()
 
-    def create(self, lineage: bytes) -> None:
+    def create(self, lineage: bytes, checksums_from: int | None = None) -> None:
         """Write this process's marker durably; the old text, or none, goes to `abort.bak`.
 
         One that says the same stays as it is: a disk without room would not take another.
         """
-        if self.read() == lineage:
+        if self.read() == Abort(lineage, checksums_from):
             return
         backup = self._path.with_name(ABORT_FILE + ".bak")
         before = self._path.read_bytes() if self._path.exists() else b""
         self._disk.replace_file(backup, before)
         text = f"{os.getpid()}\nlineage {lineage.hex()}\n"
+        if checksums_from is not None:
+            text += f"checksums-from {checksums_from}\n"
         self._disk.replace_file(self._path, text.encode())
 
     def remove(self) -> None:
@@ -138,7 +152,7 @@ def read_recovery_point(root: Path) -> RecoveryPoint | None:
     return max((p for p in points if p is not None), key=lambda p: p.sequence, default=None)
 
 
-def point_fits(point: RecoveryPoint, abort: bytes | None, checkpoint: Checkpoint) -> bool:
+def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint) -> bool:
     """Whether nobody else wrote the store since `point` (invariant 2).
 
     Args:
@@ -146,7 +160,7 @@ def point_fits(point: RecoveryPoint, abort: bytes | None, checkpoint: Checkpoint
         abort: `AbortFile.read()`.
         checkpoint: as read from disk.
     """
-    same_hands = point.clean if abort is None else abort == point.lineage
+    same_hands = point.clean if abort is None else abort.lineage == point.lineage
     return same_hands and checkpoint_crc(checkpoint) in point.checkpoint_crcs
 
 

@@ -41,6 +41,7 @@ from rockoon_broker.store.log_scan import LogScan
 from rockoon_broker.store.markers import (
     CHECKPOINT_FILE,
     RECOVERY_POINT_FILE,
+    Abort,
     AbortFile,
     RecoveryPoint,
     new_lineage,
@@ -117,6 +118,10 @@ class Recoverer:
         self._dropped = dropped
         self._abort = abort
         self._delay_levels_ms = settings.delay_levels_ms
+        self._record_checksums = settings.record_checksums
+        # Both are known once `abort` is read.
+        self._are_checksums_ours = False
+        self._checksums_from: int | None = None
         self._set_aside: list[Path] = []
 
     def run(self) -> Recovery:
@@ -139,16 +144,28 @@ class Recoverer:
             self._drop_clean(starts, 0 if point is None else point.log_end)
         reason = self._why_not(point, abort, starts)
         durable = self._known_durable(point, abort, reason)
-        log = LogFiles(self._log, self._file_bytes, starts, self._disk, self._delay_levels_ms)
+        # A RocketMQ broker that makes one message out of another may leave the other's checksum in
+        # it, and goes by bodies alone.
+        self._are_checksums_ours = not reason or (abort is not None and abort.lineage != b"")
+        self._checksums_from = None if abort is None else abort.checksums_from
+        log = LogFiles(
+            self._log,
+            self._file_bytes,
+            starts,
+            self._disk,
+            self._delay_levels_ms,
+            checksums=self._are_checksums_ours,
+        )
         settled = starts[0] if starts else 0
         if reason and starts:
             if reason != _OUTSIDE:
                 settled = self._settled(log)
             self._refuse_damage(log, settled, durable)
         lineage = new_lineage() if reason or point is None else point.lineage
-        self._abort.create(lineage)
+        self._abort.create(lineage, self._checksums_from)
         if not starts:
             self._forget_queues()
+            self._note_checksums(lineage, 0)
             return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
 
         boundary = starts[0]
@@ -160,7 +177,7 @@ class Recoverer:
                 boundary = starts[0]
                 self._refuse_damage(log, boundary, durable)
                 lineage = new_lineage()
-                self._abort.create(lineage)
+                self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
         else:
             boundary = settled
@@ -176,6 +193,7 @@ class Recoverer:
         unwritten = None if abort is None else max(boundary, durable.end)
         starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
+        self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
         return replace(result, set_aside=tuple(self._set_aside), records_set_aside=records_behind)
@@ -189,6 +207,18 @@ class Recoverer:
                     self._disk.drop_clean(fd)
                 finally:
                     self._disk.close(fd)
+
+    def _note_checksums(self, lineage: bytes, log_end: int) -> None:
+        """Write down from where on a record without a checksum is torn, for the next start.
+
+        As long as no stop is clean, the first start of them knows.
+        """
+        since = None
+        if self._record_checksums:
+            before = self._checksums_from
+            since = log_end if before is None else min(before, log_end)
+        if since != self._checksums_from:
+            self._abort.create(lineage, since)
 
     def _load(self, boundary: int) -> None:
         self._queues.load(boundary)
@@ -204,13 +234,13 @@ class Recoverer:
         return settled_end(log, queues, self._queues.file_bytes, checkpoint, self._disk)
 
     def _known_durable(
-        self, point: RecoveryPoint | None, abort: bytes | None, reason: str
+        self, point: RecoveryPoint | None, abort: Abort | None, reason: str
     ) -> KnownDurable:
         """What was durable, by the recovery point or, where it is of no use, by another file."""
         if point is not None and reason in ("", _OUTSIDE):
             return KnownDurable(end=point.log_end)
         checkpoint = read_checkpoint(self._root)
-        if abort is None or abort:
+        if abort is None or abort.lineage:
             return KnownDurable(end=checkpoint.confirm_offset)
         # A RocketMQ broker crashed: its confirm offset may be ahead of the disk, its time is not.
         return KnownDurable(before_ms=checkpoint.log_timestamp_ms - SAFETY_MARGIN_MS)
@@ -246,6 +276,8 @@ class Recoverer:
             self._file_bytes,
             starts,
             self._disk,
+            checksums=self._are_checksums_ours,
+            checksums_from=self._checksums_from,
             delay_levels_ms=self._delay_levels_ms,
         )
         marks = self._dropped.marks
@@ -264,7 +296,7 @@ class Recoverer:
                 break
         return walk, newest_ms
 
-    def _why_not(self, point: RecoveryPoint | None, abort: bytes | None, starts: list[int]) -> str:
+    def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
         """Why the recovery point cannot be used; empty if it can, as far as is known."""
         if point is None:
             return "no recovery point"
@@ -421,7 +453,7 @@ class Recoverer:
         boundary: int,
         newest_ms: int,
         lineage: bytes,
-        abort: bytes | None,
+        abort: Abort | None,
         reason: str,
         cleared: int,
     ) -> Recovery:

@@ -99,6 +99,10 @@ class StoreSettings:
     properties_bytes_max: int = 32_767
     """Largest properties text; the record's length field cannot hold more."""
 
+    record_checksums: bool = True
+    """Whether every record gets a checksum of all its bytes (RocketMQ's enabledAppendPropCRC, where
+    the default is false). Without, only those get one whose sender left room for it."""
+
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """Delays of levels 1, 2, ...: with the store time they give delayed messages' queue entries."""
 

@@ -39,6 +39,7 @@ class LogFiles:
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
+        checksums: without, records are checked by their bodies alone.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class LogFiles:
         starts: list[int],
         disk: Disk,
         delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        *,
+        checksums: bool = True,
     ) -> None:
+        self.checksums = checksums
         self.directory = directory
         self._delay_levels_ms = delay_levels_ms
         self._disk = disk
@@ -71,7 +75,9 @@ class LogFiles:
         if not 0 < wanted <= left or wanted != (size or wanted):
             return None
         data = self._read(offset, wanted)
-        found = scan(data, 0, len(data), delay_levels_ms=self._delay_levels_ms)
+        found = scan(
+            data, 0, len(data), checksums=self.checksums, delay_levels_ms=self._delay_levels_ms
+        )
         whole = found.count == 1 and found.position == wanted
         return found if whole and int(found.physical_offsets[0]) == offset else None
 

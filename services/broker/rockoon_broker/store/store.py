@@ -49,7 +49,13 @@ from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recov
 from rockoon_broker.store.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
 from rockoon_broker.store.syncer import DoomedDirectory, Syncer, finish_removals
-from rockoon_format.batch import SYS_FLAGS_ALLOWED, check_batch, patch_batch, queue_entries
+from rockoon_format.batch import (
+    SYS_FLAGS_ALLOWED,
+    check_batch,
+    patch_batch,
+    queue_entries,
+    with_checksums,
+)
 from rockoon_format.consume_queue import EntryArray, decode_entries
 from rockoon_format.record import TRANSACTION_COMMIT, encode_host
 
@@ -269,6 +275,8 @@ class Store:
             sources_allowed=made_here,
             delay_levels_ms=settings.delay_levels_ms,
         )
+        if settings.record_checksums:
+            frames, layout = with_checksums(frames, layout)
         queue = self._queues.find_or_create(topic, queue_id)
         offset = self._log.place(layout.total_bytes)
         stored_ms = max(now_ms, self._appended_ms)

@@ -101,4 +101,4 @@ class Asking:
         except HalfMessageGone:
             # Retention has just taken it; the next turn counts it.
             return None
-        return CheckWish(half, encode_record(committed_record(record, facts)))
+        return CheckWish(half, encode_record(committed_record(record, facts), room=True))

@@ -49,6 +49,7 @@ from rockoon_format.record import (
     TRANSACTION_COMMIT,
     Record,
     RecordError,
+    without_checksum,
 )
 from rockoon_proto.errors import MalformedBatch
 
@@ -114,7 +115,7 @@ def half_record(record: Record) -> Record:
         PROPERTY_REAL_TOPIC: record.topic.decode(),
         PROPERTY_REAL_QUEUE_ID: str(record.queue_id),
     }
-    kept = record.properties
+    kept = without_checksum(record.properties)
     if not kept.endswith(PROPERTY_SEPARATOR):
         kept += PROPERTY_SEPARATOR
     # Of equal names the last one counts, so what a producer may have set does no harm.
@@ -142,9 +143,9 @@ def halves_of(
         raise MalformedBatch(index=0, reason=str(failure)) from failure
     if not len(columns):
         raise MalformedBatch(index=0, reason="the batch has no records")
-    if len(columns.wrong_bodies):
-        index = int(columns.wrong_bodies[0])
-        raise MalformedBatch(index=index, reason="the body does not have its CRC")
+    if len(columns.damaged):
+        index = int(columns.damaged[0])
+        raise MalformedBatch(index=index, reason="it does not have its CRC")
     halves = []
     for index in range(len(columns)):
         record = columns.record(index)

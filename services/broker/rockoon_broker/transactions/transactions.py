@@ -238,7 +238,7 @@ class Transactions:
 
     def _encoded(self, record: Record, index: int) -> bytes:
         try:
-            return encode_record(record)
+            return encode_record(record, room=True)
         except RecordError as failure:
             limit = self._store.settings.properties_bytes_max
             raise PropertiesTooLarge(index=index, limit=limit) from failure
@@ -339,7 +339,7 @@ class Transactions:
                     reason = f"topic {facts.topic!r} was deleted, the one of that name is another"
                     raise TopicNotFound(reason, topic=facts.topic)
 
-        topic, queue_id, frame = made.topic.decode(), made.queue_id, encode_record(made)
+        topic, queue_id, frame = made.topic.decode(), made.queue_id, encode_record(made, room=True)
         if self._ends_bytes and self._ends_bytes + len(frame) > ENDS_BYTES_MAX:
             raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
         self._ends_bytes += len(frame)
@@ -457,7 +457,7 @@ class Transactions:
         while offsets := self._ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
             await self._appends.place_records(
-                OP_TOPIC, HALF_QUEUE_ID, [encode_record(record)], _nothing
+                OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)], _nothing
             )
             self._ops.written(len(offsets), now)
 
