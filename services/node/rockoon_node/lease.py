@@ -19,8 +19,8 @@ from rockoon_proto.errors import NotReady
 
 # Of the lease. Clocks that run apart, and the way from a check to the wire.
 MARGIN = 0.1
-# Of the lease: how long a round of asking all nameservers may take. With a third of the lease
-# before it, a round that nobody answers ends well before the lease does.
+# Of the lease: how long a renewal may take, all nameservers asked. With a third of the lease before
+# it, one that nobody answers ends well before the lease does.
 ROUND = 0.25
 # Of the lease: how much later than it should, on a busy machine, the next round may end.
 SLACK = 0.5
@@ -85,15 +85,19 @@ class Lease:
             f"{seconds:.0f} s more"
         )
 
-    def nobody_told(self) -> None:
-        """Nobody who was asked could tell: all nameservers, or their etcd, are away."""
+    def nobody_told(self, round_seconds: float) -> None:
+        """Nobody who was asked could tell: all nameservers, or their etcd, are away.
+
+        Args:
+            round_seconds: how long it may take to ask all of them once more.
+        """
         if not self._ttl_seconds:
             # Started while nameservers are away: it serves what is known.
             self._sure_until = math.inf
         elif (now := self._clock()) < self._sure_until:
             # Until the next round has ended. By when this one was sent it could not be told from
             # one that was under way when the process was stopped.
-            next_ends = now + PAUSE_SECONDS_MAX + self._ttl_seconds * (ROUND + SLACK)
+            next_ends = now + PAUSE_SECONDS_MAX + round_seconds + self._ttl_seconds * SLACK
             self._sure_until = max(self._sure_until, next_ends)
 
     def lost(self, reason: str) -> None:

@@ -99,7 +99,10 @@ class Registration:
                 if failed_rounds == 0:
                     log.warning("not registered: %s; serving what is known, and trying on", reason)
                 if not isinstance(reason, Busy):
-                    self._lease.nobody_told()
+                    # A slow etcd may need longer than a renewal has.
+                    self._call_seconds = CALL_SECONDS_MAX
+                    nameservers = len(self._nameservers.addresses)
+                    self._lease.nobody_told(CALL_SECONDS_MAX * nameservers)
                 self.settled.set()
                 failed_rounds += 1
                 await asyncio.sleep(pause_seconds(failed_rounds))
