@@ -314,6 +314,25 @@ async def test_a_damaged_generation_that_lies_there_at_the_start_is_refused(
         assert await broker.bodies("Latest") == [b"1", b"2"]
 
 
+async def test_damage_that_readers_met_is_told_by_the_broker(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await latest(nameserver)
+    async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
+        await send(broker, "a=1", "a=2")
+        await compact_over_the_wire(broker, tmp_path / "store", tmp_path / "copy", "job-1")
+        assert await broker.bodies("Latest") == [b"2"]
+        assert list((await broker.describe()).problems) == []
+        (records,) = (tmp_path / "store" / "compacted").rglob("00000.records")
+        with records.open("r+b") as file:
+            file.write(b"\xff" * 200)
+        for _ in range(2):
+            with pytest.raises(errors.StoreCorrupt):
+                await broker.pull("Latest")
+        (problem,) = (await broker.describe()).problems
+        assert problem.startswith(f"readers met damage in {records}: at byte 0: ")
+
+
 async def test_a_topic_that_is_compacted_no_more_keeps_what_was_left_of_it(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

@@ -264,6 +264,7 @@ async def test_attributes_are_set_and_removed_and_permissions_changed(
         ({"name": ""}, InvalidTopicName),
         ({"name": "a/b"}, InvalidTopicName),
         ({"name": "x" * 128}, InvalidTopicName),
+        ({"name": "x" * 20_000}, InvalidTopicName),
         ({"name": "TBW102"}, InvalidTopicName),
         ({"placements": [Placement(broker="a", queues=0)]}, InvalidArgument),
         ({"placements": [Placement(broker="a", queues=4097)]}, InvalidArgument),

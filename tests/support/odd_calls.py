@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode, aio
 
+from rockoon_proto.errors import ERROR_METADATA_KEY
 from support.odd_messages import odd_message, unary_methods
 from support.waiting import DEADLINE_SECONDS
 
@@ -43,5 +44,8 @@ async def answered(call: Any, raw: bytes, what: str) -> None:
     except grpc.RpcError as failure:
         text = f"{failure.code()} {failure.details()} for {what[:3000]}"
         assert failure.code() not in NEVER, text
+        # Each bears its row; what gRPC itself refuses has none.
+        metadata = dict(failure.trailing_metadata() or ())
+        assert ERROR_METADATA_KEY in metadata or failure.code() is StatusCode.UNIMPLEMENTED, text
         if raw.startswith(b"\xff\xff\xff"):
             assert failure.code() is StatusCode.INVALID_ARGUMENT, text

@@ -82,6 +82,10 @@ CERTIFICATE_LOOK_SECONDS = 3600.0
 HEALTH_CALLS_MAX = 100
 HEALTH_CONNECTIONS_MAX = 100
 
+# The message goes out twice, as text with three bytes for each that is not ASCII.
+ERROR_BYTES_MAX = 1000
+ERROR_DETAIL_BYTES_MAX = 500
+
 # Open to all: probes have no access keys.
 HEALTH = "/grpc.health."
 
@@ -146,9 +150,23 @@ def readable_ones(behaviour: Handler) -> Handler:
 
 
 async def abort(context: Any, error: RockoonError) -> None:
-    """End a call with an error of the table."""
-    metadata = ((ERROR_METADATA_KEY, error.to_wire().SerializeToString()),)
-    await context.abort(grpc.StatusCode[error.status], str(error), metadata)
+    """End a call with an error of the table.
+
+    What it quotes is cut: callers take 8 KiB of metadata, and would be told RESOURCE_EXHAUSTED,
+    which may be tried again, where a name of 20,000 letters is refused for good.
+    """
+    wire = error.to_wire()
+    wire.message = clipped(wire.message, ERROR_BYTES_MAX)
+    for name, value in wire.details.items():
+        wire.details[name] = clipped(value, ERROR_DETAIL_BYTES_MAX)
+    metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
+    await context.abort(grpc.StatusCode[error.status], wire.message, metadata)
+
+
+def clipped(text: str, bytes_max: int) -> str:
+    """A text, or its beginning where it is long."""
+    raw = text.encode(errors="replace")
+    return text if len(raw) <= bytes_max else raw[:bytes_max].decode(errors="ignore") + "..."
 
 
 class ErrorTableInterceptor(aio.ServerInterceptor):
