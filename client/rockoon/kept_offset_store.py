@@ -31,11 +31,19 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import MessageQueue
+from rockoon.offset_calls import ask_offset_service
 from rockoon.offset_store import Persisted
-from rockoon.own_start import Place, QueueFacts, decide, effective_policy, needs_policy
+from rockoon.own_start import Place, facts_of, start_on
 from rockoon.queue_places import QueuePlaces
 from rockoon.start import ConsumeFrom, Start
+from rockoon_proto.start_position import (
+    NewQueueRule,
+    policy_from_wire,
+    rules_from_wire,
+    search_timestamp_ms,
+)
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig, ListGroupsReply, ListGroupsRequest
+from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
 
 
 @dataclass(slots=True)
@@ -140,10 +148,9 @@ class KeptOffsetStore:
                 found[queue] = QueueNotFound(
                     topic=queue.topic, queue=queue.queue_id, broker=queue.broker
                 )
-        policy = effective_policy(group, consume_from)
         for some in by_broker.values():
             try:
-                found.update(await self._decide(some, births, since, group, policy))
+                found.update(await self._decide(some, births, since, group, consume_from))
             except RockoonError as error:
                 found.update(dict.fromkeys(some, error))
         starts = [start for start in found.values() if isinstance(start, Start)]
@@ -165,23 +172,39 @@ class KeptOffsetStore:
         births: Mapping[MessageQueue, int],
         since: Mapping[str, int],
         group: GroupConfig,
-        policy: ConsumeFrom,
+        reader: ConsumeFrom,
     ) -> dict[MessageQueue, Start | RockoonError]:
-        ends = await self._queue_places.ends(queues)
-        facts = [
-            QueueFacts(q, births[q], *ends[q], since[q.topic], self._kept.places.get(q))
-            for q in queues
-        ]
-        asked = [each.queue for each in facts if needs_policy(each)]
-        chosen = await self._queue_places.choose(asked, policy) if asked else {}
+        states = await self._queue_places.states(queues)
+        kept = self._kept.places
+        unread = [queue for queue in queues if queue not in kept]
+        cluster_rule = NewQueueRule.EXACT
+        if unread and not group.new_queue_rule:
+            cluster_rule = await self._cluster_rule(unread[0])
+        rules = rules_from_wire(group, policy_from_wire(reader.to_wire()), cluster_rule)
+        facts = {
+            queue: facts_of(
+                queue, births[queue], states[queue], since[queue.topic], rules, kept.get(queue)
+            )
+            for queue in queues
+        }
+        times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
+        offsets = await self._queue_places.search(
+            {queue: time for queue, time in times.items() if time is not None}
+        )
         found: dict[MessageQueue, Start | RockoonError] = {}
-        for each in facts:
-            by_policy = chosen[each.queue].offset if each.queue in chosen else None
+        for queue, known in facts.items():
             try:
-                found[each.queue] = decide(each, group, policy, by_policy)
+                found[queue] = start_on(queue, known, offsets.get(queue))
             except RockoonError as error:
-                found[each.queue] = error
+                found[queue] = error
         return found
+
+    async def _cluster_rule(self, queue: MessageQueue) -> NewQueueRule:
+        """The rule in force for a group that does not say, which the offset service knows."""
+        place = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
+        request = QueryRequest(group=self._group, queue=place)
+        reply: QueryReply = await ask_offset_service(self._cluster, "Query", request)
+        return NewQueueRule(reply.rule)
 
     async def _keep_starts(
         self,

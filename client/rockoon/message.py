@@ -45,6 +45,11 @@ class MessageQueue:
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker}:{self.queue_id}"
 
+    @property
+    def is_retry(self) -> bool:
+        """Whether it is of a group's retry topic."""
+        return is_retry_topic(self.topic)
+
     @classmethod
     def parse(cls, text: str) -> "MessageQueue":
         """Read what `str` gives, for example "orders@broker-a:3".

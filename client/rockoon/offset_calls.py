@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rockoon.connection import Cluster
 
 # Those that change nothing.
-_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export"})
+_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export", "Query"})
 
 
 async def ask_offset_service(cluster: "Cluster", method_name: str, request: Any) -> Any:

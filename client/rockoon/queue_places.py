@@ -7,6 +7,7 @@ from rockoon.connection import Cluster
 from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
 from rockoon.message import MessageQueue
 from rockoon.start import ConsumeFrom, Start
+from rockoon_proto import start_position
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
@@ -50,12 +51,35 @@ class QueuePlaces:
                 )
         return chosen
 
+    async def states(
+        self, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, start_position.QueueState]:
+        """Return what decides where a reader starts on each queue."""
+        found: dict[MessageQueue, start_position.QueueState] = {}
+        for broker, some in _by_broker(queues).items():
+            states, as_of_ms = await self._status(broker, some)
+            for queue, state in states.items():
+                is_known = state.HasField("first_in_memory_by_distance")
+                in_memory = state.first_in_memory_by_distance if is_known else None
+                found[queue] = start_position.QueueState(
+                    state.min_offset, state.max_offset, in_memory, as_of_ms
+                )
+        return found
+
     async def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
         """Return the oldest offset of each queue, and one past the newest."""
-        found: dict[MessageQueue, tuple[int, int]] = {}
-        for broker, some in _by_broker(queues).items():
-            states, _ = await self._status(broker, some)
-            found.update({q: (state.min_offset, state.max_offset) for q, state in states.items()})
+        states = await self.states(queues)
+        return {queue: (each.min_offset, each.max_offset) for queue, each in states.items()}
+
+    async def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return the first offset of each queue that was stored at its time or later."""
+        by_time: dict[int, list[MessageQueue]] = defaultdict(list)
+        for queue, time_ms in times_ms.items():
+            by_time[time_ms].append(queue)
+        found: dict[MessageQueue, int] = {}
+        for time_ms, queues in by_time.items():
+            for broker, some in _by_broker(queues).items():
+                found.update(await self._search(broker, some, time_ms))
         return found
 
     async def _status(

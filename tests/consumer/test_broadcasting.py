@@ -22,9 +22,15 @@ from rockoon.errors import (
 from rockoon.local import LocalCluster
 from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
-from rockoon.own_start import Place, QueueFacts, decide, effective_policy
+from rockoon.own_start import Place, facts_of, start_on
 from rockoon.push_consumer import PushConsumer
 from rockoon.start import ConsumeFrom
+from rockoon_proto.start_position import (
+    NewQueueRule,
+    QueueState,
+    policy_from_wire,
+    rules_from_wire,
+)
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.offset_pb2 import BROADCASTING
 from support.eventually import eventually
@@ -326,22 +332,19 @@ def test_a_groups_policies_win_over_the_readers() -> None:
         below_min=wire.OUT_OF_RANGE_FAIL,
         above_max=wire.OUT_OF_RANGE_FAIL,
     )
-    policy = effective_policy(group, ConsumeFrom.FIRST)
-    assert policy == ConsumeFrom.tail(3)
-    assert effective_policy(wire.GroupConfig(), ConsumeFrom.GROUP) == ConsumeFrom.LAST
+    reader = policy_from_wire(ConsumeFrom.FIRST.to_wire())
+    rules = rules_from_wire(group, reader, NewQueueRule.EXACT)
 
-    def facts(kept: int | None) -> QueueFacts:
+    def start(kept: int | None) -> rockoon.start.Start:
         place = None if kept is None else Place(kept)
-        return QueueFacts(Q0, birth=1, min_offset=10, max_offset=20, since=1, kept=place)
+        return start_on(Q0, facts_of(Q0, 1, QueueState(10, 20), 1, rules, place))
 
-    start = decide(facts(None), group, policy, by_policy=17)
-    assert (start.offset, start.reason) == (17, "TAIL")
-    assert decide(facts(None), group, policy, by_policy=3).offset == 10
+    assert (start(None).offset, start(None).reason) == (17, "TAIL")
     with pytest.raises(InvalidOffset):
-        decide(facts(9), group, policy)
+        start(9)
     with pytest.raises(OffsetBeyondEnd):
-        decide(facts(21), group, policy)
-    assert [decide(facts(at), group, policy).offset for at in (10, 20)] == [10, 20]
+        start(21)
+    assert [start(at).offset for at in (10, 20)] == [10, 20]
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,14 @@ its first message lies within 40 % of memory of the log's end.
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 import rockoon
 from rockoon.connection import Cluster
 from rockoon.local import LocalCluster
+from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
 from rockoon.push_consumer import PushConsumer
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
@@ -37,6 +39,18 @@ async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
         yield connected
 
 
+@pytest.fixture(params=["in the service", "locally"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Where progress is; a reader decides for itself by the same rules as the service."""
+    return tmp_path if request.param == "locally" else None
+
+
+def named(topic: str, kept: Path | None) -> tuple[str, str]:
+    """Names that only one test has: of a topic, and what is behind those of groups."""
+    more = "" if kept is None else "-of-readers"
+    return topic + more, more
+
+
 class Visit:
     """What one stay of a group's only member came to."""
 
@@ -48,8 +62,13 @@ class Visit:
         self.bodies.append(message.body)
 
 
-async def visit(cluster: Cluster, group: str, topic: str) -> Visit:
-    """Start at LAST where there is no progress, read to the ends, and leave."""
+async def visit(cluster: Cluster, group: str, topic: str, kept: Path | None) -> Visit:
+    """Start at LAST where there is no progress, read to the ends, and leave.
+
+    Args:
+        cluster, group, topic: whose, what.
+        kept: where a broadcasting reader keeps its progress; None: the offset service has it.
+    """
     seen = Visit()
     queues = set((await cluster.route(topic)).queues)
     ends = {
@@ -65,7 +84,18 @@ async def visit(cluster: Cluster, group: str, topic: str) -> Visit:
             queue in views and views[queue].commit_offset >= end for queue, end in ends.items()
         )
 
-    async with cluster.push_consumer(group, {topic: "*"}, seen, consume_from="last") as consumer:
+    store = None
+    if kept is not None:
+        store = LocalFileOffsetStore(cluster, group, "reader", directory=kept)
+    async with cluster.push_consumer(
+        group,
+        {topic: "*"},
+        seen,
+        consume_from="last",
+        mode="clustering" if kept is None else "broadcasting",
+        member_id="reader",
+        offset_store=store,
+    ) as consumer:
         await eventually(lambda: read_all(consumer))
         seen.starts = {
             queue: (start.reason, start.offset) for queue, start in consumer.starts.items()
@@ -73,41 +103,46 @@ async def visit(cluster: Cluster, group: str, topic: str) -> Visit:
     return seen
 
 
-async def test_a_new_group_that_asks_for_last_replays_a_young_queue(cluster: Cluster) -> None:
+async def test_a_new_group_that_asks_for_last_replays_a_young_queue(
+    cluster: Cluster, kept: Path | None
+) -> None:
     """Unless the group has the rule EXACT: it then gets what it asked for."""
-    await cluster.admin.create_topic("young", queues_per_broker=1)
+    young, more = named("young", kept)
+    await cluster.admin.create_topic(young, queues_per_broker=1)
     async with cluster.producer() as producer:
-        await producer.send_many("young", FEW)
-    await cluster.admin.create_group(GroupConfig(name="exact-newcomers", new_queue_rule=EXACT))
-    await cluster.admin.create_group(GroupConfig(name="said-classic", new_queue_rule=CLASSIC))
-    (queue,) = (await cluster.route("young")).queues
+        await producer.send_many(young, FEW)
+    exact_group, classic_group = f"exact-newcomers{more}", f"said-classic{more}"
+    await cluster.admin.create_group(GroupConfig(name=exact_group, new_queue_rule=EXACT))
+    await cluster.admin.create_group(GroupConfig(name=classic_group, new_queue_rule=CLASSIC))
+    (queue,) = (await cluster.route(young)).queues
 
-    for group in ("newcomers", "said-classic"):
-        replaying = await visit(cluster, group, "young")
+    for group in (f"newcomers{more}", classic_group):
+        replaying = await visit(cluster, group, young, kept)
         assert replaying.starts == {queue: ("NEW_QUEUE", 0)}, group
         assert replaying.bodies == FEW
-    exact = await visit(cluster, "exact-newcomers", "young")
+    exact = await visit(cluster, exact_group, young, kept)
     assert (exact.starts, exact.bodies) == ({queue: ("LAST", len(FEW))}, [])
 
 
 async def test_a_group_that_is_away_skips_a_new_queue_whose_start_has_left_memory(
-    cluster: Cluster,
+    cluster: Cluster, kept: Path | None
 ) -> None:
     """Unless the group has the rule EXACT: the queue was born after it subscribed."""
-    await cluster.admin.create_topic("growing", queues_per_broker=1)
-    await cluster.admin.create_group(GroupConfig(name="exact-readers", new_queue_rule=EXACT))
-    for group in ("readers", "exact-readers"):
-        await visit(cluster, group, "growing")
-    (old,) = (await cluster.route("growing")).queues
-    grown = await cluster.admin.update_topic("growing", add={old.broker: 1})
+    growing, more = named("growing", kept)
+    await cluster.admin.create_topic(growing, queues_per_broker=1)
+    await cluster.admin.create_group(GroupConfig(name=f"exact-readers{more}", new_queue_rule=EXACT))
+    for group in (f"readers{more}", f"exact-readers{more}"):
+        await visit(cluster, group, growing, kept)
+    (old,) = (await cluster.route(growing)).queues
+    grown = await cluster.admin.update_topic(growing, add={old.broker: 1})
     (new,) = set(grown.queues) - {old}
     async with cluster.producer() as producer:
-        await producer.send_many("growing", BEYOND_MEMORY, queue=new)
-        await producer.send_many("growing", FEW, queue=old)
+        await producer.send_many(growing, BEYOND_MEMORY, queue=new)
+        await producer.send_many(growing, FEW, queue=old)
 
-    skipping = await visit(cluster, "readers", "growing")
+    skipping = await visit(cluster, f"readers{more}", growing, kept)
     assert skipping.starts == {old: ("COMMITTED", 0), new: ("LAST", len(BEYOND_MEMORY))}
     assert skipping.bodies == FEW
-    exact = await visit(cluster, "exact-readers", "growing")
+    exact = await visit(cluster, f"exact-readers{more}", growing, kept)
     assert exact.starts == {old: ("COMMITTED", 0), new: ("NEW_QUEUE", 0)}
     assert sorted(exact.bodies) == sorted(FEW + BEYOND_MEMORY)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ from rockoon.connection import Cluster
 from rockoon.consume_result import ConsumeResult
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message, MessageQueue
-from rockoon.own_start import Place, QueueFacts, decide, needs_policy
+from rockoon.own_start import Place, facts_of, start_on
 from rockoon.push_consumer import PushConsumer
 from rockoon.redelivery import LocalRedelivery
 from rockoon.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
-from rockoon.start import ConsumeFrom
+from rockoon_proto.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
-from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -297,12 +295,10 @@ async def test_a_broadcasting_member_tries_again_itself_then_drops_and_says_so(
 
 
 def test_a_reader_with_a_store_of_its_own_starts_a_retry_topic_at_its_beginning() -> None:
-    policy, group = ConsumeFrom.LAST, GroupConfig(name="billing")
-    old = QueueFacts(RETRY, birth=5, min_offset=3, max_offset=9, since=7)
-    assert not needs_policy(old)
-    start = decide(old, group, policy)
+    rules = GroupRules(NewQueueRule.EXACT)
+    start = start_on(RETRY, facts_of(RETRY, 5, QueueState(3, 9), 7, rules, None))
     assert (start.offset, start.reason) == (3, "RETRY_TOPIC")
-    committed = decide(replace(old, kept=Place(6, 5)), group, policy)
+    committed = start_on(RETRY, facts_of(RETRY, 5, QueueState(3, 9), 7, rules, Place(6, 5)))
     assert (committed.offset, committed.reason) == (6, "COMMITTED")
 
 

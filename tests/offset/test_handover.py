@@ -19,8 +19,8 @@ from rockoon_offset.ledger import Ledger
 from rockoon_offset.membership import Membership
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, Progress, decode, encode
-from rockoon_offset.start_position import Decision, StartReason
 from rockoon_proto.errors import Fenced
+from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest

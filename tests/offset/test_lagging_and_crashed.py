@@ -11,8 +11,8 @@ from rockoon_offset.journal import read_contents
 from rockoon_offset.ledger import Ledger
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Record, decode, encode
-from rockoon_offset.start_position import Decision, StartReason
 from rockoon_proto.errors import RouteNotReached
+from rockoon_proto.start_position import Decision, StartReason
 
 QUEUE, OTHER = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1)
 FIRST = Decision(3, StartReason.FIRST, "because")

@@ -13,7 +13,6 @@ from rockoon_offset.places import GONE_QUEUES_MAX
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member, MembersChanged, Progress, Record, decode, encode
 from rockoon_offset.resets import Target, TargetKind, step
-from rockoon_offset.start_position import Decision, QueueState, StartReason
 from rockoon_proto.errors import (
     CommitBehind,
     Fenced,
@@ -24,6 +23,7 @@ from rockoon_proto.errors import (
     ResetNotFound,
     RockoonError,
 )
+from rockoon_proto.start_position import Decision, QueueState, StartReason
 
 QUEUE = Queue("orders", "broker-a", 0)
 COMMITTED = Decision(0, StartReason.COMMITTED, "as stored")

@@ -16,9 +16,9 @@ from rockoon_offset.membership import BROADCASTING, Membership
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import reader_of
 from rockoon_offset.records import Member, MemberForgotten, Record, ResetStep, decode, encode
-from rockoon_offset.start_position import Decision, StartReason
 from rockoon_offset.store import Store
 from rockoon_proto.errors import ERROR_METADATA_KEY
+from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error

@@ -11,7 +11,7 @@ from offset.cluster import GROUP, TOPIC, Cluster
 from rockoon_offset.ledger import Ledger
 from rockoon_offset.owners import OWNED_QUEUES_MAX, SINCE_MAX, Owners
 from rockoon_offset.queues import Queue
-from rockoon_offset.start_position import Decision, StartReason
+from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rockoon_offset import start_position
 from rockoon_offset.queues import Queue
-from rockoon_offset.start_position import (
+from rockoon_proto import start_position
+from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
+from rockoon_proto.start_position import (
     ConsumeFrom,
     Facts,
     GroupRules,
@@ -20,7 +21,6 @@ from rockoon_offset.start_position import (
     effective_policy,
     search_timestamp_ms,
 )
-from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
 from rockoon_proto.v1 import nameserver_pb2, offset_pb2
 
 QUEUE = Queue("orders", "broker-a", 3)
@@ -168,9 +168,9 @@ def test_a_group_may_refuse_to_go_on_when_progress_does_not_fit() -> None:
         other_incarnation=OutOfRange.FAIL,
     )
     for stored in (Stored(2, 10), Stored(50, 8)):
-        with pytest.raises(InvalidOffset, match="reset the group's offset"):
+        with pytest.raises(InvalidOffset, match="reset the offset on this queue"):
             decide(replace(OLD, rules=rules, stored=stored))
-    with pytest.raises(OffsetBeyondEnd, match="reset the group's offset"):
+    with pytest.raises(OffsetBeyondEnd, match="reset the offset on this queue"):
         decide(replace(OLD, rules=rules, stored=Stored(130, 10)))
 
 

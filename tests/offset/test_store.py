@@ -12,9 +12,9 @@ from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_offset.disk import Disk
 from rockoon_offset.queues import Queue
-from rockoon_offset.start_position import Decision, StartReason
 from rockoon_offset.store import Store
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

@@ -472,7 +472,9 @@ class FakeOffsetService(OffsetServiceServicer):
 
     async def Query(self, request: Any, _: Any) -> offset_wire.QueryReply:
         held = self.progress.get((request.group, _place(request.queue)))
-        return offset_wire.QueryReply(found=held is not None, offset=held.offset if held else 0)
+        return offset_wire.QueryReply(
+            found=held is not None, offset=held.offset if held else 0, rule=1
+        )
 
     async def Resolve(self, request: Any, _: Any) -> offset_wire.ResolveReply:
         self._check_group(request.group)

@@ -11,9 +11,9 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.readers import group_of
 from rockoon_offset.records import Record
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start_position import QueueState
 from rockoon_offset.store import Store
 from rockoon_proto.errors import GroupNotFound, RockoonError
+from rockoon_proto.start_position import QueueState
 
 # After a broker failed to answer, commits do not wait for it again for so long.
 AWAY_SECONDS = 1.0

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rockoon_offset.membership import Lease, Position
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Progress
-from rockoon_offset.start_position import QueueState
 from rockoon_proto.errors import RockoonError
+from rockoon_proto.start_position import QueueState
 
 
 class QueueLag(NamedTuple):

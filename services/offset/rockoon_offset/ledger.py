@@ -42,11 +42,11 @@ from rockoon_offset.records import (
     ResetStep,
     Vacated,
 )
-from rockoon_offset.start_position import Decision, StartReason, Stored
 from rockoon_proto.errors import (
     PlanStale,
     RouteNotReached,
 )
+from rockoon_proto.start_position import Decision, StartReason, Stored
 
 # Of nameservers that note no deletions: what is missing was deleted.
 NOT_NOTED = Deletions()

@@ -9,7 +9,7 @@ import json
 from typing import Any, NamedTuple
 
 from rockoon_offset.queues import Queue
-from rockoon_offset.start_position import StartReason
+from rockoon_proto.start_position import StartReason
 
 
 class Progress(NamedTuple):

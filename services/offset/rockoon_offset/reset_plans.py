@@ -11,7 +11,6 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.readers import reader_of
 from rockoon_offset.records import ResetApplied, ResetStep
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start_position import QueueState
 from rockoon_offset.store import Store
 from rockoon_proto.errors import (
     GroupNotFound,
@@ -22,6 +21,7 @@ from rockoon_proto.errors import (
     RockoonError,
     TopicNotFound,
 )
+from rockoon_proto.start_position import QueueState
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Progress, ResetStep
-from rockoon_offset.start_position import QueueState
 from rockoon_proto.errors import InvalidArgument
+from rockoon_proto.start_position import QueueState
 
 
 class TargetKind(enum.Enum):

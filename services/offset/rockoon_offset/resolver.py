@@ -10,7 +10,19 @@ from rockoon_offset.groups import Groups
 from rockoon_offset.queues import Queue
 from rockoon_offset.readers import group_of, member_of, reader_of
 from rockoon_offset.routes import Routes
-from rockoon_offset.start_position import (
+from rockoon_offset.store import Store
+from rockoon_offset.subscriptions import Subscription, Subscriptions
+from rockoon_proto.errors import (
+    Busy,
+    ConsumeDisabled,
+    InvalidArgument,
+    QueueHeld,
+    QueueNotFound,
+    RockoonError,
+    RouteNotReached,
+    TopicNotFound,
+)
+from rockoon_proto.start_position import (
     Decision,
     Facts,
     NewQueueRule,
@@ -21,20 +33,8 @@ from rockoon_offset.start_position import (
     decide,
     is_new_queue,
     new_queue,
+    rules_from_wire,
     search_timestamp_ms,
-)
-from rockoon_offset.store import Store
-from rockoon_offset.subscriptions import Subscription, Subscriptions
-from rockoon_offset.wire import rules_from_wire
-from rockoon_proto.errors import (
-    Busy,
-    ConsumeDisabled,
-    InvalidArgument,
-    QueueHeld,
-    QueueNotFound,
-    RockoonError,
-    RouteNotReached,
-    TopicNotFound,
 )
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
@@ -308,7 +308,7 @@ class Resolver:
                 answers[queue] = offset
                 continue
             answer = self._settle(
-                group, subscribed[queue.topic].group.incarnation, member_id, known, offset
+                group, subscribed[queue.topic].group.incarnation, member_id, queue, known, offset
             )
             if answer is not None:
                 answers[queue] = answer
@@ -318,6 +318,7 @@ class Resolver:
         group: str,
         group_incarnation: int,
         member_id: str,
+        queue: Queue,
         facts: Facts,
         offset_at_time: int | None,
     ) -> Start | RockoonError | None:
@@ -326,7 +327,7 @@ class Resolver:
         Progress may have moved past the end that the broker named, or come into being, while the
         broker was asked. That is no reason to call the log shortened or the queue unread.
         """
-        ledger, queue = self._store.ledger, facts.queue
+        ledger = self._store.ledger
         # Another etcd may have been told of meanwhile, and the subscription be one of its.
         self._routes.require()
         table = self._routes.table

@@ -31,11 +31,11 @@ from rockoon_offset.route_table import Change
 from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
-from rockoon_offset.start_position import NewQueueRule
 from rockoon_offset.store import LOCK_FILE, Store
 from rockoon_offset.subscriptions import Subscriptions
 from rockoon_offset.transfer import Importer
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_proto.start_position import NewQueueRule
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, Node
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_runtime.access.gate import Gate

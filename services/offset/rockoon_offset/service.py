@@ -43,7 +43,6 @@ from rockoon_offset.wire import (
     member_from_wire,
     member_to_wire,
     owner_to_wire,
-    policy_from_wire,
     positions_from_wire,
     progress_to_wire,
     queue_from_wire,
@@ -52,6 +51,7 @@ from rockoon_offset.wire import (
     target_from_wire,
 )
 from rockoon_proto.errors import InvalidArgument, RockoonError
+from rockoon_proto.start_position import policy_from_wire
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
 from rockoon_runtime.access.callers import current_caller, sees

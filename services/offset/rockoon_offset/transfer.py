@@ -20,11 +20,11 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
 from rockoon_offset.records import Progress, ResetStep
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start_position import Decision, QueueState, StartReason
 from rockoon_offset.store import Store
 from rockoon_offset.subscriptions import Subscriptions
 from rockoon_offset.wire import progress_to_json
 from rockoon_proto.errors import InvalidArgument, RockoonError
+from rockoon_proto.start_position import Decision, QueueState, StartReason
 
 ENTRIES_MAX = 100_000
 CREATED_AGAIN = "the queue was deleted or created again meanwhile"

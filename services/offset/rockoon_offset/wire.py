@@ -11,16 +11,7 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.readers import group_of, member_of
 from rockoon_offset.records import Member, Progress, ResetStep
 from rockoon_offset.resets import Target, TargetKind
-from rockoon_offset.start_position import (
-    ConsumeFrom,
-    GroupRules,
-    NewQueueRule,
-    OutOfRange,
-    StartPolicy,
-    effective_policy,
-)
 from rockoon_proto.errors import InvalidArgument
-from rockoon_proto.v1 import nameserver_pb2
 from rockoon_proto.v1 import offset_pb2 as pb
 
 
@@ -30,30 +21,6 @@ def queue_from_wire(queue: pb.QueueRef) -> Queue:
 
 def queue_to_wire(queue: Queue) -> pb.QueueRef:
     return pb.QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
-
-
-def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
-    """Raises InvalidArgument for a number that means nothing."""
-    if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
-        raise InvalidArgument(reason="a start policy holds a negative number")
-    try:
-        consume_from = ConsumeFrom(policy.consume_from)
-    except ValueError as failure:
-        raise InvalidArgument(reason=f"unknown start policy {policy.consume_from}") from failure
-    return StartPolicy(consume_from, policy.timestamp_ms, policy.tail_messages, policy.duration_ms)
-
-
-def rules_from_wire(
-    config: nameserver_pb2.GroupConfig, reader: StartPolicy, cluster_rule: NewQueueRule
-) -> GroupRules:
-    """What decides for a group: its own settings, then the reader's, then the cluster's."""
-    return GroupRules(
-        rule=NewQueueRule(config.new_queue_rule) or cluster_rule,
-        policy=effective_policy(policy_from_wire(config.start_policy), reader),
-        below_min=OutOfRange(config.below_min),
-        above_max=OutOfRange(config.above_max),
-        other_incarnation=OutOfRange(config.other_incarnation),
-    )
 
 
 def progress_to_wire(progress: Progress) -> pb.Progress:

@@ -10,8 +10,8 @@ from offset.simulated.witness import Call, Witness
 from offset.simulated.world import SECOND_NS, World
 
 from rockoon_offset.queues import Queue
-from rockoon_offset.start_position import QueueState
 from rockoon_proto.errors import RockoonError
+from rockoon_proto.start_position import QueueState
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 BROKERS = ("broker-a", "broker-b", "broker-c")

@@ -19,7 +19,6 @@ from rockoon_offset.membership import CLUSTERING
 from rockoon_offset.queues import Queue
 from rockoon_offset.records import Member as KnownMember
 from rockoon_offset.resolver import Start
-from rockoon_offset.start_position import StartPolicy
 from rockoon_proto.errors import (
     Fenced,
     GroupNotFound,
@@ -27,6 +26,7 @@ from rockoon_proto.errors import (
     OffsetBeyondEnd,
     RockoonError,
 )
+from rockoon_proto.start_position import StartPolicy
 
 MEMBERS_PER_GROUP_MAX = 6
 STRATEGY_OF = dict(

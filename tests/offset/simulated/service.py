@@ -34,9 +34,9 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.records import Record, decode, encode
 from rockoon_offset.reset_plans import ResetPlans
 from rockoon_offset.resolver import Resolver
-from rockoon_offset.start_position import NewQueueRule, QueueState
 from rockoon_offset.store import Store
 from rockoon_offset.subscriptions import Subscriptions
+from rockoon_proto.start_position import NewQueueRule, QueueState
 
 LEASE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 3.0

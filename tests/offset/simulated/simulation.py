@@ -24,11 +24,11 @@ from offset.simulated.world import SECOND_NS
 
 from rockoon_offset.queues import Queue
 from rockoon_offset.resets import Target, TargetKind
-from rockoon_offset.start_position import StartPolicy
 from rockoon_proto.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
 )
+from rockoon_proto.start_position import StartPolicy
 
 CALM_EVERY = 4000
 HISTORY_MAX = 400

@@ -39,7 +39,7 @@ from rockoon_offset.records import (
     ResetApplied,
     Vacated,
 )
-from rockoon_offset.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
+from rockoon_proto.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 
 LEASE_NS = round(LEASE_SECONDS * SECOND_NS)
 HANDOVER_NS = round(HANDOVER_SECONDS * SECOND_NS)

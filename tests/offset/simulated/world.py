@@ -11,8 +11,8 @@ from typing import Any
 
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start_position import QueueState
 from rockoon_proto.errors import BrokerUnavailable, NotReady, QueueNotFound, RockoonError
+from rockoon_proto.start_position import QueueState
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 SECOND_NS = 10**9

@@ -1,5 +1,8 @@
 """Where does a reader start on a queue, and why. Pure: facts in, a decision out.
 
+The offset service decides so for groups and for members whose progress it keeps, a client for a
+reader that keeps its own.
+
 The decision takes the first line that applies:
 
     stored progress of this very queue, within [min, max]      COMMITTED, where it is
@@ -16,9 +19,10 @@ begins at 0 and its first message, if there is one, lies within 40 % of memory o
 
 import enum
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from rockoon_offset.queues import Queue
-from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
+from rockoon_proto.errors import InvalidArgument, InvalidOffset, OffsetBeyondEnd
+from rockoon_proto.v1 import nameserver_pb2
 
 
 class StartReason(enum.IntEnum):
@@ -96,6 +100,30 @@ class GroupRules:
     other_incarnation: OutOfRange = OutOfRange.UNSPECIFIED
 
 
+def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
+    """Raises InvalidArgument for a number that means nothing."""
+    if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
+        raise InvalidArgument(reason="a start policy holds a negative number")
+    try:
+        consume_from = ConsumeFrom(policy.consume_from)
+    except ValueError as failure:
+        raise InvalidArgument(reason=f"unknown start policy {policy.consume_from}") from failure
+    return StartPolicy(consume_from, policy.timestamp_ms, policy.tail_messages, policy.duration_ms)
+
+
+def rules_from_wire(
+    config: nameserver_pb2.GroupConfig, reader: StartPolicy, cluster_rule: NewQueueRule
+) -> GroupRules:
+    """What decides for a group: its own settings, then the reader's, then the cluster's."""
+    return GroupRules(
+        rule=NewQueueRule(config.new_queue_rule) or cluster_rule,
+        policy=effective_policy(policy_from_wire(config.start_policy), reader),
+        below_min=OutOfRange(config.below_min),
+        above_max=OutOfRange(config.above_max),
+        other_incarnation=OutOfRange(config.other_incarnation),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """What the broker says of a queue."""
@@ -137,11 +165,19 @@ class Stored:
     incarnation: int
 
 
+class AnyQueue(Protocol):
+    """A message queue, as its caller names it; its text is for people."""
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether it is of a group's retry topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Everything one decision is made on."""
 
-    queue: Queue
+    queue: AnyQueue
     state: QueueState
     # etcd revision at which the queue was born: its incarnation.
     birth_revision: int
@@ -346,4 +382,4 @@ def where(to_end: bool, offset: int) -> str:
 
 
 def refusal(what: str) -> str:
-    return f"{what}; the group's policy is to fail: reset the group's offset on this queue"
+    return f"{what}; the group's policy is to fail: change it, or reset the offset on this queue"
