@@ -1,5 +1,6 @@
 """How tests are shared out when several processes run them, and by which chance they go."""
 
+import os
 import signal
 from functools import cache
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+from rockoon.local.etcd import VARIABLE, find_etcd
 from support.seeds import fresh_seeds
 
 ROOT = Path(__file__).parent.parent
+# `rockoon up` builds an etcd where there is a Go: once, but for minutes. Tests take what there is.
+os.environ.setdefault(VARIABLE, str(find_etcd()))
 # What takes long and begins late would run alone at the end: these begin first, longest first.
 LONG = (
     "tests/spark",

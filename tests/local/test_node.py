@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
+from rockoon.local.etcd import (
+    CAREFUL_FLAGS,
+    built_etcd,
+    etcd_command,
+    etcd_healthy,
+    etcd_version,
+    etcd_warning,
+    find_etcd,
+)
 from rockoon.local.ports import choose_port
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+from rockoon_proto.etcd_versions import is_recommended
 from support.waiting import DEADLINE_SECONDS, gone, soon, wait_until
 
 READY = 'import sys; print(\'{"ready": "broker"}\', flush=True); sys.stdin.read()'
@@ -189,15 +198,50 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_until(lambda: gone(int(ended.stdout)), "etcd to end")
 
 
-def test_the_packaged_etcd_is_found_when_path_has_none(tmp_path: Path) -> None:
-    found = find_etcd(search_path=str(tmp_path))
+def test_the_packaged_etcd_is_found_when_there_is_no_other(tmp_path: Path) -> None:
+    found = find_etcd(search_path=str(tmp_path), cache_directory=tmp_path)
     assert found.parts[-2:] == ("etcdbin", "etcd")
+    assert etcd_version(found) == "3.5.1"
+    assert "is for trying things out" in etcd_warning(found)
+    command = etcd_command(found, tmp_path / "data", 1, durable=True)
+    assert set(CAREFUL_FLAGS) <= set(command)
 
 
-def test_an_etcd_on_path_is_preferred_unless_it_is_a_script(tmp_path: Path) -> None:
-    program = tmp_path / "etcd"
-    program.write_bytes(b"\x7fELF")
-    program.chmod(0o755)
-    assert find_etcd(search_path=str(tmp_path)) == program
-    program.write_bytes(b"#!/usr/bin/env python\n")
-    assert find_etcd(search_path=str(tmp_path)) != program
+def named(directory: Path, version: str) -> Path:
+    """A program that says it is etcd; no script, since the package installs one that is not."""
+    source = directory / "etcd.c"
+    source.write_text(f'int puts(const char *); int main() {{ puts("etcd Version: {version}"); }}')
+    subprocess.run(["cc", "-o", str(directory / "etcd"), str(source)], check=True)
+    return directory / "etcd"
+
+
+def test_the_first_recommended_etcd_is_preferred_and_else_the_first(tmp_path: Path) -> None:
+    on_path, cache = tmp_path / "bin", tmp_path / "cache"
+    on_path.mkdir()
+    cache.mkdir()
+
+    def found() -> Path:
+        return find_etcd(search_path=str(on_path), cache_directory=cache)
+
+    old = named(on_path, "3.5.4")
+    assert found() == old
+    built = built_etcd(cache)
+    named(cache, "3.5.21").rename(built)
+    assert found() == built
+    assert etcd_warning(built) == ""
+    old.unlink()
+    debian = named(on_path, "3.4.23")
+    assert found() == debian
+    assert not set(CAREFUL_FLAGS) & set(etcd_command(debian, tmp_path, 1, durable=True))
+    debian.write_bytes(b"#!/usr/bin/env python\n")
+    assert found() == built
+
+
+def test_the_etcd_to_build_is_of_a_recommended_version() -> None:
+    assert is_recommended(built_etcd().name.removeprefix("etcd-"))
+
+
+def test_versions_that_lose_writes_or_differ_are_not_recommended() -> None:
+    wrong = ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.3.27", "", "main"]
+    right = ["3.4.22", "3.4.37", "3.5.6", "3.5.21", "3.6.0", "4.0.0-rc.1"]
+    assert [each for each in wrong + right if is_recommended(each)] == right

@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+from rockoon.local.etcd import etcd_version
 from rockoon.local.ports import choose_port
+from rockoon_proto.etcd_versions import is_recommended
 from rockoon_runtime.process import ExitStatus
-from support.etcd import EtcdServer
+from support.etcd import EtcdServer, etcd_binary
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -68,3 +71,20 @@ def test_a_cluster_name_that_cannot_be_a_key_is_a_wrong_setting(shared_etcd: Etc
     status, errors = end(process)
     assert status == ExitStatus.CONFIGURATION
     assert "'a/b' is not a cluster name" in errors
+
+
+def test_an_etcd_that_loses_writes_is_told_or_refused(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    good = is_recommended(etcd_version(Path(etcd_binary())))
+    refusing = start(
+        "--etcd", shared_etcd.endpoint, "--cluster", cluster, "--etcd-version-check", "refuse"
+    )
+    assert refusing.stdout is not None
+    if good:
+        assert refusing.stdout.readline()
+        refusing.send_signal(signal.SIGTERM)
+    status, errors = end(refusing)
+    assert status == (ExitStatus.STOPPED if good else ExitStatus.CONFIGURATION), errors
+    assert ("which may lose what it has acknowledged" in errors) is not good
+    assert "Traceback" not in errors

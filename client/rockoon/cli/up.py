@@ -14,6 +14,7 @@ from rockoon.local.attendance import Attendance
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.cluster_secret import secret_file
 from rockoon.local.control import ask
+from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
 
 DEFAULT_PORT = 9876
 
@@ -50,11 +51,14 @@ def run_up(
     )
     try:
         with stopping_on_signals():
+            build_etcd(lambda line: print(line, file=sys.stderr))
             began = time.perf_counter()
             cluster.start()
             attendance = Attendance(cluster, say)
             with attendance.control_socket():
                 greet(cluster, time.perf_counter() - began)
+                if warning := etcd_warning(find_etcd()):
+                    say(f"warning: {warning}")
                 attendance.run()
     except Stopped:
         print("\nstopping", file=sys.stderr)

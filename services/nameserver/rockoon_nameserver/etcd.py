@@ -87,6 +87,7 @@ class Endpoint:
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
+        self.maintenance = rpc.MaintenanceStub(self.channel)
         self.token: str | None = None
 
 
@@ -148,6 +149,20 @@ class Etcd:
         """
         reply = await self._call("kv", "Range", rpc.RangeRequest(key=b"\0", count_only=True))
         return header_of(reply)
+
+    async def versions(self) -> dict[str, str]:
+        """Each member's address and version, of those that say so in time."""
+        found = {}
+        for endpoint in self._endpoints:
+            with contextlib.suppress(aio.AioRpcError):
+                await self._authenticate(endpoint)
+                reply = await endpoint.maintenance.Status(
+                    rpc.StatusRequest(),
+                    timeout=self._timeout_seconds,
+                    metadata=metadata(endpoint),
+                )
+                found[endpoint.address] = str(reply.version)
+        return found
 
     async def read(self, span: Span) -> Found:
         """All keys of a span at one revision, in the order of their names.

@@ -24,6 +24,7 @@ from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import Topics
 from rockoon_proto.channels import Tls
+from rockoon_proto.etcd_versions import RECOMMENDED, is_recommended
 from rockoon_proto.signature import steady_clock
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
@@ -118,6 +119,7 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
                 server.trace(telemetry.tracer)
                 await listening.enter_async_context(server)
             if await wait_loaded(settings, follower, stop):
+                await check_versions(settings, etcd)
                 if gate is not None:
                     tasks.create_task(keep_keys(gate, follower), name="access keys")
                 for server in servers:
@@ -167,6 +169,20 @@ def etcd_tls(settings: NameserverSettings) -> Tls | None:
     if tls != Tls():
         raise SettingsError("etcd_tls_... is set, but etcd_tls = off: nothing would be encrypted")
     return None
+
+
+async def check_versions(settings: NameserverSettings, etcd: Etcd) -> None:
+    """Warn of members that are not of a recommended version, or refuse to start with them."""
+    for address, version in (await etcd.versions()).items():
+        if is_recommended(version):
+            continue
+        fault = (
+            f"etcd at {address} is of version {version}, which may lose what it has acknowledged; "
+            f"recommended is {RECOMMENDED}"
+        )
+        if settings.etcd_version_check == "refuse":
+            raise Fatal(ExitStatus.CONFIGURATION, f"{fault} (etcd_version_check)")
+        log.warning("%s", fault)
 
 
 async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, stop: Stop) -> bool:

@@ -29,6 +29,12 @@ class NameserverSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSe
     etcd_timeout_seconds: float = setting(
         2.0, "how long a call to etcd may take, seconds", minimum=0.1, maximum=60
     )
+    etcd_version_check: str = setting(
+        "warn",
+        "what to do about an etcd that may lose what it has acknowledged, as 3.5.0 to 3.5.5: warn, "
+        "or refuse to start",
+        choices=("warn", "refuse"),
+    )
     etcd_tls: str = setting(
         "off", "on: etcd is called over TLS, and has to show its certificate", choices=("off", "on")
     )
