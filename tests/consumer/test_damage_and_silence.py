@@ -9,7 +9,7 @@ from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Message, MessageQueue
 from rockoon.pulling import PullLimits
 from rockoon.push_consumer import PushConsumer
-from support.eventually import eventually
+from support.eventually import eventually, moves_until
 from support.fake_cluster import FakeCluster
 
 PLACE = ("orders", "broker-a", 0)
@@ -102,7 +102,7 @@ async def test_damage_here_and_there_is_never_too_much(fake: FakeCluster, cluste
     seen = Seen()
     limits = PullLimits(messages_max=2)
     async with consumer_of(cluster, seen, on_damaged="skip", pull_limits=limits) as consumer:
-        await eventually(lambda: committed(fake) == 2100, 60.0)
+        await moves_until(lambda: committed(fake), lambda at: at == 2100)
         assert consumer.statistics.pulls.damaged == 1050
     assert seen.offsets == list(range(1, 2100, 2))
 

@@ -39,6 +39,7 @@ from rockoon_proto.errors import (
     TopicNotFound,
 )
 from support.aside_desk import NOW_MS, AsideDesk
+from support.eventually import eventually
 from support.seeds import seeds
 from support.store_directory import FailingDisk, crashed_copy
 
@@ -451,8 +452,7 @@ async def test_a_disk_too_full_for_its_contents_loses_messages_loudly(
     desk.sync()
     desk.clock.pass_ms(10_000)
     desk.store.tick(desk.clock.wall_ms)
-    while desk.store.point_pending:
-        pass
+    await eventually(lambda: not desk.store.point_pending)
     disk.usage_percent = 88
     desk.store.clean(desk.clock.wall_ms)
     assert desk.store.log_min_offset > 0

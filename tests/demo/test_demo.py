@@ -95,8 +95,8 @@ async def test_a_wait_that_takes_too_long_becomes_a_failed_row_and_ends_the_stor
     records = read_records(ROOT / "tools" / "demo" / "packages.ndjson.gz")
     assert not await demo.tell(records, demo.Warnings())
     out = capsys.readouterr().out
-    assert re.search("^NO +everything happens in time", out, re.MULTILINE)
-    assert "the members did not share the queues" in out
+    # Whichever wait it was: the first one is over at once when members are quick.
+    assert re.search("^NO +everything happens in time\\s+.* did not ", out, re.MULTILINE)
     assert "2. A broker is killed" not in out
 
 

@@ -22,7 +22,7 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
-from support.eventually import answered, eventually
+from support.eventually import answered, eventually, moves_until
 from support.waiting import DEADLINE_SECONDS
 
 COMMITTERS = 20
@@ -125,7 +125,7 @@ async def test_killed_again_and_again_under_load_nothing_acknowledged_is_lost(
                     tasks.create_task(
                         commit_until_it_dies(service.stub, cluster, start, acknowledged)
                     )
-                await cluster.until(lambda: sum(acknowledged.values()) > wanted, 30)  # noqa: B023
+                await moves_until(lambda: sum(acknowledged.values()), wanted.__lt__)
                 await service.killed()
     await cluster.start_service()
     stored = {entry.queue.queue_id: entry.offset for entry in await cluster.progress()}

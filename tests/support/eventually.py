@@ -30,6 +30,21 @@ async def eventually(holds: Callable[[], Answer], seconds_max: float = DEADLINE_
     return held
 
 
+async def moves_until(look: Callable[[], Answer], holds: Callable[[Answer], object]) -> Answer:
+    """What `look()` returns once it is as wanted. It may take as long as the machine needs: only
+    TimeoutError when it stays the same for too long."""
+    between, last = pauses(), look()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_SECONDS
+    while not holds(now := look()):
+        if now != last:
+            last, deadline = now, loop.time() + DEADLINE_SECONDS
+        if loop.time() > deadline:
+            raise TimeoutError(f"it stays {now!r}")
+        await asyncio.sleep(next(between))
+    return now
+
+
 async def answered(
     ask: Callable[[], Awaitable[Answer]], holds: Callable[[Answer], object]
 ) -> Answer:

@@ -29,6 +29,11 @@ def wait_until(holds: Callable[[], object], what: str) -> None:
         threading.Event().wait(LOOK_SECONDS)
 
 
+def hold_up(seconds: float) -> None:
+    """Let this thread do nothing else for a while, without taking a processor from others."""
+    threading.Event().wait(seconds)
+
+
 def gone(pid: int) -> bool:
     """Whether a process has ended; one that nobody has buried yet counts as ended."""
     try:

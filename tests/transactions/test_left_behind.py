@@ -25,6 +25,7 @@ from support.broker import BORN_HOST, NOW_MS, batch, running_broker
 from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, append, begin, end, small_store, stored
 from support.store_directory import FailingDisk, healthy, in_queues
+from support.waiting import wait_until
 
 HALVES = 6
 # A half message is too old at once.
@@ -57,8 +58,7 @@ def left_by_rocketmq(root: Path) -> None:
                 born_host=BORN_HOST,
             )
             positions.append(append(store, half_record(sent)))
-        while store.durable_end < store.appended_end:
-            pass
+        wait_until(lambda: store.durable_end == store.appended_end, "what was sent to be durable")
         store.confirm(store.appended_end)
         for number in (1, 3):
             half = decode_record(store.read_at(positions[number]))
