@@ -63,7 +63,7 @@ hosts: cluster  ## packets vanish between each pair of services for 30 s; writes
 
 # Half an hour on two quiet cores; SCALE=0.1 is a glance. BREAK=all shows that it can fail.
 faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY=NAME SEED=7 SCALE=2 BREAK=NAME; fills docs/faults.md
-	@PYTHONPATH=tests $(BIN)/python -m faults --out docs/faults.md $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK))
+	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(ONLY),--only $(ONLY),--out docs/faults.md) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK))
 
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m tools.bench

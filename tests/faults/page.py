@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.scenario import Outcome, Scenario
+from faults.scenarios import SCENARIOS
 
 BEGIN = "<!-- make faults writes from here -->"
 END = "<!-- to here -->"
@@ -27,15 +28,18 @@ class Row:
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """Put the figures of a whole run into a page that has the marks."""
+    """Put figures into a page that has the marks; scenarios that did not run keep their lines."""
     before, _, rest = path.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
+    former, _, after = rest.partition(END)
+    lines = {line.split(" | ")[0]: line for line in former.splitlines()}
+    lines |= {f"| {row.scenario.name}": shown(cells(row)) for row in rows}
+    known = (lines.get(f"| {each.name}") for each in SCENARIOS)
+    table = [shown(HEADING), shown(["---" for _ in HEADING]), *filter(None, known)]
+    path.write_text("\n".join((before + BEGIN, *table, END + after)))
 
 
-def table(rows: Sequence[Row]) -> str:
-    lines = [HEADING, tuple("---" for _ in HEADING), *(cells(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def shown(line: Sequence[str]) -> str:
+    return f"| {' | '.join(line)} |"
 
 
 def cells(row: Row) -> tuple[str, ...]:

@@ -164,3 +164,9 @@ def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
     assert "stale" not in text
     assert "| 3,000 | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in text
+    # The others keep what they have.
+    page.write([Row(named("fuzz"), Outcome(9, 9, 9, ["broken"]), seed=8, scale=1)], path)
+    later = path.read_text()
+    assert "| 9 | 9 | 9 | 1 | `make faults ONLY=fuzz SEED=8` |" in later
+    assert "| 3,000 | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in later
+    assert later.count("| fuzz |") == 1
