@@ -89,7 +89,9 @@ async def failed_syncs(task: Task, node: str) -> Outcome:
             after = chance.randrange(latest)
             where = f"run {run}, sync {after} of {part or 'any file'}"
             # New groups each time: what a cut took back must not look like progress that fell.
-            groups = [f"{group}-{run}" for group in GROUPS]
+            # Many at once: what they commit together takes more than a page.
+            times = 1 if node == BROKER else 6
+            groups = [f"{group}-{run}-{each}" for group in GROUPS for each in range(times)]
             for group in groups:
                 await cluster.admin.create_group(group)
             committer = Committer(cluster, books, groups, queues)
