@@ -92,7 +92,7 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     reply = None
     try:
         if descriptor.server_streaming:
-            await anext(aiter(made), None)
+            reply = await anext(aiter(made), None)
             made.cancel()
         else:
             reply = await made
