@@ -67,10 +67,6 @@ def broker_rewrites_nothing() -> None:
     replace("rockoon_broker.store.disk:Disk.rewrite", lambda _: nothing)
 
 
-def offset_rewrites_nothing() -> None:
-    replace("rockoon_offset.disk:Disk.rewrite", lambda _: nothing)
-
-
 def broker_believes_entries() -> None:
     replace("rockoon_broker.store.reading:plausible_count", lambda _: lambda rows, *_: len(rows))
     replace("rockoon_broker.store.reading:matching_count", lambda _: lambda _, rows, *__: len(rows))
