@@ -117,7 +117,6 @@ MECHANISMS = {
     "broker-end": Mechanism("rockoon_broker", broker_goes_on, ("broker-syncs",)),
     "offset-end": Mechanism("rockoon_offset", offset_goes_on, ("offset-syncs",)),
     "broker-rewriting": Mechanism("rockoon_broker", broker_rewrites_nothing, ("broker-syncs",)),
-    "offset-rewriting": Mechanism("rockoon_offset", offset_rewrites_nothing, ("offset-syncs",)),
     "entries": Mechanism("rockoon_broker", broker_believes_entries, ("broker-flips",)),
     "bodies": Mechanism("rockoon_broker", recovery_believes_bodies, ("broker-tails",)),
     "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",)),
