@@ -22,6 +22,9 @@ assert ENTRY.itemsize == ENTRY_BYTES
 
 QUEUE_FILE_BYTES_DEFAULT = 300_000 * ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
+EXT_ADDRESS_MAX = -(2**31) - 1
+"""Codes up to here are no hashes: with enableConsumeQueueExt RocketMQ puts the place of a unit in
+`consumequeue_ext` there. The code itself can be had of the record."""
 
 EntryArray = NDArray[np.void]
 """Structured arrays of `ENTRY`."""

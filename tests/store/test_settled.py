@@ -97,6 +97,23 @@ def swap_two_queues(root: Path, choose: random.Random) -> None:
     (root / "aside").rename(second)
 
 
+def name_ext_units(root: Path, choose: random.Random) -> None:
+    """RocketMQ's enableConsumeQueueExt was on for a while: codes are places in another file."""
+    queue = choose.choice(QUEUES)
+    entries = len(files_of(root, queue)) * 10
+    first = choose.randrange(entries)
+
+    def change(content: bytes) -> bytes:
+        pieces = [content[at : at + 20] for at in range(0, len(content), 20)]
+        for number in range(first, min(first + 5, entries)):
+            if any(pieces[number]):
+                address = (-(2**63) + 26 * number).to_bytes(8, signed=True)
+                pieces[number] = pieces[number][:12] + address
+        return b"".join(pieces)
+
+    rewrite(root, queue, change)
+
+
 def damage_a_last_entry(root: Path, choose: random.Random) -> None:
     """The upper half of an offset was on a page that was not written."""
     queue = choose.choice(QUEUES)
@@ -118,6 +135,7 @@ def damage_a_last_entry(root: Path, choose: random.Random) -> None:
         lose_a_tail,
         lose_a_file,
         skip_an_entry,
+        name_ext_units,
         repeat_an_entry,
         swap_two_queues,
         damage_a_last_entry,

@@ -20,7 +20,13 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log_directory import contiguous, list_files
 from rockoon_format.batch import Scan, scan
 from rockoon_format.checkpoint import Checkpoint
-from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, decode_entries
+from rockoon_format.consume_queue import (
+    ENTRY,
+    ENTRY_BYTES,
+    EXT_ADDRESS_MAX,
+    FILLER_SIZE,
+    decode_entries,
+)
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
@@ -162,6 +168,8 @@ def _is_tiled(log: LogFiles, start: int, cursors: "list[_Cursor]", durable_ms: i
         offsets, sizes = taken["offset"].astype(np.int64), taken["size"].astype(np.int64)
         expected: NDArray[np.int64] = np.cumsum(sizes) - sizes + at
         if not np.array_equal(offsets, expected):
+            return False
+        if (taken["tags_code"] <= EXT_ADDRESS_MAX).any():
             return False
         if len(taken):
             last = (int(offsets[-1]), int(sizes[-1]))
