@@ -18,6 +18,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
+import org.apache.rocketmq.broker.transaction.queue.TransactionalMessageServiceImpl;
 import org.apache.rocketmq.broker.transaction.queue.TransactionalMessageUtil;
 import org.apache.rocketmq.client.consumer.AckCallback;
 import org.apache.rocketmq.client.consumer.AckResult;
@@ -45,6 +46,7 @@ import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestHeader;
 
 /**
  * A nameserver, a broker and clients in one process, told by lines of JSON what to do.
@@ -54,6 +56,7 @@ import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
  */
 public class RocketMq {
     private static final long TIMEOUT_MS = 30_000;
+    private static final long QUIET_MS = 5_000;
     private static String names;
     private static BrokerController broker;
     private static PrintStream out;
@@ -61,6 +64,8 @@ public class RocketMq {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, Integer> CHECKS = new ConcurrentHashMap<>();
     private static TransactionMQProducer transactional;
+    private static long halfEnd = -1;
+    private static long halfEndSince;
 
     public static void main(String[] args) throws Exception {
         out = System.out;
@@ -108,6 +113,7 @@ public class RocketMq {
     private static Object answer(JSONObject request) throws Exception {
         switch (request.getString("do")) {
             case "topic": return topic(request);
+            case "delete": return delete(request);
             case "send": return send(request);
             case "batch": return batch(request);
             case "transactions": return transactions(request);
@@ -133,6 +139,12 @@ public class RocketMq {
         broker.getTopicConfigManager().updateTopicConfig(config);
         broker.registerBrokerAll(true, false, true);
         return true;
+    }
+
+    private static Object delete(JSONObject request) {
+        String topic = request.getString("topic");
+        broker.getTopicConfigManager().deleteTopicConfig(topic);
+        return broker.getMessageStore().deleteTopics(Set.of(topic));
     }
 
     private static DefaultMQProducer producer(JSONObject request) throws Exception {
@@ -232,11 +244,17 @@ public class RocketMq {
         return places;
     }
 
-    /** Whether the checks have come to the end of the half messages. */
+    /** Whether all transactions have ended, by op records, and no check has stored a half message for a while. */
     private static Object quiet() throws Exception {
-        String topic = TransactionalMessageUtil.buildHalfTopic();
-        return broker.getMessageStore().getMaxOffsetInQueue(topic, 0)
-            == broker.getConsumerOffsetManager().queryOffset(TransactionalMessageUtil.buildConsumerGroup(), topic, 0);
+        long end = broker.getMessageStore().getMaxOffsetInQueue(TransactionalMessageUtil.buildHalfTopic(), 0);
+        if (end != halfEnd) {
+            halfEnd = end;
+            halfEndSince = System.currentTimeMillis();
+        }
+        TransactionalMessageServiceImpl service =
+            (TransactionalMessageServiceImpl) broker.getTransactionalMessageService();
+        boolean told = service.getDeleteContext().values().stream().allMatch(each -> each.getTotalSize().get() == 0);
+        return told && System.currentTimeMillis() - halfEndSince > QUIET_MS;
     }
 
     private static LocalTransactionState state(String said) {
@@ -279,6 +297,9 @@ public class RocketMq {
                     found.add(shown(message));
                 }
             }
+            if (behind(next, ends)) {
+                throw new IllegalStateException("read up to " + next + ", the queues end at " + ends);
+            }
         } finally {
             reader.shutdown();
         }
@@ -307,17 +328,19 @@ public class RocketMq {
             .fluentPut("body", Base64.getEncoder().encodeToString(body));
     }
 
+    private static MQClientAPIImpl api() throws Exception {
+        return producer(new JSONObject()).getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+    }
+
     /** Commit an offset as a consumer of a group does. */
     private static Object commit(JSONObject request) throws Exception {
-        DefaultLitePullConsumer reader = reader(request.getString("group"));
-        try {
-            MessageQueue queue = new MessageQueue(
-                request.getString("topic"), broker.getBrokerConfig().getBrokerName(), request.getIntValue("queue"));
-            reader.assign(List.of(queue));
-            reader.commit(new HashMap<>(Map.of(queue, request.getLong("offset"))), true);
-        } finally {
-            reader.shutdown();
-        }
+        UpdateConsumerOffsetRequestHeader header = new UpdateConsumerOffsetRequestHeader();
+        header.setConsumerGroup(request.getString("group"));
+        header.setTopic(request.getString("topic"));
+        header.setQueueId(request.getIntValue("queue"));
+        header.setCommitOffset(request.getLong("offset"));
+        broker.getSubscriptionGroupManager().findSubscriptionGroupConfig(header.getConsumerGroup());
+        api().updateConsumerOffset(broker.getBrokerAddr(), header, TIMEOUT_MS);
         return true;
     }
 
@@ -325,7 +348,7 @@ public class RocketMq {
     private static Object pop(JSONObject request) throws Exception {
         String topic = request.getString("topic");
         String group = request.getString("group");
-        MQClientAPIImpl api = producer(new JSONObject()).getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+        MQClientAPIImpl api = api();
         String name = broker.getBrokerConfig().getBrokerName();
         broker.getSubscriptionGroupManager().findSubscriptionGroupConfig(group);
         PopMessageRequestHeader header = new PopMessageRequestHeader();

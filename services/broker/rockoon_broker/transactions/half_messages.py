@@ -45,6 +45,7 @@ from rockoon_format.properties import (
     encode,
 )
 from rockoon_format.record import (
+    NO_HOST,
     SYS_FLAG_TRANSACTION,
     TRANSACTION_COMMIT,
     Record,
@@ -197,6 +198,7 @@ def committed_record(half: Record, facts: HalfFacts) -> Record:
         topic=facts.topic.encode(),
         queue_id=facts.queue_id,
         sys_flag=half.sys_flag & ~SYS_FLAG_TRANSACTION | TRANSACTION_COMMIT,
+        store_host=NO_HOST,
         prepared_transaction_offset=half.physical_offset,
     )
 
@@ -207,6 +209,7 @@ def given_up_record(half: Record) -> Record:
         half,
         topic=GIVEN_UP_TOPIC.encode(),
         queue_id=GIVEN_UP_QUEUE_ID,
+        store_host=NO_HOST,
         prepared_transaction_offset=named_source(half.physical_offset),
     )
 
