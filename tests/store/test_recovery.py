@@ -197,13 +197,9 @@ class TestADirectoryThatDoesNotFitIsRefusedUnchanged:
         (golden.root / "commitlog" / "foo.tmp").write_bytes(bytes(4096))
         assert "foo.tmp" in str(self.refused(golden))
 
-    def test_a_foreign_name_in_a_queue(self, golden: StoreSettings) -> None:
-        (golden.root / "consumequeue/TopicTest/0/foo.tmp").write_bytes(bytes(200))
-        assert "foo.tmp" in str(self.refused(golden))
-
-    def test_a_queue_file_of_another_size(self, golden: StoreSettings) -> None:
-        poke(golden.root / Q1, 200, b"x")
-        assert "found 201 bytes, expected 200 bytes" in str(self.refused(golden))
+    def test_another_size_of_queue_files_in_the_settings(self, golden: StoreSettings) -> None:
+        error = self.refused(settings(golden.root, consume_queue_file_entries=20))
+        assert "consume_queue_file_entries" in str(error)
 
     def test_a_missing_log_file_in_the_middle(self, tmp_path: Path) -> None:
         configured = settings(tmp_path / "s")

@@ -9,14 +9,18 @@ import pytest
 
 from rockoon_broker.store.verify import verify_store
 from support.seeds import seeds
-from support.store_directory import Owner, crashed_copy, recovered, settings
+from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
+from support.waiting import wait_until
 
 QUEUES = [(topic, queue_id) for topic in "AB" for queue_id in range(3)]
 
 
-def filled(root: Path, choose: random.Random) -> Owner:
-    """About a dozen CommitLog files, written over a minute."""
-    owner = Owner(settings(root))
+def filled(root: Path, choose: random.Random, used_percent: int = 10) -> Owner:
+    """About a dozen CommitLog files, written over a minute: retention looks at the disk once, and
+    takes the oldest of them if it is too full."""
+    disk = FailingDisk()
+    disk.usage_percent = used_percent
+    owner = Owner(settings(root), disk)
     for number in range(70):
         topic, queue_id = choose.choice(QUEUES)
         bodies = [b"%d" % number + bytes(choose.randrange(200))] * choose.randrange(1, 6)
@@ -24,19 +28,22 @@ def filled(root: Path, choose: random.Random) -> Owner:
         owner.clock.time_ms += choose.randrange(2000)
         if choose.random() < 0.3:
             owner.store.tick(owner.clock.time_ms)
-            while owner.store.point_pending:
-                pass
+            wait_until(lambda: not owner.store.point_pending, "a recovery point")
     return owner
 
 
 Bodies = dict[tuple[str, int], list[bytes]]
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[bool, Path], Bodies]:
+@pytest.fixture(scope="module", params=[10, 90], ids=["whole", "shortened by retention"])
+def stores(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[dict[bool, Path], Bodies]:
     """The same store as a clean stop and as a crash leave it, and what is in it."""
     directory = tmp_path_factory.mktemp("stores")
-    owner = filled(directory / "clean", random.Random(1))
+    owner = filled(directory / "clean", random.Random(1), request.param)
+    assert (owner.store.log_min_offset > 0) == (request.param == 90)
+    wait_until(lambda: not owner.store.removals_pending, "deleted files")
     crashed = crashed_copy(directory / "clean", directory / "crashed")
     everything = {key: owner.bodies(*key) for key in QUEUES}
     owner.store.close()

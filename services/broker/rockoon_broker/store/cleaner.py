@@ -122,6 +122,8 @@ class Cleaner:
         self._syncer = syncer
         self._compaction = compaction
         self._to_sweep: deque[QueueKey] = deque()
+        # Given up, and not named to the Syncer yet.
+        self._swept: list[Path] = []
         self.last_decision: RetentionDecision | None = None
         self.not_writable_reason = ""
         self._held: Hold | None = None
@@ -232,13 +234,31 @@ class Cleaner:
             with contextlib.suppress(OSError):
                 self._dropped.settle(self._log.min_offset, self._log.end)
 
+    @property
+    def has_swept(self) -> bool:
+        """Whether files wait for `remove_swept`."""
+        return bool(self._swept)
+
+    def remove_swept(self) -> None:
+        """Delete what was given up before the recovery point that has just been asked for.
+
+        Not before that point: a start that finds fewer files than the point counts takes them for
+        lost, and makes them again.
+        """
+        for path in self._swept:
+            self._syncer.request_removal(DoomedFile(path, None))
+        self._swept.clear()
+
+    def withdraw_swept(self, directory: Path) -> None:
+        """Forget what is below a directory that is about to be moved: it goes with it."""
+        self._swept = [path for path in self._swept if directory not in path.parents]
+
     def sweep(self) -> None:
         """Give up leading files of some queues whose records are gone."""
         for _ in range(min(len(self._to_sweep), QUEUES_SWEPT_PER_TICK_MAX)):
             queue = self._queues.find(*self._to_sweep.popleft())
             if queue is not None:
-                for path in self._queues.release_leading_files(queue, self._log.min_offset):
-                    self._syncer.request_removal(DoomedFile(path, None))
+                self._swept += self._queues.release_leading_files(queue, self._log.min_offset)
 
 
 def _why_held(hold: Hold) -> str:

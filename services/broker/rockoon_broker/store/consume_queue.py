@@ -105,6 +105,8 @@ class ConsumeQueues:
         """Sum of all max offsets."""
         self.stored_count = 0
         """How many queues have entries, and so files."""
+        self.first_count = 0
+        """Sum of the offsets at which queues' first files begin."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -143,14 +145,9 @@ class ConsumeQueues:
         """
         self._queues.clear()
         self._of_topic.clear()
-        self.entry_count = self.stored_count = 0
+        self.entry_count = self.stored_count = self.first_count = 0
         for directory in queue_directories(self._root):
             self._load_queue(directory, boundary)
-
-    def check_layout(self) -> None:
-        """Refuse foreign files in any queue before anything is changed (StoreLayoutError)."""
-        for directory in queue_directories(self._root):
-            list_files(directory, self.file_bytes, self._disk)
 
     def write(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
         """Append entries; numbers that are skipped become fillers, repeated ones are ignored.
@@ -169,6 +166,7 @@ class ConsumeQueues:
             if not queue.has_files:
                 self._create_file(queue, number)
                 queue.file_first = queue.file_last = number
+                self.first_count += number * self._file_entries
             self._write_bytes(queue, first_offset - skipped, filler_entries(skipped))
         elif first_offset > queue.max_offset:
             gap = np.frombuffer(filler_entries(first_offset - queue.max_offset), ENTRY).copy()
@@ -255,6 +253,7 @@ class ConsumeQueues:
             self._close_file(queue, queue.file_first)
             released.append(self._path(queue, queue.file_first))
             queue.file_first += 1
+            self.first_count += self._file_entries
         return released
 
     def stored_below(self, queue: ConsumeQueue, boundary: int) -> int:
@@ -269,6 +268,19 @@ class ConsumeQueues:
         offset = self._search(queue, self.first_stored(queue), queue.max_offset, 0)
         entries = self.read(queue, offset, 1)
         return int(entries["offset"][0]) if len(entries) else 0
+
+    def is_all_below(self, queue: ConsumeQueue, boundary: int) -> bool:
+        """Whether the queue has entries, and none is of a record at or behind `boundary`."""
+        return queue.max_offset > 0 and self._is_below(queue, queue.max_offset - 1, boundary)
+
+    def empty(self, queue: ConsumeQueue) -> None:
+        """Delete a queue's files, and let its numbers begin with what is written next."""
+        self.entry_count -= queue.max_offset
+        self.stored_count -= queue.max_offset > 0
+        self.first_count -= queue.file_first * self._file_entries
+        self._delete_files(queue)
+        queue.max_offset = queue.next_offset = queue.min_offset = 0
+        queue.min_known_for = -1
 
     def last_record(self) -> tuple[int, int]:
         """Physical offset and size of the newest record that any queue lists; (0, 0) if none."""
@@ -307,6 +319,7 @@ class ConsumeQueues:
         for queue in queues:
             self.entry_count -= queue.max_offset
             self.stored_count -= queue.max_offset > 0
+            self.first_count -= queue.file_first * self._file_entries
             self._forget(queue)
         return aside
 
@@ -375,6 +388,7 @@ class ConsumeQueues:
         queue.next_offset = queue.max_offset
         self.entry_count += queue.max_offset
         self.stored_count += 1
+        self.first_count += first
 
     def _last_below(self, queue: ConsumeQueue, first: int, boundary: int) -> int:
         """The offset behind the last entry that is of a record below `boundary`.

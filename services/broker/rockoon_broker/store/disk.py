@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ZERO_CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# Of files that are to replace others.
+NEW_SUFFIX = ".new"
 
 
 class FileFacts(NamedTuple):
@@ -218,7 +220,7 @@ class Disk:
 
     def replace_file(self, path: Path, content: bytes) -> None:
         """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
-        new = path.with_name(path.name + ".new")
+        new = path.with_name(path.name + NEW_SUFFIX)
         self.unlink(new)
         fd = self.open(new, create=True)
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_broker.store.log_scan import Chunk
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
@@ -83,6 +83,29 @@ def first_break(
             wrong.append(int(run.entries["offset"][0]))
         expected[run.key] = run.first_offset + len(run.entries)
     return min(wrong, default=None)
+
+
+def contradicted_queues(
+    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
+) -> list[ConsumeQueue]:
+    """Queues whose entries are all of records that are gone, and whose numbers the log belies.
+
+    What is gone proves nothing, but the next record of the queue says its number.
+
+    Args:
+        chunk: records that follow what `queues` already hold.
+        log_min: physical offset of the oldest byte that is kept.
+    """
+    seen: set[QueueKey] = set()
+    found = []
+    for run in entry_runs(chunk, marks):
+        queue = queues.find(*run.key)
+        if run.key in seen or queue is None:
+            continue
+        seen.add(run.key)
+        if queue.max_offset != run.first_offset and queues.is_all_below(queue, log_min):
+            found.append(queue)
+    return found
 
 
 def dispatch(

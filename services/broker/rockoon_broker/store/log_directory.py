@@ -59,6 +59,20 @@ def contiguous(starts: list[int], file_bytes: int) -> int:
     return len(starts)
 
 
+def move_to_lost(path: Path, lost: Path, disk: Disk) -> Path:
+    """Move a file or directory to a free name in `lost`; returns it. Raises OSError."""
+    for changed in disk.make_directory(lost):
+        disk.sync_directory(changed)
+    name = "-".join(path.parts[len(lost.parent.parts) :])
+    target, number = lost / name, 0
+    while target.exists():
+        number += 1
+        target = lost / f"{name}.{number}"
+    disk.move_directory(path, target)
+    disk.sync_directory(lost)
+    return target
+
+
 def _all_zero(path: Path, size: int, disk: Disk) -> bool:
     fd = disk.open_reading(path)
     try:

@@ -19,6 +19,7 @@ Invariants of the recovery point:
 """
 
 import errno
+import logging
 import os
 import secrets
 import struct
@@ -26,8 +27,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.disk import NEW_SUFFIX, Disk
 from rockoon_broker.store.errors import Shortage
+from rockoon_broker.store.log_directory import move_to_lost
 from rockoon_format.checkpoint import (
     CHECKPOINT_BYTES,
     Checkpoint,
@@ -35,12 +37,16 @@ from rockoon_format.checkpoint import (
     encode_checkpoint,
 )
 
+log = logging.getLogger(__name__)
+
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
 RECOVERY_POINT_FILE = "recoveryPoint"
 
-# magic, sequence, lineage, log end, queue count, entries, last store time, checkpoint CRCs, clean
-_POINT = struct.Struct(">8sQ16sqqqqIIB")
+# magic, sequence, lineage, log end, queue count, entries, last store time, checkpoint CRCs, clean,
+# first offsets; the first version had not the last one
+_POINT = struct.Struct(">8sQ16sqqqqIIBq")
+_POINT_1 = struct.Struct(">8sQ16sqqqqIIB")
 _CRC = struct.Struct(">I")
 _POINT_MAGIC = b"ROCKPT01"
 SLOT_BYTES = 512
@@ -65,6 +71,9 @@ class RecoveryPoint:
     """CRC-32 of the checkpoint that was on disk and of the one written next."""
     clean: bool
     """Written by a clean stop."""
+    first_count: int = -1
+    """Sum of the offsets at which the queues' first files begin: a start that finds more misses a
+    file; with less, one that retention gave up was not deleted yet. -1 if it was not counted."""
     sequence: int = 0
     """Grows with every write; tells the newer slot."""
 
@@ -129,6 +138,14 @@ class AbortFile:
         """Say that the stop was clean. Everything else must be durable already."""
         self._disk.unlink(self._path)
         self._disk.sync_directory(self._path.parent)
+
+
+def free_markers(root: Path, lost: Path, disk: Disk) -> None:
+    """Move to `lost` whatever is no file and stands where one of these files belongs."""
+    names = (ABORT_FILE, f"{ABORT_FILE}.bak", CHECKPOINT_FILE, RECOVERY_POINT_FILE)
+    for path in (root / (name + end) for name in names for end in ("", NEW_SUFFIX)):
+        if path.is_dir():
+            log.warning("%s is a directory: moved to %s", path, move_to_lost(path, lost, disk))
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
@@ -237,6 +254,7 @@ def _encode_point(point: RecoveryPoint, sequence: int, crcs: tuple[int, int]) ->
         point.store_timestamp_ms,
         *crcs,
         point.clean,
+        point.first_count,
     )
     return (fields + _CRC.pack(zlib.crc32(fields))).ljust(SLOT_BYTES, b"\0")
 
@@ -244,11 +262,14 @@ def _encode_point(point: RecoveryPoint, sequence: int, crcs: tuple[int, int]) ->
 def _decode_point(slot: bytes) -> RecoveryPoint | None:
     if len(slot) < SLOT_BYTES or not slot.startswith(_POINT_MAGIC):
         return None
-    (crc,) = _CRC.unpack_from(slot, _POINT.size)
-    if zlib.crc32(slot[: _POINT.size]) != crc:
+    for layout in (_POINT, _POINT_1):
+        (crc,) = _CRC.unpack_from(slot, layout.size)
+        if zlib.crc32(slot[: layout.size]) == crc:
+            break
+    else:
         return None
-    _, sequence, lineage, log_end, queues, entries, store_ms, old, new, clean = _POINT.unpack_from(
-        slot
+    _, sequence, lineage, log_end, queues, entries, store_ms, old, new, clean, *firsts = (
+        layout.unpack_from(slot)
     )
     return RecoveryPoint(
         lineage=lineage,
@@ -258,5 +279,6 @@ def _decode_point(slot: bytes) -> RecoveryPoint | None:
         store_timestamp_ms=store_ms,
         checkpoint_crcs=(old, new),
         clean=bool(clean),
+        first_count=firsts[0] if firsts else -1,
         sequence=sequence,
     )

@@ -41,6 +41,7 @@ class RecoveryPoints:
         """Store time up to which full index files are synced: what RocketMQ keeps of an index."""
         # One that is being written, and the two on disk.
         self._newest: deque[PointState] = deque(maxlen=3)
+        self._newest_first_count = -1
 
     def write(self, log_end: int, store_timestamp_ms: int, *, clean: bool) -> None:
         """Sync the queues and write a point, here and now: before the Syncer runs, or after.
@@ -60,13 +61,15 @@ class RecoveryPoints:
             self._checkpoint_at(log_end, store_timestamp_ms),
         )
         self._newest.append(self._state(log_end))
+        self._newest_first_count = self._queues.first_count
 
     def request(self, sync: SyncRequest, log_end: int, store_timestamp_ms: int) -> None:
         """Have the Syncer make log and queues durable and write a point, unless none is new."""
         state = self._state(log_end)
-        if state == self._newest[-1]:
+        if state == self._newest[-1] and self._newest_first_count == self._queues.first_count:
             return
         self._newest.append(state)
+        self._newest_first_count = self._queues.first_count
         files, directories = self._queues.take_unsynced()
         self._syncer.request_point(
             PointRequest(
@@ -99,6 +102,7 @@ class RecoveryPoints:
             store_timestamp_ms=store_timestamp_ms,
             checkpoint_crcs=(0, 0),
             clean=clean,
+            first_count=self._queues.first_count,
         )
 
     def _checkpoint_at(self, log_end: int, store_timestamp_ms: int) -> Checkpoint:

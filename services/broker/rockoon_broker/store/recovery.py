@@ -2,7 +2,8 @@
 
 What is established, in this order:
 
-1. Every file has the right name and size; otherwise the start is refused, with nothing changed.
+1. Every file of the log has the right name and size; otherwise the start is refused, with nothing
+   changed. What does not fit among the ConsumeQueues goes to `lost`, as if it had been missing.
 2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
    recovery point gives it (markers.py). Where another broker used the store since, or no point is
    there, it is the start of the first file that the queues do not prove (settled.py). Where the
@@ -26,6 +27,7 @@ crash in the middle only means to start again. RocketMQ's own rules (CommitLog#r
 the others is then never repaired.
 """
 
+import logging
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +35,7 @@ from pathlib import Path
 from rockoon_broker.store.consume_queue import ConsumeQueues
 from rockoon_broker.store.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dispatch import dispatch, first_break
+from rockoon_broker.store.dispatch import contradicted_queues, dispatch, first_break
 from rockoon_broker.store.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log_directory import contiguous, list_files
@@ -44,17 +46,22 @@ from rockoon_broker.store.markers import (
     Abort,
     AbortFile,
     RecoveryPoint,
+    free_markers,
     new_lineage,
     point_fits,
     read_checkpoint,
     read_recovery_point,
 )
+from rockoon_broker.store.queue_layout import Misfit, find_misfits, move_misfits
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.settled import LogFiles, ends_are_true, settled_end
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.names import topic_fault
 from rockoon_format.record import MAGIC_BLANK
+
+log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
@@ -137,7 +144,10 @@ class Recoverer:
         if whole < len(starts):
             missing = starts[0] + whole * self._file_bytes
             raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
-        self._queues.check_layout()
+        lost = self._root / LOST_DIRECTORY
+        misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
+        free_markers(self._root, lost, self._disk)
+        move_misfits(misfits, lost, self._disk)
         abort = self._abort.read()
         point = read_recovery_point(self._root)
         if abort is not None:
@@ -189,6 +199,8 @@ class Recoverer:
 
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
+        if reason:
+            self._go_on_behind(misfits, starts[0], walk.end)
         records_behind = count_records(log, walk.end, self._disk)
         unwritten = None if abort is None else max(boundary, durable.end)
         starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
@@ -223,6 +235,27 @@ class Recoverer:
     def _load(self, boundary: int) -> None:
         self._queues.load(boundary)
         self._drop_marked()
+
+    def _go_on_behind(self, misfits: list[Misfit], log_min: int, log_end: int) -> None:
+        """Let queues whose last file is lost go on behind the numbers that it can have held.
+
+        Only where no record of the queue is left to tell which these were, as retention leaves it.
+        A number that was given twice would be skipped by whoever has committed the first.
+        """
+        for misfit in misfits if log_min else ():
+            if misfit.key is None or topic_fault(misfit.key[0]) is not None:
+                continue
+            queue = self._queues.find_or_create(*misfit.key)
+            if queue.max_offset and not self._queues.is_all_below(queue, log_min):
+                continue
+            if queue.max_offset < misfit.end:
+                self._queues.skip_to(queue, misfit.end, max(log_end, 1))
+                log.warning(
+                    "queue %d of %s goes on at %d: what its lost file held is gone from the log",
+                    queue.queue_id,
+                    queue.topic,
+                    misfit.end,
+                )
 
     def _settled(self, log: LogFiles) -> int:
         """The boundary without a recovery point.
@@ -285,6 +318,16 @@ class Recoverer:
             end = None
             if ours:
                 end = first_break(chunk, self._queues, marks, newest_ms)
+            else:
+                for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
+                    log.warning(
+                        "queue %d of %s is made anew from the log: it ends at %d, and the log goes "
+                        "on at another number",
+                        queue.queue_id,
+                        queue.topic,
+                        queue.max_offset,
+                    )
+                    self._queues.empty(queue)
             dispatch(chunk, self._queues, marks, end)
             times_ms = chunk.records.store_timestamps_ms
             if end is not None:
@@ -317,6 +360,8 @@ class Recoverer:
                 f"{queues} queues with {entries} entries were durable, "
                 f"{found[0]} with {found[1]} are there"
             )
+        if not dropped.queues and 0 <= point.first_count < self._queues.first_count:
+            return "the beginning of a ConsumeQueue is missing that was durable"
         offset, size = self._queues.last_record()
         if size and not self._is_record(offset, size):
             return f"the record at {offset} was durable and is damaged"

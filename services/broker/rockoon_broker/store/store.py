@@ -341,6 +341,7 @@ class Store:
         for topic in topics:
             self.compaction.drop(topic)
             self._syncer.withdraw_removals(self._queues.topic_directory(topic))
+            self._cleaner.withdraw_swept(self._queues.topic_directory(topic))
             aside = self._queues.set_aside(topic)
             if aside is not None:
                 self._syncer.request_removal(DoomedDirectory(aside))
@@ -367,10 +368,12 @@ class Store:
             self._confirmed_end = self._syncer.synced_end
             if self._log.end > self._confirmed_end:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
-        if now_ms >= self._point_due_ms and not self._syncer.point_pending:
+        point_due = now_ms >= self._point_due_ms or self._cleaner.has_swept
+        if point_due and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)
             self.points.request(sync, self._undispatched.end, self._undispatched.store_timestamp_ms)
+            self._cleaner.remove_swept()
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
