@@ -19,6 +19,7 @@ import numpy as np
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log_directory import contiguous, list_files
+from rockoon_broker.store.queue_codes import QueueCodes
 from rockoon_format.consume_queue import (
     ENTRY,
     ENTRY_BYTES,
@@ -101,6 +102,8 @@ class ConsumeQueues:
         self._unsynced_directories: set[Path] = set()
         # Names below ASIDE_DIRECTORY up to this number were given away.
         self._set_aside = 0
+        self.codes = QueueCodes()
+        """Which entries' codes are known to be right."""
         self.entry_count = 0
         """Sum of all max offsets."""
         self.stored_count = 0
@@ -201,6 +204,7 @@ class ConsumeQueues:
         """Write entries anew that stand below the queue's max offset."""
         assert first_offset + len(entries) <= queue.max_offset
         self._write_bytes(queue, first_offset, entries.tobytes())
+        self.codes.forget(queue.key, first_offset, len(entries))
 
     def place_of(self, queue: ConsumeQueue, offset: int) -> tuple[Path, int]:
         """The file of an entry and the byte in it."""
@@ -436,6 +440,7 @@ class ConsumeQueues:
             part = view[: count * ENTRY_BYTES]
             self._disk.write_all(self._file(queue, number), part, index * ENTRY_BYTES)
             self._unsynced_files.add((queue.topic, queue.queue_id, number))
+            self.codes.written(queue.key, first_offset, part)
             view = view[len(part) :]
             first_offset += count
 

@@ -6,6 +6,7 @@ without its dependence on where one file ends and the next begins.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,9 +18,11 @@ from rockoon_broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.gathering import gather
 from rockoon_broker.store.queue_check import matching_count, plausible_count
+from rockoon_broker.store.queue_codes import proved_count
 from rockoon_broker.store.queue_repair import QueueRepair
 from rockoon_broker.store.residency import pages_resident
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.record import (
     AT_MAGIC,
     AT_STORE_TIMESTAMP_V4,
@@ -126,11 +129,18 @@ class Reader:
     Args:
         repair: for entries that turn out to be damaged.
         in_memory_bytes: distance from the log's end that counts as being in memory.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, repair: QueueRepair, in_memory_bytes: int
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        repair: QueueRepair,
+        in_memory_bytes: int,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     ) -> None:
+        self._delay_levels_ms = delay_levels_ms
         self._log = log
         self._repair = repair
         self._queues = queues
@@ -204,6 +214,8 @@ class Reader:
         plausible = plausible_count(positions, sizes, log_min, log_end, file_bytes)
         if plausible == 0:
             raise _WrongEntry(offset)
+        if tag_codes is not None:
+            plausible = self._right_codes(queue, offset, entries[:plausible])
         entries, positions, sizes = entries[:plausible], positions[:plausible], sizes[:plausible]
         present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
         wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
@@ -228,6 +240,24 @@ class Reader:
             lengths = lengths[:matching]
             frames = frames[: int(lengths.sum())]
         return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths.astype(np.uint32))
+
+    def _right_codes(self, queue: ConsumeQueue, offset: int, entries: EntryArray) -> int:
+        """How many leading entries a filter may skip by; raises _WrongEntry where that is none."""
+
+        def read(first: int, count: int) -> bytes:
+            parts = []
+            while count and len(part := self._queues.read(queue, first, count)):
+                parts.append(part.tobytes())
+                first, count = first + len(part), count - len(part)
+            return b"".join(parts)
+
+        def prove(first: int, some: EntryArray) -> int:
+            return proved_count(self._log, queue.key, first, some, self._delay_levels_ms)
+
+        right = self._queues.codes.right_count(queue.key, offset, entries, read, prove)
+        if right == 0:
+            raise _WrongEntry(offset)
+        return right
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
         """The record at a physical offset, and its topic; see `Store.read_at`."""

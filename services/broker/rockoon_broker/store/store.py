@@ -140,7 +140,9 @@ class Store:
         )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
-        log_reader = Reader(self._log, self._queues, repair, settings.in_memory_bytes)
+        log_reader = Reader(
+            self._log, self._queues, repair, settings.in_memory_bytes, settings.delay_levels_ms
+        )
         self._reader = CompactedReader(log_reader, self.compaction)
         self.points = RecoveryPoints(
             self.recovery.lineage,
@@ -368,6 +370,7 @@ class Store:
             self._confirmed_end = self._syncer.synced_end
             if self._log.end > self._confirmed_end:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
+        self._cleaner.sweep()
         point_due = now_ms >= self._point_due_ms or self._cleaner.has_swept
         if point_due and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
@@ -377,7 +380,6 @@ class Store:
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
-        self._cleaner.sweep()
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
