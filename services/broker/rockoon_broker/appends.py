@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.sequences.ledger import Run, Runs, SequencedBatch, SequenceLedger
+from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
@@ -89,6 +90,7 @@ class Appends:
         self._limits = limits
         self._sequences = sequences
         self._clock = clock
+        self.store_clock = SteadyClock(clock, store.recovery.store_timestamp_ms)
         self._waits_for_sync = waits_for_sync
         self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
@@ -224,7 +226,7 @@ class Appends:
             raise self._failure
         try:
             appended = self._store.append(
-                topic, queue_id, frames, sizes, self._clock.now_ms(), made_here=made_here
+                topic, queue_id, frames, sizes, self.store_clock.now_ms(), made_here=made_here
             )
         except BatchError as failure:
             raise self._refusal(failure) from failure

@@ -453,7 +453,7 @@ class Broker:
         pause_seconds = min(TICK_SECONDS_MAX, self.settings.flush_interval_ms / 1000)
         while True:
             try:
-                advanced = self.store.tick(self._clock.now_ms())
+                advanced = self.store.tick(self.appends.store_clock.now_ms())
             except StoreFailed:
                 # `_failed` ends the broker, with the reason.
                 return

@@ -16,6 +16,7 @@ from rockoon_broker.store.retention import (
     LogFileAge,
     RetentionDecision,
     RetentionRules,
+    come_back,
     decide,
     parse_hours,
 )
@@ -76,7 +77,7 @@ class LossForecast:
         return self._losses.get(start) or self._loss(0)
 
     def _look_at(self, file: LogFile) -> None:
-        modified_ms = self._disk.facts(file.path).modified_ms
+        modified_ms = min(self._disk.facts(file.path).modified_ms, self._now_ms)
         if file is self._log.files[-1]:
             # It is written to once more, if only a blank, before another one is the last.
             modified_ms = max(modified_ms, self._now_ms)
@@ -169,6 +170,8 @@ class Cleaner:
             LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
             for file in self._log.files[: self._rules.files_per_pass_max + 1]
         ]
+        if any(file.modified_ms > now_ms for file in files):
+            files = come_back(self.file_ages(), now_ms)[: len(files)]
         decision = decide(
             files,
             self._disk.usage(self._settings.root),

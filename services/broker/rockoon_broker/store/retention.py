@@ -67,6 +67,20 @@ def parse_hours(text: str) -> frozenset[int]:
     return frozenset(hours)
 
 
+def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
+    """Ages without the times of a clock that was ahead: no file was changed after a newer one.
+
+    Args:
+        files: all CommitLog files, oldest first.
+        now_ms: epoch milliseconds.
+    """
+    latest_ms, found = now_ms, []
+    for file in reversed(files):
+        latest_ms = min(latest_ms, file.modified_ms)
+        found.append(LogFileAge(file.start, latest_ms))
+    return found[::-1]
+
+
 def decide(
     files: Sequence[LogFileAge],
     usage: DiskUsage,

@@ -60,6 +60,7 @@ class UsedSignatures:
         self._key_channels_max = key_channels_max
         self._channels: dict[tuple[str, str], _Channel] = {}
         self._of_key: Counter[str] = Counter()
+        self._sweep_ms = max(SWEEP_MS, window_ms // 8)
         self._sweep_at_ms = 0
 
     def __len__(self) -> int:
@@ -74,7 +75,8 @@ class UsedSignatures:
         Raises:
             NoRoom: its channel is new and there is no room for it.
         """
-        if now_ms >= self._sweep_at_ms:
+        # A due that only a clock set back can explain would put it off for as long.
+        if now_ms >= self._sweep_at_ms or now_ms < self._sweep_at_ms - self._sweep_ms:
             self._forget(now_ms)
         key = (key_id, instance)
         known = self._channels.get(key)
@@ -100,7 +102,7 @@ class UsedSignatures:
 
     def _forget(self, now_ms: int) -> None:
         """Once in a while: the cost is that of all channels, shared by many calls."""
-        self._sweep_at_ms = now_ms + max(SWEEP_MS, self._window_ms // 8)
+        self._sweep_at_ms = now_ms + self._sweep_ms
         over = now_ms - self._window_ms
         gone = [key for key, channel in self._channels.items() if channel.latest_ms < over]
         for key in gone:

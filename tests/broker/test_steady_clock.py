@@ -1,0 +1,109 @@
+"""A clock that jumps ahead and comes back leaves no trace in the store."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
+from rockoon_broker.store.retention import LogFileAge, come_back
+from rockoon_runtime.access.replays import UsedSignatures
+from support.aside_desk import AsideDesk
+from support.broker import batch
+
+NOW_MS = 1_700_000_000_000
+YEAR_MS = 365 * 86_400_000
+
+
+class Clocks:
+    """A clock on the wall, which a test sets, and one that never jumps."""
+
+    def __init__(self) -> None:
+        self.elapsed_ms = 0
+        self.set_by_ms = 0
+
+    def now_ms(self) -> int:
+        return NOW_MS + self.elapsed_ms + self.set_by_ms
+
+    def local_hour(self, at_ms: int) -> int:
+        return at_ms // 3_600_000 % 24
+
+    def monotonic_seconds(self) -> float:
+        return 1000 + self.elapsed_ms / 1000
+
+
+def test_one_wrong_reading_is_in_no_store_time(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks()
+    steady = SteadyClock(clocks, NOW_MS - 1000)
+    clocks.elapsed_ms = 5000
+    assert steady.now_ms() == NOW_MS + 5000
+    clocks.set_by_ms = YEAR_MS
+    for clocks.elapsed_ms in range(6000, BELIEVED_AFTER_MS, 60_000):
+        assert steady.now_ms() == NOW_MS + clocks.elapsed_ms
+    clocks.set_by_ms = 0
+    assert steady.now_ms() == NOW_MS + clocks.elapsed_ms
+    said = [record.levelno for record in caplog.records]
+    assert said == [logging.ERROR, logging.WARNING]
+    assert "has jumped 31536000 s ahead" in caplog.text
+
+
+def test_a_jump_that_lasts_is_believed_and_a_clock_behind_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clocks = Clocks()
+    steady = SteadyClock(clocks, 0)
+    clocks.set_by_ms = YEAR_MS
+    assert steady.now_ms() == NOW_MS
+    clocks.elapsed_ms = BELIEVED_AFTER_MS
+    assert steady.now_ms() == NOW_MS + BELIEVED_AFTER_MS + YEAR_MS
+    clocks.set_by_ms = 0
+    caplog.clear()
+    for _ in range(3):
+        assert steady.now_ms() == NOW_MS + BELIEVED_AFTER_MS
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "31536000 s behind the newest message" in caplog.text
+
+
+def test_small_steps_are_followed_at_once() -> None:
+    clocks = Clocks()
+    steady = SteadyClock(clocks, 0)
+    for step_ms in (JUMP_MS, -JUMP_MS, 500, -500):
+        clocks.set_by_ms += step_ms
+        assert steady.now_ms() == clocks.now_ms()
+
+
+def test_a_start_says_when_the_clock_is_behind_the_newest_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    steady = SteadyClock(Clocks(), NOW_MS + YEAR_MS)
+    steady.now_ms()
+    assert "behind the newest message" in caplog.text
+
+
+def test_files_of_a_jump_expire_with_those_that_were_written_after_it() -> None:
+    ages = [0, YEAR_MS, YEAR_MS + 1, 3000, 4000, YEAR_MS + 2]
+    files = [LogFileAge(index, NOW_MS + age) for index, age in enumerate(ages)]
+    healed = [file.modified_ms - NOW_MS for file in come_back(files, NOW_MS + 9000)]
+    assert healed == [0, 3000, 3000, 3000, 4000, 9000]
+
+
+def test_signatures_of_a_jump_keep_no_room_once_the_clock_is_back() -> None:
+    used = UsedSignatures(60_000, channels_max=1)
+    assert used.admit("key", "in the jump", 1, NOW_MS - YEAR_MS, NOW_MS + YEAR_MS)
+    assert used.admit("key", "afterwards", 1, NOW_MS, NOW_MS)
+
+
+async def test_what_is_stored_after_a_jump_bears_the_time_at_which_it_was(tmp_path: Path) -> None:
+    desk = AsideDesk(tmp_path)
+    started_ms = desk.clock.wall_ms
+    times_ms = []
+    for ahead_ms in (0, YEAR_MS, 0):
+        desk.clock.pass_ms(1000)
+        desk.clock.wall_ms += ahead_ms
+        request = batch("T", 0, b"one")
+        await desk.appends.place("T", 0, request.frames, request.record_lengths, lambda: None)
+        desk.clock.wall_ms -= ahead_ms
+        times_ms.append(desk.store.queue_status("T", 0).last_store_timestamp_ms)
+    assert times_ms == [started_ms + 1000, started_ms + 2000, started_ms + 3000]
+    assert desk.store.search_offset("T", 0, started_ms + 2500) == 2
+    desk.store.close()
