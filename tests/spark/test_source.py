@@ -192,7 +192,7 @@ def test_conditions_on_time_and_broker_leave_out_what_cannot_meet_them(store: Pa
         assert list(reader.pushFilters(list(conditions))) == []
         return len(reader.partitions())
 
-    late = datetime.fromtimestamp((NOW_MS + 50_000) / 1000, UTC)
+    late = datetime.fromtimestamp((NOW_MS + 58_000) / 1000, UTC)
     assert tasks(GreaterThanOrEqual(("store_time",), late)) < tasks() / 2
     assert tasks(LessThan(("store_time",), late - timedelta(seconds=60))) == 0
     assert tasks(EqualTo(("broker",), "broker-b")) == 0
