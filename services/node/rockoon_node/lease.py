@@ -5,7 +5,7 @@ Invariants
   counts here from when its renewal was *sent*, by a clock that goes on while the machine sleeps; in
   etcd it counts from later.
 - A node that was awake all the time and reached nobody who could tell goes on when its lease is
-  over: a cluster whose nameservers or etcd are away goes on serving (ADR 24). One that slept
+  over: a cluster whose nameservers or etcd are away goes on serving (ADR 27). One that slept
   through its lease, stopped, swapped out or migrated, does not answer before it is renewed.
 - A name that was taken by another process stays taken.
 """
