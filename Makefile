@@ -9,7 +9,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak protos settings format clean
+.PHONY: help cluster setup check test explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -51,6 +51,11 @@ explore: setup  ## the random tests with SEEDS=20 seeds each that nobody has tri
 
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
+
+# The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
+rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some
+	$(BIN)/python -m pytest -m rocketmq -o addopts="-rs --strict-markers --import-mode=importlib -p no:locust" \
+		tests/rocketmq $(if $(ONLY),-k "$(ONLY)")
 
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")

@@ -28,7 +28,7 @@ LOG_FILE_BYTES = 1 << 20
 QUEUE_FILE_ENTRIES = 1000
 READS_MAX = 5
 
-# Small files, and checks of transactions every second. What a run adds stands behind.
+# Small files, and checks of transactions every few seconds. What a run adds stands behind.
 _CONFIGURATION: Mapping[str, Any] = {
     "brokerName": BROKER,
     "brokerClusterName": CLUSTER,
@@ -42,7 +42,9 @@ _CONFIGURATION: Mapping[str, Any] = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "flushDiskType": "SYNC_FLUSH",
-    "transactionCheckInterval": 1000,
+    # Ends are told before the next check, or on a busy machine checks go on without end.
+    "transactionCheckInterval": 3000,
+    "transactionOpBatchInterval": 300,
     "transactionTimeOut": 500,
     "transactionCheckMax": 1000,
     # A busy machine is not to be told of.

@@ -26,6 +26,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.PopCallback;
 import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -56,7 +57,7 @@ import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestH
  */
 public class RocketMq {
     private static final long TIMEOUT_MS = 30_000;
-    private static final long QUIET_MS = 5_000;
+    private static final long QUIET_MS = 7_000;
     private static String names;
     private static BrokerController broker;
     private static PrintStream out;
@@ -235,6 +236,10 @@ public class RocketMq {
                 }
             });
             transactional.start();
+            // A broker asks who has told it of itself; a client tells the brokers of the topics that it knows.
+            MQClientInstance client = transactional.getDefaultMQProducerImpl().getMqClientFactory();
+            client.updateTopicRouteInfoFromNameServer(topic);
+            client.sendHeartbeatToAllBrokerWithLock();
         }
         List<Object> places = new ArrayList<>();
         JSONArray wanted = request.getJSONArray("messages");
