@@ -60,12 +60,16 @@ class LiveCluster:
         """See `LogPlace`.
 
         Raises:
-            BrokerAway: a broker that has messages does not answer.
+            BrokerAway: a broker that has messages does not answer, or one that is selected is not
+                of this cluster.
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker takes one generation after the other into force.
         """
         found: list[BrokerStretch | PartStretch] = []
         addresses, failures = broker_addresses(self.endpoint)
+        unknown = selection.one_of.get("broker", frozenset()) - addresses.keys() - failures.keys()
+        if unknown:
+            raise BrokerAway(f"the cluster at {self.endpoint} has no broker {min(unknown)!r}")
         for broker, address in addresses.items():
             if not selection.wants_broker(broker):
                 continue

@@ -254,9 +254,6 @@ COLUMNS: Mapping[str, Column] = {
 CHECKED = frozenset({"body", "properties", "keys", "tags", "unique_key"})
 """Columns with what the sender wrote: records of which one is read are checked."""
 
-OPTIONAL = frozenset({"keys", "tags", "unique_key"})
-"""Columns that not every record has a value of."""
-
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of some columns of COLUMNS."""

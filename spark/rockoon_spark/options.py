@@ -54,7 +54,7 @@ class ReadOptions:
 # In the place of an offset, as Kafka's source has them.
 _WORDS = {"latest": -1, "earliest": -2}
 _OF_DIRECTORY = ("path", "broker")
-_OF_CLUSTER = ("endpoint", "onBrokerAway")
+_OF_CLUSTER = ("endpoint", "brokers", "onBrokerAway")
 _OPTIONS = (
     *_OF_DIRECTORY,
     *_OF_CLUSTER,
@@ -62,6 +62,7 @@ _OPTIONS = (
     "topic",
     "topics",
     "topicPattern",
+    "tags",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -133,13 +134,14 @@ def topics_of(given: Mapping[str, str]) -> frozenset[str]:
     Raises:
         OptionError: one is given and names no topic.
     """
-    names: set[str] = set()
-    for option in ("topics", "topic"):
-        named = {name.strip() for name in given.get(option, "").split(",")} - {""}
-        if option in given and not named:
-            raise OptionError(f"option {option}: names no topic")
-        names |= named
-    return frozenset(names)
+    return _names(given, "topics", "topic") | _names(given, "topic", "topic")
+
+
+def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
+    named = frozenset(name.strip() for name in given.get(option, "").split(",")) - {""}
+    if option in given and not named:
+        raise OptionError(f"option {option}: names no {kind}")
+    return named
 
 
 def _selection(given: Mapping[str, str]) -> Selection:
@@ -148,8 +150,14 @@ def _selection(given: Mapping[str, str]) -> Selection:
         starts=_bounds(given, "startingOffsets", unbounded="earliest", empty="latest"),
         ends=_bounds(given, "endingOffsets", unbounded="latest", empty="earliest"),
     )
-    if topics := topics_of(given):
-        chosen = chosen.among("topic", topics)
+    wanted = {
+        "topic": topics_of(given),
+        "tags": _names(given, "tags", "tag"),
+        "broker": _names(given, "brokers", "broker"),
+    }
+    for column, names in wanted.items():
+        if names:
+            chosen = chosen.among(column, names)
     if "startingtimestamp" in given:
         least = time_us_of("startingTimestamp", given["startingtimestamp"])
         chosen = chosen.ranged("store_time", Range(least=least))

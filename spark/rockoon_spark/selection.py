@@ -19,11 +19,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 # Columns of numbers that a range can be asked of; times are in microseconds, as Spark has them.
 RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
-    "queue": lambda records: records.prefix("queue_id"),
-    "queue_offset": lambda records: records.prefix("queue_offset"),
-    "physical_offset": lambda records: records.prefix("physical_offset"),
     "store_time": lambda records: records.store_timestamps_ms * 1000,
-    "born_time": lambda records: records.prefix("born_timestamp") * 1000,
 }
 NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
     "topic": lambda records: records.topics(),
@@ -87,14 +83,10 @@ class Selection:
         brokers = self.one_of.get("broker")
         return brokers is None or name in brokers
 
-    def wants_queue(self, topic: str, queue: int) -> bool:
-        """Whether records of a queue can meet the conditions."""
-        topics, queues = self.one_of.get("topic"), self.ranges.get("queue", Range())
-        return (
-            (topics is None or topic in topics)
-            and fnmatchcase(topic, self.topic_pattern)
-            and queues.least <= queue <= queues.most
-        )
+    def wants_topic(self, topic: str) -> bool:
+        """Whether records of a topic can meet the conditions."""
+        topics = self.one_of.get("topic")
+        return (topics is None or topic in topics) and fnmatchcase(topic, self.topic_pattern)
 
     def mask(self, records: LogRecords) -> Mask:
         """Which of the records are wanted, bool[n]."""

@@ -13,7 +13,6 @@ from rockoon_spark.source import RockoonDataSource
 # a cluster.
 _LOCAL = "local[*,4]"
 _SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     # Every batch crosses into the JVM: few large ones cost less than many small ones.

@@ -5,7 +5,8 @@
     spark.read.format("rockoon").option("endpoint", "127.0.0.1:9876").load()
 
 A live cluster is read as it is when the read is planned: whatever was acknowledged before is there,
-nothing that comes later.
+nothing that comes later. Spark plans it with the first action on what `load` returned, and keeps
+the plan for every later one.
 
 Options of a store directory:
     path: Rockoon's or RocketMQ's; a path of this machine, or a URI.
@@ -13,6 +14,7 @@ Options of a store directory:
 
 Options of a live cluster:
     endpoint: nameservers, "host:port" separated by commas.
+    brokers: names separated by commas; by default all.
     onBrokerAway: "fail" (default), or "skip" brokers that do not answer when the read is planned.
 
 Options of both:
@@ -25,6 +27,7 @@ Options of both:
     columns: names separated by commas; by default all. Spark does not tell a Python data source
         which columns a query uses, so naming them saves what the others cost.
     topics (or topic): names separated by commas; `topicPattern`: with * and ?.
+    tags: names separated by commas; messages that have one of them.
     startingOffsets: "earliest" (default), or by queue, on every broker or on one:
         {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means
         earliest.
@@ -35,38 +38,23 @@ Options of both:
         checksum.
     splitBytes: bytes of log that one task reads.
 
-Conditions on topic, broker, tags, queue, offsets and times are met before a record is decoded where
-Spark hands them over (`spark.sql.python.filterPushdown.enabled`).
+What options leave out is not decoded. Conditions of a query (`where`) are Spark's alone: it reads
+rows to check them (`docs/adr/0024-options-narrow-a-read-conditions-do-not.md`).
 
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from rockoon_spark.log_columns import COLUMNS, OPTIONAL, arrow_schema
+from rockoon_spark.log_columns import arrow_schema
 from rockoon_spark.options import OptionError, ReadOptions, columns_of
 from rockoon_spark.rows import rows
-from rockoon_spark.selection import NAMED, RANGED, Range, Selection
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.reader import QueueStreamReader
@@ -120,74 +108,35 @@ class RockoonDataSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Reads logs, wherever they are."""
+    """Reads logs, wherever they are.
+
+    It must not have `pushFilters`: Spark 4.1 to 4.3 keep the plan of a query with a condition for
+    other queries of the DataFrame, which then miss rows. And having it would need a setting that is
+    off in sessions of others.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._selection = options.selection
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take over what can be told from a record's bytes; Spark checks the others."""
-        for each in filters:
-            narrowed = narrow(self._selection, each)
-            if narrowed is None:
-                yield each
-            else:
-                self._selection = narrowed
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._selection.is_empty:
-            return []
         options = self._options
+        if options.selection.is_empty:
+            return []
         absent = options.place.absent(options.topics)
         if absent:
             raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
-        stretches = options.place.stretches(self._selection, options.split_bytes)
+        stretches = options.place.stretches(options.selection, options.split_bytes)
         return [LogPartition(stretch) for stretch in stretches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes a partition of its own where there are none to read.
         if isinstance(partition, LogPartition):
+            options = self._options
             yield from rows(
-                partition.stretch.read(), self._selection, self._options.columns, self._report
+                partition.stretch.read(), options.selection, options.columns, self._report
             )
 
     def _report(self, damage: DamagedPlace) -> None:
         if not self._options.skips_damage:
             raise DamagedLog(f"{damage}; option onDamage=skip reads on behind them")
         log.warning("%s: skipped", damage)
-
-
-def narrow(selection: Selection, condition: Filter) -> Selection | None:
-    """A selection that a condition is part of; None if it cannot be told from a record's bytes."""
-    column = ".".join(getattr(condition, "attribute", ()))
-    if isinstance(condition, IsNotNull) and column in COLUMNS and column not in OPTIONAL:
-        return selection
-    if column in NAMED:
-        match condition:
-            case EqualTo(value=str(value)):
-                return selection.among(column, frozenset({value}))
-            case In(value=values) if all(isinstance(value, str) for value in values):
-                return selection.among(column, frozenset(values))
-    number = _as_number(getattr(condition, "value", None)) if column in RANGED else None
-    if number is None:
-        return None
-    match condition:
-        case EqualTo():
-            return selection.ranged(column, Range(number, number))
-        case GreaterThan():
-            return selection.ranged(column, Range(least=number + 1))
-        case GreaterThanOrEqual():
-            return selection.ranged(column, Range(least=number))
-        case LessThan():
-            return selection.ranged(column, Range(most=number - 1))
-        case LessThanOrEqual():
-            return selection.ranged(column, Range(most=number))
-    return None
-
-
-def _as_number(value: Any) -> int | None:
-    if isinstance(value, datetime):
-        when = value if value.tzinfo else value.astimezone()
-        return round(when.timestamp() * 1_000_000)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -44,8 +44,6 @@ class StoreDirectory:
         Raises:
             StoreError: this is no store, or a file is missing, or the generation is damaged.
         """
-        if not selection.wants_broker(self.broker):
-            return []
         for look in range(_LOOKS_MAX):
             try:
                 found = self._generation()

@@ -27,7 +27,7 @@ from rockoon_spark.generations.served_generation import ServedGeneration
 from rockoon_spark.jobs.compact import compact_on
 from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
 from rockoon_spark.rows import rows
-from rockoon_spark.selection import EVERYTHING, Range, Selection
+from rockoon_spark.selection import EVERYTHING, Selection
 from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
 from rockoon_spark.stretches import DamagedPlace, DataLost, Stretch
 from support.broker import running_broker
@@ -203,13 +203,10 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
     assert set(of_first[:-1]) == {of_first[0]}
     for selection, of_parts in [
         (EVERYTHING.among("topic", frozenset({"prices"})), 1 / 2),
-        (EVERYTHING.among("topic", frozenset({"stocks"})).ranged("queue", Range(1, 1)), 1 / 4),
         (Selection(topic_pattern="pri*"), 1 / 2),
     ]:
         stretches = directory.stretches(selection, 2000)
-        expected = [
-            each for each in history.left() if selection.wants_queue(each.topic, each.queue)
-        ]
+        expected = [each for each in history.left() if selection.wants_topic(each.topic)]
         assert read(stretches, selection) == (as_read(expected), [])
         assert rows_of(stretches) <= rows_of(everything) * of_parts + 10
     # Nothing of the covered log is looked at for topics that are all in the generation.

@@ -83,7 +83,7 @@ def test_a_broker_that_was_killed_is_named(
         rows = read(spark, cluster, topics=topic, onBrokerAway="skip").collect()
         assert [row.body for row in rows] == [b"broker-a"]
         # Nobody asks it for what it cannot have.
-        rows = read(spark, cluster, topics=topic).where("broker = 'broker-a'").collect()
+        rows = read(spark, cluster, topics=topic, brokers="broker-a").collect()
         assert [row.body for row in rows] == [b"broker-a"]
     finally:
         cluster.start_stopped()
@@ -98,6 +98,7 @@ def test_a_broker_that_was_killed_is_named(
         ({"onBrokerAway": "wait"}, "neither fail nor skip"),
         ({"endpoint": "nowhere"}, "not of the form host:port"),
         ({"topics": "nowhere"}, "option topics: topic 'nowhere' does not exist"),
+        ({"brokers": "broker-a,broker-x"}, "has no broker 'broker-x'"),
     ],
 )
 def test_an_option_that_does_not_fit_a_cluster_is_refused(
@@ -107,10 +108,17 @@ def test_an_option_that_does_not_fit_a_cluster_is_refused(
         read(spark, cluster, **options).collect()
 
 
-def test_a_condition_on_a_topic_that_does_not_exist_is_met_by_nothing(
-    spark: SparkSession, cluster: DisposableCluster
+def test_a_dataframe_stays_at_its_first_action_and_a_new_one_sees_what_came_since(
+    spark: SparkSession, cluster: DisposableCluster, connection: Cluster
 ) -> None:
-    assert read(spark, cluster).where("topic = 'nowhere'").collect() == []
+    topic = cluster.new_topic("moments")
+    connection.send_many(topic, [b"%d" % n for n in range(5)])
+    frame = read(spark, cluster, topics=topic, columns="topic,body")
+    assert frame.where("topic = 'nowhere'").count() == 0
+    connection.send_many(topic, [b"%d" % n for n in range(5, 10)])
+    joined = frame.alias("a").join(frame.alias("b"), "body")
+    assert (frame.count(), frame.where(f"topic = '{topic}'").count(), joined.count()) == (5, 5, 5)
+    assert read(spark, cluster, topics=topic, columns="topic,body").count() == 10
 
 
 # Without Spark: what its tasks do.

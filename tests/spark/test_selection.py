@@ -1,38 +1,14 @@
-"""Conditions that are met before a record is decoded: exactly those that Spark would have kept."""
+"""What options leave out is what Spark would leave out of the columns."""
 
-import operator
 import random
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-)
 
 from rockoon_format.record import Record, encode_record
 from rockoon_spark.log_columns import LogRecords, to_batch
-from rockoon_spark.selection import EVERYTHING, NAMED, RANGED
-from rockoon_spark.source import narrow
-
-COMPARISONS: Mapping[type[Any], Callable[[Any, Any], bool]] = {
-    EqualTo: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-}
+from rockoon_spark.selection import EVERYTHING, NAMED, RANGED, Range, Selection
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +39,20 @@ def values(records: LogRecords, column: str) -> list[Any]:
     return found
 
 
-def taken(records: LogRecords, condition: Filter) -> list[int]:
-    narrowed = narrow(EVERYTHING, condition)
-    assert narrowed is not None
-    return np.flatnonzero(narrowed.mask(records)).tolist()
+def taken(records: LogRecords, selection: Selection) -> list[int]:
+    return np.flatnonzero(selection.mask(records)).tolist()
 
 
-@pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize("column", RANGED)
-def test_numbers_and_times_are_compared_as_spark_compares_them(
-    records: LogRecords, column: str, comparison: Any
-) -> None:
-    holds = COMPARISONS[comparison]
-    each = values(records, column)
-    step = timedelta(microseconds=1) if isinstance(each[0], datetime) else 1
-    for value in sorted(set(each))[:5]:
-        for bound in (value - step, value, value + step):
-            expected = [n for n, found in enumerate(each) if holds(found, bound)]
-            assert taken(records, comparison((column,), bound)) == expected
+def test_both_ends_of_a_range_are_in_it(records: LogRecords, column: str) -> None:
+    each = [round(value.timestamp() * 1_000_000) for value in values(records, column)]
+    for value in sorted(set(each)):
+        for least in (value - 1, value, value + 1):
+            for most in (least - 1, least, value + 1000):
+                expected = [n for n, found in enumerate(each) if least <= found <= most]
+                chosen = EVERYTHING.ranged(column, Range(least=least))
+                assert taken(records, chosen.ranged(column, Range(most=most))) == expected
+                assert chosen.ranged(column, Range(most=most)).is_empty == (least > most)
 
 
 @pytest.mark.parametrize("column", NAMED)
@@ -90,30 +62,7 @@ def test_names_are_one_of_those_wanted_and_none_is_none_of_them(
     each = values(records, column)
     for name in {*each, "nothing"} - {None}:
         expected = [n for n, found in enumerate(each) if found == name]
-        assert taken(records, EqualTo((column,), name)) == expected
-        assert taken(records, In((column,), (name, "other"))) == expected
-
-
-def test_a_time_without_a_zone_is_of_this_machines(records: LogRecords) -> None:
-    bound = datetime.fromtimestamp(3.001, UTC)
-    local = bound.astimezone().replace(tzinfo=None)
-    aware, naive = (taken(records, LessThan(("store_time",), each)) for each in (bound, local))
-    assert aware == naive
-    assert 0 < len(aware) < len(records)
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        EqualTo(("body",), b"x"),
-        EqualTo(("topic",), None),
-        EqualTo(("properties", "topic"), "T"),
-        GreaterThan(("topic",), "T"),
-        In(("queue",), (1, 2)),
-        IsNotNull(("tags",)),
-        Not(EqualTo(("topic",), "T")),
-        StringContains(("topic",), "T"),
-    ],
-)
-def test_what_cannot_be_told_from_a_records_bytes_is_left_to_spark(condition: Filter) -> None:
-    assert narrow(EVERYTHING, condition) is None
+        chosen = EVERYTHING.among(column, frozenset({name, "other"}))
+        assert taken(records, chosen) == expected
+        assert chosen.among(column, frozenset({"other"})).is_empty is False
+        assert taken(records, chosen.among(column, frozenset({"another"}))) == []

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,14 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-)
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from rockoon_broker.store.settings import Flush
@@ -86,36 +79,46 @@ def test_messages_of_a_deleted_topic_are_not_read(spark: SparkSession, store: Pa
     assert [row.body for row in read(spark, store, topics="T9").collect()] == [b"anew"]
 
 
-def test_conditions_are_met_before_records_are_decoded(spark: SparkSession, store: Path) -> None:
-    frame = read(spark, store)
-    assert numbers(frame.where("topic = 'T1'")) == list(range(1, 60, 3))
-    assert numbers(frame.where("topic in ('T1', 'T2') and queue = 1")) == [
-        n for n in range(60) if n % 3 and n % 2
-    ]
-    assert numbers(frame.where("tags = 'TagA' and queue_offset < 3")) == [
-        1,
-        3,
-        5,
-        7,
-        9,
-        11,
-        13,
-        15,
-        17,
-    ]
-    since = f.timestamp_millis(f.lit(NOW_MS + 50_000))
-    assert numbers(frame.where(f.col("store_time") >= since)) == list(range(50, 60))
-    plan = frame.where("topic = 'T1'")._jdf.queryExecution().executedPlan().toString()
-    assert ") Filter" not in plan, "Spark has nothing left to check"
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether the session hands conditions over to sources that ask for them."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, request.param)
+    yield
+    spark.conf.set(setting, before)
 
 
-def test_conditions_that_nothing_can_meet_have_no_rows(spark: SparkSession, store: Path) -> None:
-    chosen = read(spark, store, topics="T1")
-    assert chosen.where("topic = 'T2'").count() == 0
-    assert chosen.where("broker = 'broker-x'").count() == 0
+@pytest.mark.usefixtures("pushdown")
+def test_no_query_takes_rows_from_another_of_the_same_dataframe(
+    spark: SparkSession, store: Path
+) -> None:
+    frame = read(spark, store, columns="topic,queue,queue_offset")
+    assert frame.where("topic = 'nope'").count() == 0
+    assert frame.count() == 61
+    first, second = (frame.where(f"topic = '{topic}'") for topic in ("T1", "T2"))
+    assert first.union(second).count() == 40
+    assert first.join(second, ["queue", "queue_offset"]).count() == 20
+    cached = second.cache()
+    with ThreadPoolExecutor(3) as threads:
+        counts = threads.map(lambda each: each.count(), [first, frame, cached, second, first])
+        assert list(counts) == [20, 61, 20, 20, 20]
+    cached.unpersist()
+    frame.createOrReplaceTempView("messages")
+    topics = "SELECT topic FROM messages WHERE queue = 0 AND queue_offset < 10"
+    found = spark.sql(f"{topics} AND topic = 'T1' UNION ALL {topics} AND topic != 'T9'")
+    assert sorted(row.topic for row in found.collect()) == [
+        *["T0"] * 10,
+        *["T1"] * 20,
+        *["T2"] * 10,
+    ]
+
+
+def test_conditions_choose_among_what_options_leave(spark: SparkSession, store: Path) -> None:
+    frame = read(spark, store, topics="T1,T2", tags="TagA", columns="topic,queue,store_time,body")
+    assert numbers(frame) == [n for n in range(60) if n % 3 and n % 2]
     since = f.timestamp_millis(f.lit(NOW_MS + 50_000))
-    none = chosen.where((f.col("store_time") >= since) & (f.col("store_time") < since))
-    assert none.count() == 0
+    assert numbers(frame.where((f.col("store_time") >= since) & (f.col("topic") != "T2"))) == [55]
 
 
 def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path) -> None:
@@ -144,6 +147,8 @@ def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path)
         ({"splitBytes": "0"}, "no number of 1 or more"),
         ({"tpoics": "T1"}, "unknown options: tpoics"),
         ({"topics": " , "}, "option topics: names no topic"),
+        ({"tags": ""}, "option tags: names no tag"),
+        ({"brokers": "broker-a"}, "option brokers: means nothing for a store directory"),
         ({"path": "/nowhere/store"}, "is this a store directory"),
         ({"path": "floppy://a/store"}, "floppy://a/store.* is in no file system"),
         ({"startingOffsets": "latest"}, "nothing would be read; earliest reads to that end"),
@@ -185,18 +190,15 @@ def test_a_store_at_a_uri_is_read_like_one_at_a_path(spark: SparkSession, store:
     assert {row.broker for row in frame.select("broker").distinct().collect()} == {"broker-a"}
 
 
-def test_conditions_on_time_and_broker_leave_out_what_cannot_meet_them(store: Path) -> None:
-    def tasks(*conditions: Filter) -> int:
-        source = RockoonDataSource({"path": str(store), "splitBytes": "4096"})
-        reader = source.reader(source.schema())
-        assert list(reader.pushFilters(list(conditions))) == []
-        return len(reader.partitions())
+def test_options_on_time_and_topic_leave_out_what_cannot_be_wanted(store: Path) -> None:
+    def tasks(**options: object) -> int:
+        given = {"path": str(store), "splitBytes": "4096", **options}
+        source = RockoonDataSource({name: str(value) for name, value in given.items()})
+        return len(source.reader(source.schema()).partitions())
 
-    late = datetime.fromtimestamp((NOW_MS + 58_000) / 1000, UTC)
-    assert tasks(GreaterThanOrEqual(("store_time",), late)) < tasks() / 2
-    assert tasks(LessThan(("store_time",), late - timedelta(seconds=60))) == 0
-    assert tasks(EqualTo(("broker",), "broker-b")) == 0
-    assert tasks(EqualTo(("topic",), "T1"), In(("topic",), ("T2", "T9"))) == 0
+    assert tasks(startingTimestamp=NOW_MS + 58_000) < tasks() / 2
+    assert tasks(endingTimestamp=NOW_MS - 10_000) == 0
+    assert tasks(startingTimestamp=NOW_MS, endingTimestamp=NOW_MS) == 0
 
 
 def test_a_worker_that_is_killed_while_it_reads_is_replaced(

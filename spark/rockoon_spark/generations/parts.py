@@ -154,14 +154,13 @@ def _wanted_rows(
     if layout.columns["positions"].count != part.records:
         raise GenerationError(f"{name} has not the {part.records} records of the manifest")
     topics = layout.decode_topics(read(name, layout.names.start, layout.names.stop).tobytes())
-    numbers, queues, starts = (
-        _column(read, name, layout, column).tolist()
-        for column in ("slice_topics", "slice_queues", "slice_starts")
+    numbers, starts = (
+        _column(read, name, layout, column).tolist() for column in ("slice_topics", "slice_starts")
     )
     runs: list[slice] = []
-    for index, (number, queue) in enumerate(zip(numbers, queues, strict=True)):
+    for index, number in enumerate(numbers):
         topic, rows = topics[number], slice(starts[index], starts[index + 1])
-        if topic not in coverage.topics or not selection.wants_queue(topic, queue):
+        if topic not in coverage.topics or not selection.wants_topic(topic):
             continue
         if runs and runs[-1].stop == rows.start:
             runs[-1] = slice(runs[-1].start, rows.stop)
