@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -93,6 +94,7 @@ def test_messages_are_rows_that_a_person_can_query(
     assert frame.columns == [*ROW_SCHEMA.names, "topic", "date"]
     source = spark.read.format("rockoon").load(str(tmp_path / "broker-a"))
     source = source.where("topic not like 'SCHEDULE%'").withColumn("date", f.to_date("store_time"))
+    source = source.withColumn("topic_name", f.col("topic"))
     common = [name for name in frame.columns if name not in ("body", "body_bytes")]
     assert rows(frame.select(common)) == rows(source.select(common))
     assert {row.date for row in frame.collect()} == {date(2023, 11, 14), date(2023, 11, 15)}
@@ -111,6 +113,35 @@ def test_messages_are_rows_that_a_person_can_query(
 
 def rows(frame: Any) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.orderBy("physical_offset").collect()]
+
+
+def test_topics_that_look_like_numbers_stay_apart(
+    spark: SparkSession, sender: Sender, tmp_path: Path
+) -> None:
+    topics = ["007", "7", "1e3", "NaN", "2026-01-01", "-1"]
+    for topic in topics:
+        sender.send(2, topic)
+    run(spark, tmp_path)
+    frame = spark.read.parquet(str(tmp_path / "out"))
+    assert frame.where("topic = '007'").count() == 2
+    assert sorted(row.topic for row in frame.collect()) == sorted(topics * 2)
+    assert sorted(row["topic_name"] for row in exported(tmp_path)) == sorted(topics * 2)
+    assert verified(spark, tmp_path) == []
+
+    # As exports had it before: in the directory's name only, and as it is.
+    for path in sorted((tmp_path / "out").rglob("*.parquet")):
+        table = pq.read_table(path, partitioning=None).drop_columns(["topic_name"])
+        topic = path.parent.parent
+        plain = topic.with_name(unquote(topic.name)) / path.parent.name / path.name
+        plain.parent.mkdir(parents=True)
+        replace_file(tmp_path / "out", path, table, plain)
+        path.unlink()
+    assert verified(spark, tmp_path) == []
+    sender.send(2, "007")
+    run(spark, tmp_path)
+    assert verified(spark, tmp_path) == []
+    frame = spark.read.parquet(str(tmp_path / "out"))
+    assert frame.where("topic = '007'").count() == 4
 
 
 def test_what_rocketmq_wrote_is_exported(spark: SparkSession, tmp_path: Path) -> None:
@@ -311,7 +342,8 @@ def test_what_is_wrong_in_an_export_is_found(
 
     # Rows that are not the log's, in files that are as their manifest says.
     table = pq.read_table(path, partitioning=None)
-    changed = table.set_column(2, "queue_offset", pa.array([0, *range(table.num_rows - 1)]))
+    at = table.schema.get_field_index("queue_offset")
+    changed = table.set_column(at, "queue_offset", pa.array([0, *range(table.num_rows - 1)]))
     for wrong, sentence in (
         (table.slice(0, 30), r"physical offset \d+ is in no file"),
         (pa.concat_tables([table.slice(0, 5), table.slice(6)]), r"physical offset \d+ is in no"),
@@ -324,14 +356,16 @@ def test_what_is_wrong_in_an_export_is_found(
         assert re.search(sentence, problem), problem
 
 
-def replace_file(out: Path, path: Path, table: pa.Table) -> None:
+def replace_file(out: Path, path: Path, table: pa.Table, now: Path | None = None) -> None:
     """Replace a file, and what the manifest says of it."""
-    pq.write_table(table, path)
+    now = now or path
+    pq.write_table(table, now)
     (manifest,) = (out / "_manifest").iterdir()
     content = json.loads(manifest.read_text())
     for file in content["files"]:
         if file["path"] == str(path.relative_to(out)):
-            file["crc32"], file["bytes"] = zlib.crc32(path.read_bytes()), path.stat().st_size
+            file["path"] = str(now.relative_to(out))
+            file["crc32"], file["bytes"] = zlib.crc32(now.read_bytes()), now.stat().st_size
     manifest.write_text(json.dumps(content))
 
 

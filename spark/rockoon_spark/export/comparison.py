@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rockoon_spark.export.rows import Partition
+from rockoon_spark.export.rows import ROW_SCHEMA, TOPIC_COLUMN, Partition
 from rockoon_spark.export.target import ExportedFile, ExportTarget
 
 _READ_BYTES = 4 << 20
@@ -46,7 +46,8 @@ class Comparison:
     def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
         by_directory: dict[str, list[ExportedFile]] = defaultdict(list)
         for file in sorted(files, key=lambda each: each.first_offset):
-            by_directory[file.path.rpartition("/")[0]].append(file)
+            # As it is written by now: earlier exports escaped less.
+            by_directory[Partition.of(file.path).path].append(file)
         self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
         self._uri = target.uri
         self.compared = 0
@@ -102,7 +103,13 @@ class _Rows:
         for file in files:
             with target.open(file.path) as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
-                    yield pa.Table.from_batches([batch])
+                    table = pa.Table.from_batches([batch])
+                    if TOPIC_COLUMN not in table.column_names:
+                        # Earlier exports have it in the directory's name only.
+                        topics = pa.repeat(Partition.of(file.path).topic, table.num_rows)
+                        at = ROW_SCHEMA.get_field_index(TOPIC_COLUMN)
+                        table = table.add_column(at, TOPIC_COLUMN, topics)
+                    yield table
 
     def _fill(self) -> pa.Table | None:
         if self._rest is None or not self._rest.num_rows:

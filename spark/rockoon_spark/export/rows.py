@@ -5,10 +5,12 @@ when they get large. Rows are in the order of the log. A row group holds what on
 brought, so a task needs memory for that and no more, however many topics there are.
 """
 
+import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +30,7 @@ _FILES_OPEN_MAX = 128
 _MS_PER_DAY = 86_400_000
 
 _FROM_LOG = (
+    "topic",
     "broker",
     "queue",
     "queue_offset",
@@ -46,9 +49,13 @@ _FROM_LOG = (
     "flag",
     "sys_flag",
 )
+_TOPIC_AT = _FROM_LOG.index("topic")
 _BODY_AT = _FROM_LOG.index("body")
+TOPIC_COLUMN = "topic_name"
+"""The topic in the files. Not `topic`: Arrow refuses a column that a directory's name has too."""
 # Where values come again and again; elsewhere looking for it costs more than it gives.
 _FEW_VALUES = [
+    TOPIC_COLUMN,
     "broker",
     "queue",
     "tags",
@@ -63,6 +70,7 @@ _FEW_VALUES = [
 
 def _schema() -> pa.Schema:
     fields = list(arrow_schema(_FROM_LOG))
+    fields[_TOPIC_AT] = fields[_TOPIC_AT].with_name(TOPIC_COLUMN)
     fields[_BODY_AT : _BODY_AT + 1] = [
         pa.field("body", pa.string()),
         pa.field("body_bytes", pa.binary()),
@@ -88,13 +96,27 @@ class Partition:
         """Directories as Hive names them, below the export's."""
         return f"topic={escaped(self.topic)}/date={self.date}"
 
+    @classmethod
+    def of(cls, path: str) -> "Partition":
+        """The one that a file is of, by its path below the export's."""
+        topic, date, _ = path.split("/")
+        return cls(unquote(topic.removeprefix("topic=")), date.removeprefix("date="))
+
+
+# Where all names of an export look like numbers or dates, Spark takes them for such, and '007' for
+# '7'. It looks at a name as it is written: with an escape in it, it is text.
+_LIKE_NO_TEXT = re.compile(r"[-+.\d]|(NaN|Infinity|__HIVE_DEFAULT_PARTITION__)$")
+
 
 def escaped(text: str) -> str:
-    """A value in a directory's name, as Hive and Spark write it."""
+    """A value in a directory's name, as Hive and Spark write it, so that Spark reads it as text."""
     kept = "-_."
+    bare = 1 if _LIKE_NO_TEXT.match(text) else 0
     return "".join(
-        each if each.isalnum() or each in kept or not each.isascii() else f"%{ord(each):02X}"
-        for each in text
+        each
+        if number >= bare and (each.isalnum() or each in kept or not each.isascii())
+        else f"%{ord(each):02X}"
+        for number, each in enumerate(text)
     )
 
 
@@ -119,7 +141,7 @@ def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], lis
     batch = to_batch(records, _FROM_LOG)
     columns = batch.columns
     columns[_BODY_AT : _BODY_AT + 1] = split_text(columns[_BODY_AT])
-    topics = to_batch(records, ["topic"]).column(0).dictionary_encode()
+    topics = columns[_TOPIC_AT].dictionary_encode()
     days, day_numbers = np.unique(records.store_timestamps_ms // _MS_PER_DAY, return_inverse=True)
     pairs = topics.indices.to_numpy().astype(np.int64) * len(days) + day_numbers
     used, numbers = np.unique(pairs, return_inverse=True)
