@@ -20,7 +20,6 @@ os.environ.setdefault(VARIABLE, str(find_etcd()))
 # What takes long and begins late would run alone at the end: these begin first, longest first.
 LONG = (
     "tests/spark",
-    "tests/spark/test_killed_executor.py",
     "tests/cli",
     "tests/hosts/test_hosts.py",
     "tests/cluster/test_kill_under_load.py",

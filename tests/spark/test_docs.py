@@ -3,7 +3,9 @@
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from rockoon.cli.app import run_command_line
 from rockoon.testing.disposable import DisposableCluster
+from support.spark_processes import patiently
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -38,15 +41,19 @@ def test_every_example_runs(
 
     names: dict[str, Any] = {"__name__": "example"}
     ran = []
+
+    def run(code: CodeType) -> None:
+        exec(code, names)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
+
     for language, text in blocks("spark.md"):
         if language == "python":
             if ".writeStream" in text and "rows.selectExpr" in text:
                 # Any stream will do.
                 names["rows"] = names["orders"].selectExpr("string(queue_offset) as order_id")
-            exec(compile(here(text), "spark.md", "exec"), names)
-            for query in spark.streams.active:
-                query.processAllAvailable()
-                query.stop()
+            patiently(partial(run, compile(here(text), "spark.md", "exec")))
         elif language == "sql":
             assert spark.sql(here(text)).collect()[0][1] == 7
         elif text.startswith("rockoon spark") and "[" not in text:

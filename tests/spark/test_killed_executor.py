@@ -12,7 +12,8 @@ from rockoon_spark.index.target import index_paths
 from support.key_index import Indexed, indexed_one_by_one, small_settings
 
 
-# Three Javas start, which on a busy machine takes minutes.
+# Four Javas start, one after the other; `test_killed_jobs` kills what one has.
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_index_is_whole_when_an_executor_is_killed_while_it_is_built(tmp_path: Path) -> None:
     root, target = tmp_path / "broker-a", tmp_path / "index"

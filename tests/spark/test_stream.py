@@ -4,19 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.log_columns import COLUMNS
 from rockoon_spark.stream.listener import BatchEnds
-from support.spark_processes import BRIEF_JAVA
+from support.spark_processes import BRIEF_JAVA, patiently
+from support.waiting import wait_until
 from support.whole_topics import every_message
 
 
@@ -61,7 +62,8 @@ class Kept:
     def run(self, frame: DataFrame) -> None:
         """Everything there is now."""
         writer = frame.writeStream.foreachBatch(self.take).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(self._checkpoint)).start().awaitTermination()
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        patiently(lambda: writer.start().awaitTermination())
 
     @property
     def rows(self) -> list[int]:
@@ -98,12 +100,17 @@ def test_a_batch_counts_when_it_ends_if_a_listener_is_told(
     spark.streams.addListener(listener)
     writer = stream(spark, cluster, topics=topic, consumerGroup=group).writeStream.format("noop")
     writer = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour")
-    query = writer.start()
+
+    def first_batch() -> StreamingQuery:
+        query = writer.start()
+        while not query.lastProgress:
+            query.awaitTermination(1)
+        return query
+
+    query = patiently(first_batch)
     try:
-        deadline = time.monotonic() + 60.0
         # Spark looks again in an hour.
-        while not query.lastProgress or lag(connection, group):
-            assert time.monotonic() < deadline
+        wait_until(lambda: not lag(connection, group), "the commit of a batch")
     finally:
         query.stop()
         spark.streams.removeListener(listener)
@@ -139,7 +146,7 @@ def test_a_stream_has_the_rows_of_a_batch_read(
     assert frame.columns == list(COLUMNS)
     writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
     writer = writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path))
-    writer.start().awaitTermination()
+    patiently(lambda: writer.start().awaitTermination())
     same = spark.read.format("rockoon").options(endpoint=cluster.nameservers[0], topics=topic)
     order = ("broker", "queue", "queue_offset")
 
@@ -156,12 +163,18 @@ def test_what_is_sent_while_a_stream_runs_comes_out_of_its_sink(
     rows = stream(spark, cluster, topics=source).selectExpr(
         "body", "cast(body as string) as keys", "upper(tags) as tags"
     )
-    query = (
+    writer = (
         rows.writeStream.format("rockoon")
         .options(endpoint=cluster.nameservers[0], topic=target)
         .option("checkpointLocation", str(tmp_path))
-        .start()
     )
+
+    def begin() -> StreamingQuery:
+        query = writer.start()
+        query.processAllAvailable()
+        return query
+
+    query = patiently(begin)
     try:
         for tag, first in (("a", 0), ("b", 50)):
             connection.send_many(source, numbers(first, first + 50), tags=tag)
@@ -187,7 +200,8 @@ def test_a_batch_of_a_sink_that_failed_is_sent_again(
         )
         writer = rows.writeStream.format("rockoon").trigger(availableNow=True)
         writer = writer.options(endpoint=cluster.nameservers[0])
-        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+        writer = writer.option("checkpointLocation", str(tmp_path))
+        patiently(lambda: writer.start().awaitTermination())
 
     with pytest.raises(PySparkException, match="topic 'nowhere' does not exist"):
         run("nowhere")

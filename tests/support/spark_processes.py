@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -20,6 +22,27 @@ LOOK_SECONDS = 0.002
 TESTS = Path(__file__).parent.parent
 # What runs for seconds only is not worth compiling well: two fifths of a session's processor time.
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A stream's Python has ten seconds to import PySpark, which no setting of Spark's changes.
+_WORKER_LATE = "Python worker failed to connect back"
+_STARTS_MAX = 10
+
+T = TypeVar("T")
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """Run a stream; again, from its checkpoint, as long as nothing was wrong but that a busy
+    machine had no time for its Python worker.
+
+    Raises:
+        StreamingQueryException: anything else was wrong.
+    """
+    for _ in range(_STARTS_MAX - 1):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if _WORKER_LATE not in str(error):
+                raise
+    return run()
 
 
 def run_driver(spark: SparkSession, script: str) -> int:
