@@ -39,7 +39,7 @@ Options of both:
     splitBytes: bytes of log that one task reads.
 
 What options leave out is not decoded. Conditions of a query (`where`) are Spark's alone: it reads
-rows to check them (`docs/adr/0024-options-narrow-a-read-conditions-do-not.md`).
+rows to check them (`docs/adr/0029-options-narrow-a-read-conditions-do-not.md`).
 
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """

@@ -81,5 +81,5 @@ def test_spark_still_takes_the_rows_of_one_query_for_another(
     finally:
         spark.conf.set(setting, before)
     said = capsys.readouterr().out.splitlines()
-    # Where this fails, Spark is mended: see ADR 24.
+    # Where this fails, Spark is mended: see ADR 29.
     assert said == ["6 of 6", "3 of 3", "3 of 6", "6 of 5", "9 of 6"]
