@@ -3,6 +3,7 @@
 import random
 from itertools import pairwise
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from pyspark.sql import SparkSession
@@ -57,8 +58,13 @@ def test_the_data_are_the_whole_index_and_versions_of_a_package_ascend(
 
 
 def test_every_claim_holds(spark: SparkSession, records: list[Record], tmp_path: Path) -> None:
+    # Every version of a sixteenth of the packages, and of those that the story names.
+    named = {demo.WITHDRAWN, *demo.ASKED_FOR}
+    some = [
+        each for each in records if each.package in named or not crc32(each.package.encode()) % 16
+    ]
     with DisposableCluster(brokers=2) as cluster:
-        story = demo.Story(cluster, spark, records, tmp_path)
+        story = demo.Story(cluster, spark, some, tmp_path)
         story.tell()
-    assert len(story.verified.rows) == 11
+    assert len(story.verified.rows) == 10
     assert [row for row in story.verified.rows if not row[0]] == []
