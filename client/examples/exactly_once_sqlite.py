@@ -29,8 +29,8 @@ from contextlib import closing
 
 import rockoon
 from rockoon import Kept, KeptOffsetStore, Message, MessageQueue, Place
+from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.errors import StoreLocked
-from rockoon.redelivery import LocalRedelivery
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (

@@ -21,7 +21,7 @@ from contextlib import closing
 
 import rockoon
 from rockoon import Message, Resolution
-from rockoon.transactional_producer import TransactionalProducer
+from rockoon.transactions.producer import TransactionalProducer
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS payments (order_id TEXT PRIMARY KEY);

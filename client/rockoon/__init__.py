@@ -16,29 +16,29 @@ import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
 
 if TYPE_CHECKING:
     from rockoon import errors, sync
-    from rockoon.access import AccessKey
-    from rockoon.connection import Cluster, connect
-    from rockoon.consume_result import ConsumeResult
+    from rockoon.consumer.consume_result import ConsumeResult
+    from rockoon.consumer.process_queue import FlowLimits
+    from rockoon.consumer.pull import PullLimits
+    from rockoon.consumer.pull_consumer import PullConsumer
+    from rockoon.consumer.push_consumer import PushConsumer
+    from rockoon.consumer.redelivery import LocalRedelivery
+    from rockoon.consumer.retry import RetryPolicy
     from rockoon.errors import RockoonError
-    from rockoon.kept_offset_store import Keeper, Kept, KeptOffsetStore
-    from rockoon.local_offsets import LocalFileOffsetStore
     from rockoon.message import Batch, Message, MessageQueue, SendResult
-    from rockoon.offset_store import OffsetStore
-    from rockoon.own_start import Place
-    from rockoon.process_queue import FlowLimits
-    from rockoon.producer import Producer
-    from rockoon.pull_consumer import PullConsumer
-    from rockoon.pulling import PullLimits
-    from rockoon.push_consumer import PushConsumer
-    from rockoon.receipt import Receipt, SendResults
-    from rockoon.redelivery import LocalRedelivery
-    from rockoon.retry import RetryPolicy
-    from rockoon.routes import TopicRoute
-    from rockoon.start import ConsumeFrom, Start
+    from rockoon.net.access import AccessKey
+    from rockoon.net.connection import Cluster, connect
+    from rockoon.net.routes import TopicRoute
+    from rockoon.net.tls import Tls
+    from rockoon.offsets.custom_offset_store import Keeper, Kept, KeptOffsetStore
+    from rockoon.offsets.local_offsets import LocalFileOffsetStore
+    from rockoon.offsets.offset_store import OffsetStore
+    from rockoon.offsets.own_start import Place
+    from rockoon.offsets.start import ConsumeFrom, Start
+    from rockoon.producer.producer import Producer
+    from rockoon.producer.receipt import Receipt, SendResults
     from rockoon.subscription import Sql
-    from rockoon.tls import Tls
-    from rockoon.transaction import Resolution, Transaction
-    from rockoon.transactional_producer import TransactionalProducer
+    from rockoon.transactions.producer import TransactionalProducer
+    from rockoon.transactions.transaction import Resolution, Transaction
 
 # gRPC reads this when it is imported, which is after this module. Without it gRPC stops and starts
 # its threads around forks; where code runs between fork and exec (`preexec_fn`, by which PySpark
@@ -83,38 +83,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccessKey": "rockoon.access",
+    "AccessKey": "rockoon.net.access",
     "Batch": "rockoon.message",
-    "Cluster": "rockoon.connection",
-    "ConsumeFrom": "rockoon.start",
-    "ConsumeResult": "rockoon.consume_result",
-    "FlowLimits": "rockoon.process_queue",
-    "Keeper": "rockoon.kept_offset_store",
-    "Kept": "rockoon.kept_offset_store",
-    "KeptOffsetStore": "rockoon.kept_offset_store",
-    "LocalFileOffsetStore": "rockoon.local_offsets",
-    "LocalRedelivery": "rockoon.redelivery",
+    "Cluster": "rockoon.net.connection",
+    "ConsumeFrom": "rockoon.offsets.start",
+    "ConsumeResult": "rockoon.consumer.consume_result",
+    "FlowLimits": "rockoon.consumer.process_queue",
+    "Keeper": "rockoon.offsets.custom_offset_store",
+    "Kept": "rockoon.offsets.custom_offset_store",
+    "KeptOffsetStore": "rockoon.offsets.custom_offset_store",
+    "LocalFileOffsetStore": "rockoon.offsets.local_offsets",
+    "LocalRedelivery": "rockoon.consumer.redelivery",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
-    "OffsetStore": "rockoon.offset_store",
-    "Place": "rockoon.own_start",
-    "Producer": "rockoon.producer",
-    "PullConsumer": "rockoon.pull_consumer",
-    "PullLimits": "rockoon.pulling",
-    "PushConsumer": "rockoon.push_consumer",
-    "Receipt": "rockoon.receipt",
-    "Resolution": "rockoon.transaction",
-    "RetryPolicy": "rockoon.retry",
+    "OffsetStore": "rockoon.offsets.offset_store",
+    "Place": "rockoon.offsets.own_start",
+    "Producer": "rockoon.producer.producer",
+    "PullConsumer": "rockoon.consumer.pull_consumer",
+    "PullLimits": "rockoon.consumer.pull",
+    "PushConsumer": "rockoon.consumer.push_consumer",
+    "Receipt": "rockoon.producer.receipt",
+    "Resolution": "rockoon.transactions.transaction",
+    "RetryPolicy": "rockoon.consumer.retry",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
-    "SendResults": "rockoon.receipt",
+    "SendResults": "rockoon.producer.receipt",
     "Sql": "rockoon.subscription",
-    "Start": "rockoon.start",
-    "Tls": "rockoon.tls",
-    "TopicRoute": "rockoon.routes",
-    "Transaction": "rockoon.transaction",
-    "TransactionalProducer": "rockoon.transactional_producer",
-    "connect": "rockoon.connection",
+    "Start": "rockoon.offsets.start",
+    "Tls": "rockoon.net.tls",
+    "TopicRoute": "rockoon.net.routes",
+    "Transaction": "rockoon.transactions.transaction",
+    "TransactionalProducer": "rockoon.transactions.producer",
+    "connect": "rockoon.net.connection",
 }
 
 

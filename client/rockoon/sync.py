@@ -26,26 +26,26 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rockoon import connection
-from rockoon.access import AccessKey
-from rockoon.addresses import parse_addresses
 from rockoon.errors import Closed
 from rockoon.message import MessageQueue, SendResult
-from rockoon.outgoing import Body
-from rockoon.receipt import SendResults
-from rockoon.routes import TopicRoute
-from rockoon.tls import Tls
+from rockoon.net import connection
+from rockoon.net.access import AccessKey
+from rockoon.net.addresses import parse_addresses
+from rockoon.net.routes import TopicRoute
+from rockoon.net.tls import Tls
+from rockoon.producer.outgoing import Body
+from rockoon.producer.receipt import SendResults
 
 if TYPE_CHECKING:
-    from rockoon.admin import Admin
+    from rockoon.admin.admin import Admin
+    from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.message import Message
-    from rockoon.producer import Producer
-    from rockoon.pull_consumer import PullConsumer
-    from rockoon.start import ConsumeFrom
-    from rockoon.tracing import Tracing
-    from rockoon.transaction_blocking import BlockingTransactionalProducer
-    from rockoon.transaction_checks import Check
-    from rockoon.transactional_producer import TransactionalProducer
+    from rockoon.offsets.start import ConsumeFrom
+    from rockoon.producer.producer import Producer
+    from rockoon.tracing.tracing import Tracing
+    from rockoon.transactions.blocking import BlockingTransactionalProducer
+    from rockoon.transactions.checks import Check
+    from rockoon.transactions.producer import TransactionalProducer
 
 # How long one call into the loop may last, so that Ctrl-C is noticed in time.
 POLL_SECONDS = 0.5
@@ -70,7 +70,7 @@ def connect(
     Args:
         nameservers, cluster, client_id, connect_seconds_max, retry_seconds, tls, access, tracing:
             as in `rockoon.connect`.
-        producer_settings: for `send` and `send_many`; see `rockoon.producer_settings`.
+        producer_settings: for `send` and `send_many`; see `rockoon.producer.settings`.
 
     Raises:
         InvalidArgument: as `rockoon.connect`.
@@ -228,7 +228,7 @@ class Cluster:
         Raises:
             InvalidArgument: as `TransactionalProducer`.
         """
-        from rockoon.transaction_blocking import BlockingTransactionalProducer
+        from rockoon.transactions.blocking import BlockingTransactionalProducer
 
         async def make() -> "TransactionalProducer":
             return self.asyncio.transactional_producer(group, check=check, **settings)
@@ -254,7 +254,7 @@ class Cluster:
             expression: tags, as "new || paid", or an `Sql`.
             timeout: end after this many seconds without a message; None means never.
             consume_from: where to start: "first", "last" or a `ConsumeFrom`.
-            options: for the consumer; see `rockoon.pull_consumer.PullConsumer`.
+            options: for the consumer; see `rockoon.consumer.pull_consumer.PullConsumer`.
 
         Raises:
             TopicNotFound, InvalidArgument: on the first `next`.

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import rockoon
 import rockoon.sync
+from rockoon.admin.which_brokers import away, live_brokers
 from rockoon.errors import RockoonError
-from rockoon.which_brokers import away, live_brokers
 from rockoon_format.names import is_system_topic
 
 

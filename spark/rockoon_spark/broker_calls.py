@@ -8,9 +8,9 @@ from typing import Any, Generic, Self, TypeVar
 import grpc
 
 from rockoon.backoff import Backoff
-from rockoon.channels import CHANNEL_OPTIONS
 from rockoon.errors import BrokerUnavailable
-from rockoon.tls import dialer
+from rockoon.net.channels import CHANNEL_OPTIONS
+from rockoon.net.tls import dialer
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionReply,

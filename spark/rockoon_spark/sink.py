@@ -35,9 +35,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 import rockoon.sync
-from rockoon.addresses import parse_addresses
 from rockoon.errors import InvalidArgument
-from rockoon.producer import Producer
+from rockoon.net.addresses import parse_addresses
+from rockoon.producer.producer import Producer
 from rockoon_spark.options import OptionError
 
 log = logging.getLogger(__name__)

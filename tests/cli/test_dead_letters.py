@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rockoon.consumer.retry import RetryPolicy
 from rockoon.message import Message
-from rockoon.retry import RetryPolicy
 from support.eventually import eventually
 
 

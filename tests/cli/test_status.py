@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from rockoon.admin.cluster_status import broker_problems
+from rockoon.admin.descriptions import ClusterStatus, NodeStatus
 from rockoon.cli.status import show_status, status_json
-from rockoon.cluster_status import broker_problems
-from rockoon.descriptions import ClusterStatus, NodeStatus
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterReply
 from support.waiting import wait_until

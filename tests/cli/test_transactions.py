@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import rockoon as sdk
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 from rockoon_proto.v1.broker_pb2 import ROLLBACK, EndTransactionRequest
 
 

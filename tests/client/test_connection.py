@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.addresses import parse_addresses
-from rockoon.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
@@ -22,6 +20,8 @@ from rockoon.errors import (
     TopicNotFound,
     WrongCluster,
 )
+from rockoon.net.addresses import parse_addresses
+from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.scripted_nameserver import ScriptedNameserver
 from support.tcp_gate import TcpGate

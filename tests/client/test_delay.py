@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from rockoon.accumulator import Accumulator, Lane
-from rockoon.delay import delay_section
 from rockoon.errors import InvalidArgument, InvalidDelay
 from rockoon.message import MessageQueue
+from rockoon.producer.accumulator import Accumulator, Lane
+from rockoon.producer.delay import delay_section
 
 AT_EIGHT = b"TIMER_DELIVER_MS\x011800000000000\x02"
 

@@ -5,8 +5,6 @@ from collections import defaultdict
 
 import pytest
 
-from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Lane, ProducerBatch
-from rockoon.dispatch import Assignment, Dispatcher
 from rockoon.errors import (
     BrokerUnavailable,
     Busy,
@@ -17,7 +15,9 @@ from rockoon.errors import (
     TimedOut,
 )
 from rockoon.message import MessageQueue
-from rockoon.selectors import RoundRobin, crc32_key_hash, java_key_hash
+from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Lane, ProducerBatch
+from rockoon.producer.batch_scheduler import Assignment, Dispatcher
+from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
 from rockoon_proto.v1.broker_pb2 import Appended
 from support.seeds import seeds
 

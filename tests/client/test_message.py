@@ -10,9 +10,9 @@ import pytest
 import zstandard
 
 from rockoon.compression import UNPACKED_BYTES_MAX
+from rockoon.consumer.pull import FOUND, Pulled, PullReply, interpret
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Batch, MessageQueue
-from rockoon.pulling import FOUND, Pulled, PullReply, interpret
 from rockoon.subscription import Subscription
 from rockoon_format.properties import encode
 from rockoon_format.record import (

@@ -1,6 +1,6 @@
 """Which nameserver is asked first, and which not."""
 
-from rockoon.nameserver_turns import SILENT_SECONDS, NameserverTurns
+from rockoon.net.failover_order import SILENT_SECONDS, NameserverTurns
 
 
 def test_calls_stay_with_the_nameserver_that_works() -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.accumulator import MESSAGE_OVERHEAD_BYTES
-from rockoon.connection import Cluster
 from rockoon.errors import (
     BodyTooLarge,
     BufferFull,
@@ -24,7 +22,9 @@ from rockoon.errors import (
     TopicNotWritable,
 )
 from rockoon.message import Batch, MessageQueue
-from rockoon.selectors import crc32_key_hash
+from rockoon.net.connection import Cluster
+from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
+from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon_format.message_id import decode_offset_id
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver

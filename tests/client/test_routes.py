@@ -4,7 +4,7 @@ import pytest
 
 from rockoon.errors import InvalidArgument
 from rockoon.message import MessageQueue
-from rockoon.routes import Routes
+from rockoon.net.routes import Routes
 from rockoon_proto.v1 import nameserver_pb2 as pb
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rockoon.admin.stored_messages import FoundMessages, merged, messages_of
 from rockoon.errors import BrokerUnavailable
-from rockoon.stored_messages import FoundMessages, merged, messages_of
 from rockoon_format.record import Record, encode_record
 
 

@@ -11,11 +11,11 @@ import pytest
 from grpc import aio
 
 import rockoon
+from rockoon.consumer.pull import PullLimits
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.producer import Producer
-from rockoon.pulling import PullLimits
+from rockoon.producer.producer import Producer
 from rockoon_format.generation import Manifest
 from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
 from rockoon_runtime.process import Stop

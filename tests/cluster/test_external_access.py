@@ -20,7 +20,7 @@ from rockoon.errors import NoExternalAddress
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.message import Message
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 from rockoon_proto.errors import InvalidArgument, NameserverUnavailable
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import (

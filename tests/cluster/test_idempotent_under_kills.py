@@ -9,7 +9,7 @@ import pytest
 
 import rockoon
 from rockoon.local import LocalCluster
-from rockoon.producer import Producer
+from rockoon.producer.producer import Producer
 from support.seeds import seeds
 
 TOPIC = "once"

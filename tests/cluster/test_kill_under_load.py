@@ -20,8 +20,8 @@ from rockoon import errors
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue, SendResult
-from rockoon.producer import Producer
-from rockoon.receipt import Receipt
+from rockoon.producer.producer import Producer
+from rockoon.producer.receipt import Receipt
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 from support.seeds import seeds
 

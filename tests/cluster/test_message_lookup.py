@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import rockoon
+from rockoon.admin.stored_messages import FoundMessages
 from rockoon.local import LocalCluster
 from rockoon.message import SendResult
-from rockoon.stored_messages import FoundMessages
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.dead_letters import REPLAY_GROUP, DeadLetters
+from rockoon.admin.dead_letters import REPLAY_GROUP, DeadLetters
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import LocalRedelivery
+from rockoon.consumer.retry import RetryPolicy
 from rockoon.errors import Fenced, InvalidArgument, RockoonError, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.offset_store import RemoteOffsetStore
-from rockoon.push_consumer import PushConsumer
-from rockoon.redelivery import LocalRedelivery
-from rockoon.retry import RetryPolicy
-from rockoon.start import ConsumeFrom
+from rockoon.offsets.offset_store import RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support import failing_member
 from support.eventually import eventually

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.broadcasting import member_id_of
-from rockoon.connection import Cluster
-from rockoon.delivery import LocalRedelivery
+from rockoon.consumer.delivery import LocalRedelivery
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import (
     InvalidArgument,
     InvalidOffset,
@@ -20,11 +19,12 @@ from rockoon.errors import (
     StoreNotWritable,
 )
 from rockoon.local import LocalCluster
-from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
-from rockoon.own_start import Place, facts_of, start_on
-from rockoon.push_consumer import PushConsumer
-from rockoon.start import ConsumeFrom
+from rockoon.net.connection import Cluster
+from rockoon.offsets.broadcasting import member_id_of
+from rockoon.offsets.local_offsets import LocalFileOffsetStore
+from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.start_position import (
     NewQueueRule,
     QueueState,
@@ -335,7 +335,7 @@ def test_a_groups_policies_win_over_the_readers() -> None:
     reader = policy_from_wire(ConsumeFrom.FIRST.to_wire())
     rules = rules_from_wire(group, reader, NewQueueRule.EXACT)
 
-    def start(kept: int | None) -> rockoon.start.Start:
+    def start(kept: int | None) -> rockoon.offsets.start.Start:
         place = None if kept is None else Place(kept)
         return start_on(Q0, facts_of(Q0, 1, QueueState(10, 20), 1, rules, place))
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
-from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
+from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from support.eventually import eventually
 

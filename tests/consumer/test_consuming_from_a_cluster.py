@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support import member_process

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from rockoon.connection import Cluster
+from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Message, MessageQueue
-from rockoon.pulling import PullLimits
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from support.eventually import eventually, moves_until
 from support.fake_cluster import FakeCluster
 

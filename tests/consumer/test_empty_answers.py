@@ -2,7 +2,7 @@
 
 import pytest
 
-from rockoon.pulling import EMPTY_PAUSE_SECONDS, EMPTY_PAUSE_SECONDS_MAX, EmptyAnswers
+from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS, EMPTY_PAUSE_SECONDS_MAX, EmptyAnswers
 
 WAITS_MS = 15_000
 AT_ONCE = 0.001

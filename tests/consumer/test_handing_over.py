@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
-from rockoon.delivery import LocalRedelivery
-from rockoon.departures import LAST_COMMIT_SECONDS_MAX
+from rockoon.consumer.delivery import LocalRedelivery
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.queue_revocation import LAST_COMMIT_SECONDS_MAX
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.own_logs import own_warnings

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from support import member_process
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rockoon.connection import Cluster
-from rockoon.consume_result import ConsumeResult, Delay, suspension_seconds
+from rockoon.consumer.consume_result import ConsumeResult, Delay, suspension_seconds
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import Failure, LocalRedelivery
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
-from rockoon.push_consumer import PushConsumer
-from rockoon.redelivery import Failure, LocalRedelivery
+from rockoon.net.connection import Cluster
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.connection import Cluster
 from rockoon.errors import (
     CommitBehind,
     InvalidArgument,
@@ -17,11 +16,12 @@ from rockoon.errors import (
     StoreLocked,
     StoreNotWritable,
 )
-from rockoon.kept_offset_store import Kept
-from rockoon.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
 from rockoon.message import MessageQueue
-from rockoon.own_start import Place
-from rockoon.start import ConsumeFrom, Start
+from rockoon.net.connection import Cluster
+from rockoon.offsets.custom_offset_store import Kept
+from rockoon.offsets.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
+from rockoon.offsets.own_start import Place
+from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_format.config_json import LocalQueue, read_local_offsets
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from support.fake_cluster import FakeCluster

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from rockoon.allocation import STICKY
-from rockoon.connection import Cluster
-from rockoon.group_view import contradictions
+from rockoon.consumer.group_view import contradictions
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, CLUSTERING, Member, TopicSubscription
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
@@ -75,7 +75,7 @@ async def test_members_with_different_strategies_are_heard_of_at_both(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.create_topic("orders", queues=2)
-    caplog.set_level(logging.ERROR, logger="rockoon.membership")
+    caplog.set_level(logging.ERROR, logger="rockoon.consumer.membership")
     async with consumer_of(cluster, "a"), consumer_of(cluster, "b", allocation=STICKY, tags="TagA"):
         await eventually(lambda: len(caplog.records) >= 4)
     said = sorted(each.getMessage() for each in caplog.records)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rockoon.connection import Cluster
 from rockoon.errors import CommitBehind, Fenced, GroupNotFound, OffsetServiceUnavailable
 from rockoon.message import MessageQueue
-from rockoon.offset_store import RemoteOffsetStore
-from rockoon.start import ConsumeFrom, Start
+from rockoon.net.connection import Cluster
+from rockoon.offsets.offset_store import RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from support.eventually import answered
 from support.fake_cluster import FakeCluster

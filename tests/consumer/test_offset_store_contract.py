@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.broadcasting import BroadcastOffsetStore
-from rockoon.connection import Cluster
 from rockoon.errors import CommitBehind, RockoonError
-from rockoon.kept_offset_store import Kept, KeptOffsetStore
-from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import MessageQueue
-from rockoon.offset_store import OffsetStore, RemoteOffsetStore
-from rockoon.start import ConsumeFrom, Start
+from rockoon.net.connection import Cluster
+from rockoon.offsets.broadcasting import BroadcastOffsetStore
+from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
+from rockoon.offsets.local_offsets import LocalFileOffsetStore
+from rockoon.offsets.offset_store import OffsetStore, RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig, SubscribeRequest
 from support.fake_cluster import FakeCluster
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
-from rockoon.consume_result import ConsumeResult
+from rockoon.consumer.consume_result import ConsumeResult
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import Failure
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
-from rockoon.redelivery import Failure
+from rockoon.net.connection import Cluster
 from rockoon_format.record import decode_record
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster

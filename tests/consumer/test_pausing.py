@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import ConsumeDisabled
-from rockoon.local_offsets import LocalFileOffsetStore
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
+from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rockoon.process_queue import FlowLimits, Limit, ProcessQueue
+from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
 
 pytestmark = pytest.mark.filterwarnings("error")
 

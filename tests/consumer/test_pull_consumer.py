@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rockoon.connection import Cluster
+from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.pull_consumer import PullConsumer
 from rockoon.errors import (
     CommitBehind,
     Fenced,
@@ -15,9 +16,8 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
-from rockoon.pull_consumer import PullConsumer
-from rockoon.pulling import PullLimits
-from rockoon.start import ConsumeFrom
+from rockoon.net.connection import Cluster
+from rockoon.offsets.start import ConsumeFrom
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
 

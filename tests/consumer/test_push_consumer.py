@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.connection import Cluster
-from rockoon.delivery import ConsumeResult, LocalRedelivery
+from rockoon.consumer.delivery import ConsumeResult, LocalRedelivery
+from rockoon.consumer.process_queue import FlowLimits, Limit
+from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -20,9 +22,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import Message, MessageQueue
-from rockoon.process_queue import FlowLimits, Limit
-from rockoon.pulling import PullLimits
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS, hold_up

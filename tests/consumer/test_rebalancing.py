@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BrokerUnavailable
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 

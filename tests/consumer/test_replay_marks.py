@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rockoon.replay_marks import MarksFull, ReplayMarks
+from rockoon.admin.replay_marks import MarksFull, ReplayMarks
 from support.seeds import seeds
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rockoon.connection import Cluster
-from rockoon.consume_result import ConsumeResult
+from rockoon.consumer.consume_result import ConsumeResult
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import LocalRedelivery
+from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message, MessageQueue
-from rockoon.own_start import Place, facts_of, start_on
-from rockoon.push_consumer import PushConsumer
-from rockoon.redelivery import LocalRedelivery
-from rockoon.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
+from rockoon.net.connection import Cluster
+from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon_proto.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
 from support.eventually import eventually
@@ -271,7 +271,7 @@ async def test_in_order_a_message_is_sent_back_only_when_it_is_given_up(
 async def test_a_broadcasting_member_tries_again_itself_then_drops_and_says_so(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
-    from rockoon.local_offsets import LocalFileOffsetStore
+    from rockoon.offsets.local_offsets import LocalFileOffsetStore
 
     fake.create_topic("orders")
     fake.append("orders", [b"bad", b"good"])

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import rockoon
-from rockoon.connection import Cluster
+from rockoon.consumer.membership_lease import Tenure
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
-from rockoon.tenure import Tenure
+from rockoon.net.connection import Cluster
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 

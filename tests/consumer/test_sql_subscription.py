@@ -6,11 +6,11 @@ import pytest
 
 import rockoon
 from rockoon import Sql
-from rockoon.connection import Cluster
+from rockoon.consumer.pull import PullLimits
 from rockoon.errors import InvalidExpression
 from rockoon.local import LocalCluster
 from rockoon.message import Message
-from rockoon.pulling import PullLimits
+from rockoon.net.connection import Cluster
 from rockoon.subscription import Subscription
 from support.eventually import answered, eventually
 from support.fake_cluster import FakeCluster

@@ -15,10 +15,10 @@ import pytest
 
 import rockoon
 from rockoon.errors import StoreLocked
-from rockoon.kept_offset_store import Kept
 from rockoon.local import LocalCluster
 from rockoon.message import MessageQueue
-from rockoon.own_start import Place
+from rockoon.offsets.custom_offset_store import Kept
+from rockoon.offsets.own_start import Place
 from support import doomed_counter
 from support.seeds import seeds
 

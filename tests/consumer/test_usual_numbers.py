@@ -4,10 +4,10 @@ import inspect
 from typing import Any
 
 from rockoon.allocation import AVERAGE
-from rockoon.consume_result import SUSPEND_SECONDS
-from rockoon.process_queue import FlowLimits, Limit, ProcessQueue
-from rockoon.push_consumer import PushConsumer
-from rockoon.start import ConsumeFrom
+from rockoon.consumer.consume_result import SUSPEND_SECONDS
+from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
+from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.offsets.start import ConsumeFrom
 from rockoon_format.delay_levels import DELAY_LEVELS, DELAY_LEVELS_MS
 
 

@@ -6,7 +6,7 @@ import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
 from deploy.pods import secret_mounts
 
-from rockoon.access import from_environment
+from rockoon.net.access import from_environment
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
 from deploy.pods import CA, CERTIFICATE, KEY, certificates, secret_mounts
 
-from rockoon.tls import from_environment
+from rockoon.net.tls import from_environment
 from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_proto.errors import WrongIdentity
 from rockoon_spark.commands.arguments import parser

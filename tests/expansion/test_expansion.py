@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon.message import MessageQueue
-from rockoon.start import Start
+from rockoon.offsets.start import Start
 from tools.expansion import matrix, report
 from tools.expansion.cell import Cell, Difference, GroupIs, Growth, Policy, Rule
 

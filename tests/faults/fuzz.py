@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 from grpc import aio
 
 import rockoon
-from rockoon.access import AccessKey
-from rockoon.access_keys import Permission
+from rockoon.admin.access_keys import Permission
 from rockoon.errors import NotAuthenticated, RockoonError
-from rockoon.tls import dialer
+from rockoon.net.access import AccessKey
+from rockoon.net.tls import dialer
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
 

@@ -20,7 +20,7 @@ import rockoon
 from load import payload
 from rockoon import Message, Resolution
 from rockoon.errors import RockoonError
-from rockoon.producer import Producer
+from rockoon.producer.producer import Producer
 
 KILLS = 6
 VICTIMS = (BROKER, OFFSET, "nameserver-a", BROKER, OFFSET, BROKER)

@@ -20,7 +20,7 @@ from faults.workload import Books, Committer, Sender, read_topic
 import rockoon
 from load.checker import Allowed
 from rockoon.errors import RockoonError
-from rockoon.producer import Producer
+from rockoon.producer.producer import Producer
 from rockoon_runtime.process import ExitStatus
 
 RUNS = 4

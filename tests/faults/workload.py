@@ -16,11 +16,11 @@ import numpy as np
 import rockoon
 from load import payload
 from load.checker import Allowed, Checker
-from rockoon.admin import to_queue
+from rockoon.admin.admin import to_queue
+from rockoon.consumer.pull import OutOfRange, PullLimits, pull
 from rockoon.errors import RockoonError
 from rockoon.message import Message, MessageQueue
-from rockoon.producer import Producer
-from rockoon.pulling import OutOfRange, PullLimits, pull
+from rockoon.producer.producer import Producer
 from rockoon.subscription import Subscription
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 
 import rockoon
 from rockoon import errors
-from rockoon.connection import ROUTE_SECONDS_MAX
 from rockoon.errors import RockoonError
-from rockoon.producer import Producer
+from rockoon.net.connection import ROUTE_SECONDS_MAX
+from rockoon.producer.producer import Producer
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, GroupConfig
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 

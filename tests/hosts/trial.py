@@ -19,7 +19,7 @@ from hosts.verdict import Outcome, Result, judged
 
 import rockoon
 from rockoon.errors import RockoonError
-from rockoon.offset_store import from_ref
+from rockoon.offsets.offset_store import from_ref
 
 QUEUES_PER_BROKER = 4
 LOOK_SECONDS = 0.25

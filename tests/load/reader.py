@@ -9,9 +9,9 @@ import numpy as np
 
 from load import payload
 from load.account import Account
-from rockoon.connection import Cluster
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
-from rockoon.push_consumer import PushConsumer
+from rockoon.net.connection import Cluster
 
 RECEIVE = "receive"
 JOIN = "join"

@@ -6,8 +6,8 @@ from typing import Any
 
 from load.checker import Allowed
 from load.plan import Plan
-from rockoon.process_queue import FlowLimits
-from rockoon.pulling import PullLimits
+from rockoon.consumer.process_queue import FlowLimits
+from rockoon.consumer.pull import PullLimits
 
 DEFAULTS: Mapping[str, Any] = {
     "users": 4,

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from load import payload
 from load.account import Account
-from rockoon.connection import Cluster
 from rockoon.errors import RockoonError
-from rockoon.producer import Producer
-from rockoon.receipt import Receipt
+from rockoon.net.connection import Cluster
+from rockoon.producer.producer import Producer
+from rockoon.producer.receipt import Receipt
 
 SEND = "send"
 TICK_SECONDS = 0.005

@@ -76,6 +76,6 @@ def test_loading_the_plugin_loads_nothing_else() -> None:
         "import rockoon.testing.plugin\n"
         "added = {name for name in set(sys.modules) - before if not name.startswith('rockoon')}\n"
         "assert not added, added\n"
-        "assert {'rockoon.local', 'rockoon.connection'}.isdisjoint(sys.modules)"
+        "assert {'rockoon.local', 'rockoon.net.connection'}.isdisjoint(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.local_offsets import OffsetsFile
+from rockoon.offsets.local_offsets import OffsetsFile
 from rockoon_node.private_directory import keep_private
 from rockoon_offset.store import Store as OffsetStore
 from rockoon_spark.compaction.store_place import FileWriter

@@ -8,7 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from rockoon.channels import CHANNEL_OPTIONS as OF_CLIENTS
+from rockoon.net.channels import CHANNEL_OPTIONS as OF_CLIENTS
 from rockoon_nameserver.etcd import CHANNEL_OPTIONS as TO_ETCD
 from rockoon_node.nameservers import CHANNEL_OPTIONS as BETWEEN_SERVICES
 from rockoon_proto.channels import Dialer, Options

@@ -12,7 +12,7 @@ from rocketmq import real
 from rocketmq.real import RocketMq, message, transaction
 from rocketmq.visits import Seen, Visitor, rockoon_on, seen_by_rocketmq
 from rockoon.message import Message
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 from support.waiting import wait_until
 
 TOPIC = "orders"

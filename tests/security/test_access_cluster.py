@@ -13,7 +13,7 @@ import pytest
 from grpc import aio
 
 import rockoon
-from rockoon.access_keys import Permission
+from rockoon.admin.access_keys import Permission
 from rockoon.cli.up import environment_of
 from rockoon.errors import (
     AccessKeyExists,
@@ -29,8 +29,8 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.local.ports import choose_port
+from rockoon.net.tls import dialer
 from rockoon.testing.disposable import DisposableCluster
-from rockoon.tls import dialer
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.signature import verifier_of
 from rockoon_proto.v1.broker_pb2 import PutGenerationFileRequest, ReadLogRequest

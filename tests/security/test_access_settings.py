@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.access import AccessKey, credentials, from_environment
 from rockoon.errors import InvalidArgument
 from rockoon.local.cluster_secret import cluster_key, secret_file
 from rockoon.local.process import LocalClusterError
+from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_proto.signature import verifier_of

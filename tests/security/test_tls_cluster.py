@@ -12,8 +12,8 @@ import rockoon
 from rockoon.errors import BrokerUnavailable, WrongIdentity
 from rockoon.local import LocalClusterError
 from rockoon.local.authority import Authority
+from rockoon.net.tls import Tls
 from rockoon.testing.disposable import DisposableCluster
-from rockoon.tls import Tls
 from rockoon_proto.v1.broker_pb2 import ReadLogRequest
 from rockoon_proto.v1.nameserver_pb2 import UnregisterNodeRequest
 from rockoon_spark.broker_calls import LogClient

@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.errors import InvalidArgument
 from rockoon.local.authority import Authority
-from rockoon.tls import TROUBLE_SECONDS, TlsTroubles, from_environment
+from rockoon.net.tls import TROUBLE_SECONDS, TlsTroubles, from_environment
 from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.server import etcd_tls
 from rockoon_nameserver.settings import NameserverSettings

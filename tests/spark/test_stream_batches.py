@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import ConsumeDisabled
-from rockoon.push_consumer import PushConsumer
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_LAST, GroupConfig, StartPolicy

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rockoon.kept_offset_store import Kept
 from rockoon.message import Message
+from rockoon.offsets.custom_offset_store import Kept
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "examples"))
 

@@ -15,7 +15,7 @@ from typing import Any
 import rockoon
 from rockoon.errors import RockoonError
 from rockoon.message import Message
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 
 EVERYDAY, ONCE, ORDERED, PAID, LATER, LONELY = (

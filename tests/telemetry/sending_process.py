@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import rockoon
-from rockoon.tracing import Tracing
-from rockoon.transaction import Resolution
+from rockoon.tracing.tracing import Tracing
+from rockoon.transactions.transaction import Resolution
 
 
 async def send(nameserver: str, topic: str, count: int, tracing: Tracing) -> None:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from rockoon.tracing import Tracing, context_in, contexts_in
+from rockoon.tracing.tracing import Tracing, context_in, contexts_in
 from rockoon_broker.pull_tracing import PullTracing
 from rockoon_broker.pulls import Pulled, PullWish
 from rockoon_broker.store.reading import GetResult, GetStatus

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import rockoon
 from rockoon import Message
+from rockoon.consumer.retry import RetryPolicy
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.ports import choose_port
-from rockoon.retry import RetryPolicy
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

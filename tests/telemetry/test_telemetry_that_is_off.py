@@ -24,7 +24,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     [
         "rockoon_broker.server",
         "rockoon_nameserver.server, rockoon_offset.server",
-        "rockoon.connection, rockoon.producer, rockoon.push_consumer, rockoon.pull_consumer",
+        "rockoon.net.connection, rockoon.producer.producer, rockoon.consumer.push_consumer, rockoon.consumer.pull_consumer",
     ],
 )
 def test_a_program_without_telemetry_loads_nothing_of_it(imports: str) -> None:
@@ -54,7 +54,7 @@ def test_a_broker_that_lacks_a_package_says_how_to_get_it(flag: str, missing: st
 
 
 def test_a_client_that_lacks_opentelemetry_is_told_when_it_wants_to_trace() -> None:
-    done = python("import sys; sys.modules['opentelemetry'] = None; import rockoon.tracing")
+    done = python("import sys; sys.modules['opentelemetry'] = None; import rockoon.tracing.tracing")
     assert done.returncode == 1
     assert "ImportError: tracing needs OpenTelemetry: pip install 'rockoon[otel]'" in done.stderr
 

@@ -20,9 +20,9 @@ import rockoon
 from rockoon import Message
 from rockoon.errors import InvalidArgument
 from rockoon.local.cluster import LocalCluster
-from rockoon.producer import Producer
-from rockoon.traced_producer import present_context
-from rockoon.tracing import Tracing, context_in
+from rockoon.producer.producer import Producer
+from rockoon.tracing.producer import present_context
+from rockoon.tracing.tracing import Tracing, context_in
 from support.eventually import eventually
 from support.otlp_receiver import OtlpReceiver, otlp_receiver
 from support.waiting import DEADLINE_SECONDS

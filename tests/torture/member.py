@@ -15,8 +15,8 @@ import time
 from contextlib import AsyncExitStack
 
 import rockoon
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
-from rockoon.push_consumer import PushConsumer
 
 HANDLING_SECONDS = 0.002
 COMMIT_SECONDS = 0.5

@@ -19,8 +19,8 @@ from torture.judge import Call, Span, Verdict, judge
 import rockoon
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.producer import Producer
-from rockoon.receipt import Receipt
+from rockoon.producer.producer import Producer
+from rockoon.producer.receipt import Receipt
 from support.seeds import seeds
 
 TOPIC = "tortured"

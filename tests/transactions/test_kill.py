@@ -15,7 +15,7 @@ import rockoon
 from rockoon import Message, Resolution
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.transactional_producer import TransactionalProducer
+from rockoon.transactions.producer import TransactionalProducer
 from support.seeds import seeds
 
 SENDER = Path(__file__).resolve().parent.parent / "support" / "transaction_process.py"

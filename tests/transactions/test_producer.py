@@ -12,7 +12,7 @@ import pytest
 
 import rockoon
 from rockoon import Message, Resolution, errors
-from rockoon.transactional_producer import TransactionalProducer
+from rockoon.transactions.producer import TransactionalProducer
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.eventually import answered, eventually

@@ -14,7 +14,7 @@ from grpc import aio
 
 import rockoon
 from rockoon import Message, Resolution, errors
-from rockoon.transactional_producer import TransactionalProducer
+from rockoon.transactions.producer import TransactionalProducer
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import rockoon
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message, MessageQueue
-from rockoon.push_consumer import PushConsumer
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 
 CALLS_IN_FLIGHT = 64

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
-from rockoon.tracing import Tracing
+from rockoon.tracing.tracing import Tracing
 from tools.bench import throughput
 from tools.bench.throughput import Rate
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from rockoon.errors import BufferFull
-from rockoon.producer import Producer
-from rockoon.receipt import Receipt
+from rockoon.producer.producer import Producer
+from rockoon.producer.receipt import Receipt
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 # Sends whose latency is looked at: each costs the load a task.

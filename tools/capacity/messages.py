@@ -11,7 +11,7 @@ import grpc
 
 import rockoon
 from rockoon.message import Message
-from rockoon.producer import Producer
+from rockoon.producer.producer import Producer
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from tools.bench.groups import is_settled
 from tools.capacity.axes import Axes

@@ -11,7 +11,7 @@ Shards are the assumption that groups are divided evenly among M of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rockoon.pulling import EMPTY_PAUSE_SECONDS_MAX, PullLimits
+from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS_MAX, PullLimits
 from rockoon_broker.settings import BrokerSettings
 from rockoon_offset.settings import OffsetSettings
 from rockoon_runtime.wire import CALLS_MAX, SERVER_OPTIONS

@@ -16,7 +16,7 @@ from pathlib import Path
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
-from rockoon.transaction import Resolution
+from rockoon.transactions.transaction import Resolution
 
 SCRAPE_SECONDS = 2
 NODES = ("nameserver-a", "broker-a", "broker-b", "offset")

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rockoon.message import MessageQueue
-from rockoon.start import Start
+from rockoon.offsets.start import Start
 
 Starts = Mapping[MessageQueue, Start]
 

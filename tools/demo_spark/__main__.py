@@ -24,11 +24,11 @@ from rich.console import Console
 
 import rockoon
 import rockoon.sync
+from rockoon.admin.stored_messages import FoundMessages
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.local.process import LocalClusterError
 from rockoon.message import Message
-from rockoon.stored_messages import FoundMessages
 from rockoon_spark.compaction.broker_place import broker_places
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.java import JavaMissing

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import rockoon
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message, MessageQueue
-from rockoon.producer import Producer
-from rockoon.push_consumer import PushConsumer
-from rockoon.start import Start
+from rockoon.offsets.start import Start
+from rockoon.producer.producer import Producer
 from rockoon_proto.v1.nameserver_pb2 import (
     CLASSIC,
     CONSUME_FROM_FIRST,

@@ -7,7 +7,7 @@ from typing import Any
 
 import rockoon
 from rockoon.local import LocalCluster
-from rockoon.producer import Producer
+from rockoon.producer.producer import Producer
 from tools.expansion.cell import NEW_BROKER, OLD_BROKER, Cell, GroupIs, Growth, Policy, Rule
 
 # RocketMQ 4.x takes a queue for new while its first message lies within 40 % of memory of the log's

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from rockoon.start import Start
+from rockoon.offsets.start import Start
 from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, Rule
 
 HEADINGS = (

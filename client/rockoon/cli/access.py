@@ -22,9 +22,9 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.access import AccessKey
-    from rockoon.access_keys import KeyDescription, Permission
-    from rockoon.connection import Cluster
+    from rockoon.admin.access_keys import KeyDescription, Permission
+    from rockoon.net.access import AccessKey
+    from rockoon.net.connection import Cluster
 
 app = typer.Typer(
     no_args_is_help=True, help="Access keys: create, show, grant, revoke, rotate, delete."
@@ -221,7 +221,7 @@ def delete(key: Key, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESE
 
 
 def parse(texts: list[str]) -> "list[Permission]":
-    from rockoon.access_keys import Permission
+    from rockoon.admin.access_keys import Permission
 
     return [Permission.parse(text) for text in texts]
 

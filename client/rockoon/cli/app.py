@@ -25,9 +25,9 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_c
 from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tls
 
 if TYPE_CHECKING:
+    from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
-    from rockoon.connection import Cluster
-    from rockoon.descriptions import ClusterStatus
+    from rockoon.net.connection import Cluster
     from rockoon_proto.v1.offset_pb2 import LagReply
 
 app = typer.Typer(

@@ -10,8 +10,8 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_c
 from rockoon.cli.status import broker_json, node_json
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
-    from rockoon.descriptions import NodeStatus
+    from rockoon.admin.descriptions import NodeStatus
+    from rockoon.net.connection import Cluster
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
 app = typer.Typer(no_args_is_help=True, help="Look at one broker.")

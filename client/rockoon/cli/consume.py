@@ -13,12 +13,12 @@ from rockoon.cli.session import find_topic
 from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
+    from rockoon.consumer.pull import PullLimits
+    from rockoon.consumer.pull_consumer import PullConsumer
+    from rockoon.consumer.push_consumer import PushConsumer
     from rockoon.message import Message, MessageQueue
-    from rockoon.pull_consumer import PullConsumer
-    from rockoon.pulling import PullLimits
-    from rockoon.push_consumer import PushConsumer
-    from rockoon.start import ConsumeFrom
+    from rockoon.net.connection import Cluster
+    from rockoon.offsets.start import ConsumeFrom
 
 # Without --follow, reading ends where the queues ended when it began.
 POLL_SECONDS = 0.25
@@ -134,7 +134,7 @@ def limits_of(*, follow: bool) -> "PullLimits | None":
     A broker holds a pull for messages that a filter wants; only its answer says that those that are
     there were none of them.
     """
-    from rockoon.pulling import PullLimits
+    from rockoon.consumer.pull import PullLimits
 
     return None if follow else PullLimits(wait_ms=int(POLL_SECONDS * 1000))
 
@@ -192,9 +192,9 @@ async def consume_in_group(
 
     Without `follow` it ends when this member's queues are read to where they ended when it began.
     """
-    from rockoon.push_consumer import ConsumeResult
-    from rockoon.redelivery import LocalRedelivery
-    from rockoon.start import ConsumeFrom
+    from rockoon.consumer.push_consumer import ConsumeResult
+    from rockoon.consumer.redelivery import LocalRedelivery
+    from rockoon.offsets.start import ConsumeFrom
 
     await find_topic(cluster, topic)
     ends = {} if follow else await ends_of(cluster, topic)

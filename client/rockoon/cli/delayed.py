@@ -9,8 +9,8 @@ from rockoon.cli.output import local_time, print_json, print_table
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
-    from rockoon.delayed_messages import WaitingMessages
+    from rockoon.admin.delayed_messages import WaitingMessages
+    from rockoon.net.connection import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Messages that wait for their time: list, cancel.")
 

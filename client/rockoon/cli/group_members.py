@@ -14,7 +14,7 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
+    from rockoon.net.connection import Cluster
     from rockoon_proto.v1.offset_pb2 import ListLocksReply, Member, QueueLock
 
 
@@ -22,7 +22,7 @@ def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
     """Show who reads with a group, which queues each has, and where members contradict."""
-    from rockoon.group_view import contradictions
+    from rockoon.consumer.group_view import contradictions
 
     async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":
         alive = await cluster.admin.members(name)

@@ -19,8 +19,8 @@ from rockoon.cli.start_place import parse_start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rockoon.connection import Cluster
-    from rockoon.descriptions import GroupDescription, GroupSummary
+    from rockoon.admin.descriptions import GroupDescription, GroupSummary
+    from rockoon.net.connection import Cluster
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig
     from rockoon_proto.v1.offset_pb2 import Member
 

@@ -19,9 +19,9 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_c
 from rockoon.clock import wall_clock_ms
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
+    from rockoon.admin.stored_messages import FoundMessages, Reader
     from rockoon.message import Message
-    from rockoon.stored_messages import FoundMessages, Reader
+    from rockoon.net.connection import Cluster
 
     # Who has read a message, or why nobody can say.
     Readers = list[Reader] | Exception

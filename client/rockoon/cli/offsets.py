@@ -24,8 +24,8 @@ from rockoon.cli.session import (
 from rockoon.cli.why import show_stories, story_json
 
 if TYPE_CHECKING:
-    from rockoon.connection import Cluster
-    from rockoon.descriptions import QueueStory
+    from rockoon.admin.descriptions import QueueStory
+    from rockoon.net.connection import Cluster
     from rockoon_proto.v1.offset_pb2 import (
         ExportFormat,
         ExportReply,

@@ -20,9 +20,9 @@ from rockoon.cli.session import find_topic
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from rockoon.connection import Cluster
-    from rockoon.producer import Producer
-    from rockoon.receipt import Receipt
+    from rockoon.net.connection import Cluster
+    from rockoon.producer.producer import Producer
+    from rockoon.producer.receipt import Receipt
 
 # Between two looks at what was acknowledged. The producer's own buffer bounds what is on its way.
 LINES_PER_TURN = 1_000

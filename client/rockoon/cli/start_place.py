@@ -8,7 +8,7 @@ import typer
 from rockoon.cli.arguments import parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from rockoon.start import ConsumeFrom
+    from rockoon.offsets.start import ConsumeFrom
 
 
 def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
@@ -22,7 +22,7 @@ def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
     Raises:
         typer.BadParameter: it is none of these.
     """
-    from rockoon.start import ConsumeFrom
+    from rockoon.offsets.start import ConsumeFrom
 
     if text in ("first", "last") or text.startswith("CONSUME_FROM_"):
         return _named(text)
@@ -45,7 +45,7 @@ def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
 
 def _named(text: str) -> "ConsumeFrom":
     from rockoon.errors import InvalidArgument
-    from rockoon.start import ConsumeFrom
+    from rockoon.offsets.start import ConsumeFrom
 
     try:
         return ConsumeFrom.of(text)

@@ -6,7 +6,7 @@ from rockoon.cli.compaction import compaction_json, compaction_sentences
 from rockoon.cli.output import for_humans, print_table
 
 if TYPE_CHECKING:
-    from rockoon.descriptions import ClusterStatus, NodeStatus
+    from rockoon.admin.descriptions import ClusterStatus, NodeStatus
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
 

@@ -16,7 +16,7 @@ from rockoon.cli.lag import queue_lag_json
 from rockoon.cli.output import duration, local_time, print_wrapped
 
 if TYPE_CHECKING:
-    from rockoon.descriptions import QueueStory
+    from rockoon.admin.descriptions import QueueStory
     from rockoon_proto.v1.offset_pb2 import Progress, QueueLag
 
 

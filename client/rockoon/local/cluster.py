@@ -26,9 +26,9 @@ from rockoon.local.ports import PortBlock, can_listen
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
 
 if TYPE_CHECKING:
-    from rockoon.access import AccessKey
     from rockoon.local.encryption import Encryption
-    from rockoon.tls import Tls
+    from rockoon.net.access import AccessKey
+    from rockoon.net.tls import Tls
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rockoon.local.authority import THIS_MACHINE, Authority, Issued
 from rockoon.local.process import Kind, LocalClusterError
-from rockoon.tls import Tls
+from rockoon.net.tls import Tls
 
 MODES = ("off", "on", "mutual")
 CLIENT = "client"

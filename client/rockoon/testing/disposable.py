@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rockoon.local.cluster import LocalCluster
 
 if TYPE_CHECKING:
-    from rockoon.access import AccessKey
-    from rockoon.connection import Cluster
+    from rockoon.net.access import AccessKey
+    from rockoon.net.connection import Cluster
+    from rockoon.net.tls import Tls
     from rockoon.sync import Cluster as SyncCluster
-    from rockoon.tls import Tls
 
 TOPIC_NAME_BYTES_MAX = 100
 
@@ -96,7 +96,7 @@ class Connection:
         self._open_sync: SyncCluster | None = None
 
     async def __aenter__(self) -> "Cluster":
-        from rockoon.connection import connect
+        from rockoon.net.connection import connect
 
         self._open = connect(self._nameservers, tls=self._tls, access=self._access)
         return await self._open.__aenter__()

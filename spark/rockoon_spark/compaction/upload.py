@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import grpc
 
 from rockoon.backoff import Backoff
-from rockoon.channels import CHANNEL_OPTIONS
 from rockoon.errors import BrokerUnavailable, RockoonError
-from rockoon.tls import dialer
+from rockoon.net.channels import CHANNEL_OPTIONS
+from rockoon.net.tls import dialer
 from rockoon_format.generation import Manifest
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import rockoon.sync
 from rockoon.backoff import Backoff
-from rockoon.connection import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     OffsetServiceUnavailable,
@@ -17,8 +16,9 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
-from rockoon.queue_places import QueuePlaces
-from rockoon.start import ConsumeFrom
+from rockoon.net.connection import Cluster
+from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.live_cluster import BrokerAway
 from rockoon_spark.options import OptionError

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from rockoon.addresses import parse_addresses
 from rockoon.errors import InvalidArgument
-from rockoon.start import ConsumeFrom
+from rockoon.net.addresses import parse_addresses
+from rockoon.offsets.start import ConsumeFrom
 from rockoon_spark.options import (
     OptionError,
     columns_of,

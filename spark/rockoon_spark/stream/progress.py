@@ -9,11 +9,11 @@ The truth is Spark's checkpoint; the group follows it. Invariants:
 import logging
 from collections.abc import Collection, Mapping
 
-from rockoon.connection import Cluster
 from rockoon.errors import ConsumeDisabled, Fenced, OffsetServiceUnavailable, RockoonError
 from rockoon.message import MessageQueue
-from rockoon.offset_store import RemoteOffsetStore
-from rockoon.start import ConsumeFrom, Start
+from rockoon.net.connection import Cluster
+from rockoon.offsets.offset_store import RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ListMembersRequest
 

@@ -1,0 +1,1 @@
+"""Topics, groups, progress and stored messages: for people and tools."""

@@ -1,0 +1,489 @@
+"""Topics, groups, progress and status of a cluster, for people and tools.
+
+    cluster.admin.create_topic("orders", queues_per_broker=4)
+
+Topics and groups are asked of any nameserver, progress of the offset service, the ends of queues
+of the brokers themselves. What one of them has to say beyond its own ground is never guessed: a
+node that does not answer shows as an error beside its name.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rockoon.admin.cluster_status import ask_broker, ask_status
+from rockoon.admin.delayed_messages import DelayedMessages
+from rockoon.admin.descriptions import (
+    ClusterStatus,
+    GroupDescription,
+    GroupSummary,
+    NodeStatus,
+    QueueStory,
+    TopicDescription,
+)
+from rockoon.admin.offset_calls import ask_offset_service
+from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.admin.stored_messages import StoredMessages
+from rockoon.errors import (
+    GroupHasMembers,
+    GroupNotFound,
+    TopicNotFound,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.routes import TopicRoute
+from rockoon.transactions.listing import BrokerTransactions, pending_transactions
+from rockoon_proto.v1.nameserver_pb2 import (
+    CreateGroupRequest,
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    DeleteTopicRequest,
+    Group,
+    GroupConfig,
+    ListGroupsReply,
+    ListGroupsRequest,
+    ListTopicsRequest,
+    Placement,
+    TopicConfig,
+    UpdateGroupRequest,
+    UpdateTopicRequest,
+)
+from rockoon_proto.v1.offset_pb2 import (
+    ApplyResetRequest,
+    ExportFormat,
+    ExportReply,
+    ExportRequest,
+    ImportReply,
+    ImportRequest,
+    LagReply,
+    LagRequest,
+    ListLocksReply,
+    ListLocksRequest,
+    ListMembersRequest,
+    ListProgressRequest,
+    Member,
+    PlanResetRequest,
+    Progress,
+    QueueRef,
+    ResetPlan,
+    ResetTarget,
+    UndoResetRequest,
+)
+
+if TYPE_CHECKING:
+    from rockoon.admin.access_keys import AccessKeyAdmin
+    from rockoon.admin.dead_letters import DeadLetters
+    from rockoon.net.connection import Cluster
+
+
+class Admin:
+    """Administration through a connection; `cluster.admin` is one.
+
+    All methods raise the error table's exceptions. Changes are answered when etcd has them; the
+    answer's route carries the revision with which a producer or consumer asks for no earlier state.
+
+    Args:
+        cluster: an open connection.
+
+    Attributes:
+        messages: messages by key or id: `rockoon.admin.stored_messages.StoredMessages`.
+        delayed: messages that wait for their time: `rockoon.admin.delayed_messages.DelayedMessages`.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._ask = partial(ask_offset_service, cluster)
+        self.messages = StoredMessages(cluster)
+        self.delayed = DelayedMessages(cluster)
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        """What consumer groups gave up on."""
+        from rockoon.admin.dead_letters import DeadLetters
+
+        return DeadLetters(self._cluster)
+
+    @property
+    def access_keys(self) -> "AccessKeyAdmin":
+        """Who may call the cluster, and what for."""
+        from rockoon.admin.access_keys import AccessKeyAdmin
+
+        return AccessKeyAdmin(self._cluster)
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queues_per_broker: int = 0,
+        placements: Mapping[str, int] | None = None,
+        permissions: int = 0,
+        attributes: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+    ) -> TopicRoute:
+        """Create a topic.
+
+        Args:
+            name: letters, digits and `%|_-`.
+            queues_per_broker: on every live broker; 0 means 4.
+            placements: broker → queues, instead of every live broker.
+            permissions: 6 read and write (0 means that too), 4 read, 2 write.
+            attributes: kept with the topic, for example `{"cleanup.policy": "COMPACTION"}`.
+            if_absent: return a topic that exists already instead of raising TopicExists.
+
+        Raises:
+            InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable.
+        """
+        request = CreateTopicRequest(
+            config=TopicConfig(name=name, permissions=permissions, attributes=attributes or {}),
+            placements=to_placements(placements or {}),
+            queues_per_broker=queues_per_broker,
+            if_absent=if_absent,
+        )
+        reply = await self._cluster.call_nameserver("CreateTopic", request)
+        return self._changed(TopicRoute.from_wire(reply.topic))
+
+    async def update_topic(
+        self,
+        name: str,
+        *,
+        add: Mapping[str, int] | None = None,
+        permissions: int = 0,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicRoute:
+        """Add queues to a topic, or change its permissions or attributes.
+
+        Args:
+            name: the topic.
+            add: broker → queues to add there; the broker may be new to the topic.
+            permissions: new ones; 0 leaves them.
+            attributes: to set; an empty value removes one.
+
+        Raises:
+            TopicNotFound, BrokerNotFound, EtcdUnavailable.
+        """
+        request = UpdateTopicRequest(
+            name=name,
+            permissions=permissions,
+            attributes=attributes or {},
+            add=to_placements(add or {}),
+        )
+        reply = await self._cluster.call_nameserver("UpdateTopic", request)
+        return self._changed(TopicRoute.from_wire(reply.topic))
+
+    def _changed(self, route: TopicRoute) -> TopicRoute:
+        self._cluster.note_change(route.name, route.modified_revision)
+        return route
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its queues, messages and everybody's progress on it.
+
+        Raises:
+            TopicNotFound, EtcdUnavailable.
+        """
+        await self._cluster.call_nameserver("DeleteTopic", DeleteTopicRequest(name=name))
+
+    async def list_topics(self, *, include_system: bool = False) -> list[TopicRoute]:
+        """All topics, sorted by name.
+
+        Args:
+            include_system: also those that Rockoon makes for itself (%RETRY%..., %DLQ%...).
+        """
+        request = ListTopicsRequest(include_system=include_system)
+        reply = await self._cluster.call_nameserver("ListTopics", request)
+        return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
+
+    async def describe_topic(self, name: str, *, with_residency: bool = False) -> TopicDescription:
+        """A topic, what its brokers say of its queues now, and who reads it.
+
+        Args:
+            name: the topic.
+            with_residency: also ask whether each queue's oldest message is in its broker's memory.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        route = next(
+            (each for each in await self.list_topics(include_system=True) if each.name == name),
+            None,
+        )
+        if route is None:
+            raise TopicNotFound(topic=name)
+        groups = await self._groups()
+        return TopicDescription(
+            route=route,
+            queues=await ask_queue_ends(self._cluster, route, with_residency=with_residency),
+            groups=sorted(each.group for each in groups.subscriptions if each.topic == name),
+        )
+
+    # Groups
+
+    async def create_group(self, config: GroupConfig | str, *, if_absent: bool = False) -> Group:
+        """Create a consumer group.
+
+        Args:
+            config: its configuration, or only its name.
+            if_absent: return a group that exists already instead of raising GroupExists.
+
+        Raises:
+            InvalidGroupName, GroupExists, EtcdUnavailable.
+        """
+        wanted = GroupConfig(name=config) if isinstance(config, str) else config
+        request = CreateGroupRequest(config=wanted, if_absent=if_absent)
+        group: Group = (await self._cluster.call_nameserver("CreateGroup", request)).group
+        return group
+
+    async def update_group(self, config: GroupConfig) -> Group:
+        """Replace a group's configuration.
+
+        Raises:
+            GroupNotFound, EtcdUnavailable.
+        """
+        request = UpdateGroupRequest(config=config)
+        group: Group = (await self._cluster.call_nameserver("UpdateGroup", request)).group
+        return group
+
+    async def delete_group(self, name: str) -> None:
+        """Delete a group, its subscriptions and its progress.
+
+        Raises:
+            GroupNotFound: there is no such group.
+            GroupHasMembers: somebody is reading with it.
+            OffsetServiceUnavailable: nobody can say whether somebody is.
+        """
+        members = await self.members(name)
+        if members:
+            raise GroupHasMembers(group=name, members=len(members))
+        await self._cluster.call_nameserver("DeleteGroup", DeleteGroupRequest(name=name))
+
+    async def list_groups(self) -> list[GroupSummary]:
+        """All groups with the topics they read, sorted by name."""
+        reply = await self._groups()
+        return [
+            GroupSummary(group, topics_of(group.config.name, reply))
+            for group in sorted(reply.groups, key=lambda group: str(group.config.name))
+        ]
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """A group's configuration, topics, live members and lag.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        summary = await self._group(name)
+        return GroupDescription(
+            group=summary.group,
+            topics=summary.topics,
+            members=await self.members(name),
+            lag=await self.lag(name),
+        )
+
+    async def _group(self, name: str) -> GroupSummary:
+        reply = await self._groups()
+        for group in reply.groups:
+            if group.config.name == name:
+                return GroupSummary(group, topics_of(name, reply))
+        raise GroupNotFound(group=name)
+
+    async def _groups(self) -> ListGroupsReply:
+        reply: ListGroupsReply = await self._cluster.call_nameserver(
+            "ListGroups", ListGroupsRequest()
+        )
+        return reply
+
+    async def members(self, group: str) -> list[Member]:
+        """Live members of a group, sorted by id."""
+        reply = await self._ask("ListMembers", ListMembersRequest(group=group))
+        return [member for each in reply.groups if each.group == group for member in each.members]
+
+    async def locks(self, group: str) -> ListLocksReply:
+        """Which member holds which queue of a group, sorted by queue."""
+        reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
+        return reply
+
+    # Progress
+
+    async def progress(self, group: str = "", topic: str = "") -> list[Progress]:
+        """Stored progress, sorted by group, topic, broker and queue.
+
+        Args:
+            group: empty means all groups.
+            topic: empty means all topics.
+        """
+        reply = await self._ask("ListProgress", ListProgressRequest(group=group, topic=topic))
+        return sorted(reply.progress, key=lambda each: (each.group, to_queue(each.queue)))
+
+    async def lag(self, group: str, topic: str = "") -> LagReply:
+        """How far behind a group is.
+
+        Args:
+            group: the group.
+            topic: empty means every topic it reads.
+        """
+        reply: LagReply = await self._ask("Lag", LagRequest(group=group, topic=topic))
+        return reply
+
+    async def why(self, group: str, topic: str = "") -> list[QueueStory]:
+        """For each queue that a group reads: where it started and why, and where it is now.
+
+        Args:
+            group: the group.
+            topic: empty means every topic it reads.
+
+        Raises:
+            GroupNotFound: there is no such group.
+            TopicNotFound: the group does not read it, and it does not exist.
+        """
+        summary = await self._group(group)
+        if topic and topic not in summary.topics:
+            await self._cluster.route(topic)
+        stored = {
+            (to_queue(each.queue), each.member): each for each in await self.progress(group, topic)
+        }
+        lags = {
+            (to_queue(each.queue), each.member): each
+            for each in (await self.lag(group, topic)).queues
+        }
+        return [
+            QueueStory(*reader, stored.get(reader), lags.get(reader))
+            for reader in sorted(stored.keys() | lags.keys())
+        ]
+
+    async def plan_reset(
+        self,
+        group: str,
+        topic: str,
+        target: ResetTarget,
+        queues: Iterable[MessageQueue] = (),
+        *,
+        member: str = "",
+    ) -> ResetPlan:
+        """Work out a reset of progress; nothing changes. The plan is kept for ten minutes.
+
+        Args:
+            group: whose progress.
+            topic: on which topic.
+            target: where to.
+            queues: only these; none means all of the topic.
+            member: only the own progress of this member; empty means everybody's.
+        """
+        request = PlanResetRequest(
+            group=group,
+            topic=topic,
+            target=target,
+            queues=[to_ref(each) for each in queues],
+            member=member,
+        )
+        plan: ResetPlan = await self._ask("PlanReset", request)
+        return plan
+
+    async def apply_reset(self, reset_id: str, operator: str) -> ResetPlan:
+        """Do what a plan says.
+
+        Args:
+            reset_id: from the plan.
+            operator: who and why, for the record.
+
+        Raises:
+            PlanStale: progress has moved since.
+            ResetNotFound: the plan is older than ten minutes, or never was.
+        """
+        request = ApplyResetRequest(reset_id=reset_id, operator=operator)
+        plan: ResetPlan = await self._ask("ApplyReset", request)
+        return plan
+
+    async def undo_reset(self, reset_id: str, operator: str) -> ResetPlan:
+        """Put back what a reset replaced.
+
+        Raises:
+            ResetNotFound: no such reset is remembered.
+        """
+        request = UndoResetRequest(reset_id=reset_id, operator=operator)
+        plan: ResetPlan = await self._ask("UndoReset", request)
+        return plan
+
+    async def export_offsets(
+        self, form: ExportFormat, *, group: str = "", broker: str = ""
+    ) -> ExportReply:
+        """Progress as a file's content.
+
+        Args:
+            form: JSON_LINES, or ROCKETMQ for a broker's consumerOffset.json.
+            group: empty means all groups.
+            broker: whose queues, for ROCKETMQ.
+        """
+        request = ExportRequest(format=form, group=group, broker=broker)
+        reply: ExportReply = await self._ask("Export", request)
+        return reply
+
+    async def import_offsets(
+        self,
+        form: ExportFormat,
+        content: bytes,
+        *,
+        broker: str = "",
+        dry_run: bool = False,
+        overwrite: bool = False,
+        operator: str = "",
+    ) -> ImportReply:
+        """Take over progress from a file's content.
+
+        Args:
+            form: JSON_LINES or ROCKETMQ.
+            content: what an export gave, or a broker's consumerOffset.json.
+            broker: whose queues, for ROCKETMQ.
+            dry_run: only say what would change.
+            overwrite: replace progress that is stored already, also by smaller offsets.
+            operator: who and why, for the record.
+        """
+        request = ImportRequest(
+            format=form,
+            content=content,
+            broker=broker,
+            dry_run=dry_run,
+            overwrite=overwrite,
+            operator=operator,
+        )
+        reply: ImportReply = await self._ask("Import", request)
+        return reply
+
+    # Transactions
+
+    async def transactions(self, count_max: int = 100) -> Sequence[BrokerTransactions]:
+        """The half messages that wait; see `rockoon.transactions.listing.pending_transactions`."""
+        return await pending_transactions(self._cluster, count_max)
+
+    # Status
+
+    async def status(self) -> ClusterStatus:
+        """Ask every node of the cluster how it is, all at once, three seconds at most.
+
+        Raises:
+            NotPermitted: the access key may not ask, which says nothing about the nodes.
+        """
+        return await ask_status(self._cluster)
+
+    async def describe_broker(self, name: str) -> NodeStatus:
+        """A broker, and what it says of itself.
+
+        Raises:
+            BrokerNotFound: it is not in the routes.
+            BrokerUnavailable: it does not answer.
+        """
+        return await ask_broker(self._cluster, name)
+
+
+def to_placements(queues: Mapping[str, int]) -> list[Placement]:
+    return [Placement(broker=broker, queues=count) for broker, count in queues.items()]
+
+
+def topics_of(group: str, reply: ListGroupsReply) -> dict[str, int]:
+    return {each.topic: each.revision for each in reply.subscriptions if each.group == group}
+
+
+def to_queue(ref: QueueRef) -> MessageQueue:
+    return MessageQueue(ref.topic, ref.broker, ref.queue_id)
+
+
+def to_ref(queue: MessageQueue) -> QueueRef:
+    return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)

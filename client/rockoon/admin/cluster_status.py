@@ -1,0 +1,143 @@
+"""How the nodes of a cluster are, asked of each of them; none is guessed at."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rockoon.admin.descriptions import ClusterStatus, NodeStatus
+from rockoon.errors import (
+    BrokerNotFound,
+    BrokerUnavailable,
+    NameserverUnavailable,
+    NotPermitted,
+    OffsetServiceUnavailable,
+    RockoonError,
+)
+from rockoon.net.channels import CHANNEL_OPTIONS
+from rockoon_proto.channels import Channels
+from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
+from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest, Node
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from rockoon_proto.v1.offset_pb2 import ListMembersRequest
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+    from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+STATUS_SECONDS_MAX = 3.0
+
+
+async def ask_status(cluster: "Cluster") -> ClusterStatus:
+    """Ask every node of the cluster how it is, all at once, three seconds at most.
+
+    Raises:
+        NotPermitted: the access key may not ask, which says nothing about the nodes.
+    """
+    nodes = cluster.routes.nodes
+    channels = Channels(CHANNEL_OPTIONS, cluster.tls, cluster.access)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            nameservers = [
+                tasks.create_task(_nameserver_status(cluster, channels, address))
+                for address in cluster.nameservers
+            ]
+            brokers = [
+                tasks.create_task(_broker_status(cluster, node))
+                for node in nodes
+                if node.kind == BROKER
+            ]
+            offset_services = [
+                tasks.create_task(_offset_status(cluster, node))
+                for node in nodes
+                if node.kind == OFFSET_SERVICE
+            ]
+    finally:
+        await channels.close()
+    for task in (*nameservers, *brokers, *offset_services):
+        error = task.result().error
+        if isinstance(error, NotPermitted):
+            raise error
+    return ClusterStatus(
+        cluster=cluster.routes.cluster,
+        nameservers=[task.result() for task in nameservers],
+        brokers=[task.result() for task in brokers],
+        offset_services=[task.result() for task in offset_services],
+    )
+
+
+async def ask_broker(cluster: "Cluster", name: str) -> NodeStatus:
+    """A broker, and what it says of itself.
+
+    Raises:
+        BrokerNotFound: it is not in the routes.
+        BrokerUnavailable: it does not answer.
+    """
+    node = cluster.routes.broker(name)
+    if node is None:
+        raise BrokerNotFound(broker=name)
+    found = await _broker_status(cluster, node)
+    if found.error is not None:
+        raise found.error
+    return found
+
+
+async def _nameserver_status(cluster: "Cluster", channels: Channels, address: str) -> NodeStatus:
+    stub: NameServerAsyncStub = NameServerStub(channels.get(address))
+    try:
+        reply = await cluster.call(
+            stub.DescribeCluster,
+            DescribeClusterRequest(),
+            unavailable=NameserverUnavailable,
+            timeout_seconds=STATUS_SECONDS_MAX,
+            address=address,
+        )
+    except RockoonError as error:
+        return NodeStatus(name="", address=address, error=error)
+    return NodeStatus(name=reply.nameserver, address=address, cluster=reply)
+
+
+async def _broker_status(cluster: "Cluster", node: Node) -> NodeStatus:
+    try:
+        reply = await cluster.call(
+            cluster.broker(node.name).DescribeBroker,
+            DescribeBrokerRequest(),
+            unavailable=BrokerUnavailable,
+            timeout_seconds=STATUS_SECONDS_MAX,
+            broker=node.name,
+        )
+    except RockoonError as error:
+        return NodeStatus(name=node.name, address=node.address, node=node, error=error)
+    return NodeStatus(
+        name=node.name,
+        address=node.address,
+        node=node,
+        broker=reply,
+        problems=tuple(broker_problems(reply)),
+    )
+
+
+def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
+    """Those that a broker names; of one of a former version, the one that it told apart."""
+    if not reply.problems and not reply.writable:
+        return (f"it takes no messages: {reply.not_writable_reason}",)
+    return reply.problems
+
+
+async def _offset_status(cluster: "Cluster", node: Node) -> NodeStatus:
+    try:
+        reply = await cluster.call(
+            cluster.offset_service().ListMembers,
+            ListMembersRequest(),
+            unavailable=OffsetServiceUnavailable,
+            timeout_seconds=STATUS_SECONDS_MAX,
+        )
+    except RockoonError as error:
+        return NodeStatus(name=node.name, address=node.address, node=node, error=error)
+    members = sum(len(group.members) for group in reply.groups)
+    return NodeStatus(
+        name=node.name,
+        address=node.address,
+        node=node,
+        members=members,
+        problems=tuple(reply.problems),
+    )

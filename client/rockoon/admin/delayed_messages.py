@@ -1,0 +1,175 @@
+"""Delayed messages that wait at the brokers: taken back, and listed.
+
+sent = await producer.send("orders", b"remind", delay_seconds=3600)
+await cluster.admin.delayed.cancel(sent.offset_message_id)
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.errors import (
+    BrokerUnavailable,
+    DelayedSettled,
+    InvalidArgument,
+    MessageNotFound,
+    RockoonError,
+)
+from rockoon.message import MessageQueue
+from rockoon_format.message_id import decode_offset_id
+from rockoon_proto.v1.broker_pb2 import (
+    CancelDelayedRequest,
+    DelayedCounts,
+    ListDelayedReply,
+    ListDelayedRequest,
+)
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+
+LISTED_DEFAULT = 100
+LISTED_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """A message that waits for its time."""
+
+    offset_message_id: str
+    """What `DelayedMessages.cancel` takes."""
+    queue: MessageQueue
+    """Where it will go."""
+    message_id: str
+    """UNIQ_KEY; empty if its producer set none."""
+    deliver_at_ms: int
+    """Epoch milliseconds."""
+    level: int
+    """0 when it has a time of its own."""
+    store_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMessages:
+    """What brokers say of the delayed messages that wait there."""
+
+    messages: Sequence[DelayedMessage]
+    """Those due next, in that order."""
+    counts: Mapping[str, DelayedCounts]
+    """Broker → its numbers."""
+    errors: Mapping[str, RockoonError]
+    """Broker → why it did not answer."""
+
+    @property
+    def pending(self) -> int:
+        """How many wait at the brokers that answered."""
+        return sum(
+            each.pending_timed + sum(each.pending_by_level.values())
+            for each in self.counts.values()
+        )
+
+
+class DelayedMessages:
+    """Delayed messages through a connection; `cluster.admin.delayed` is one.
+
+    Args:
+        cluster: an open connection.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+
+    async def cancel(self, offset_message_id: str) -> None:
+        """Take a message back; on return its broker will never deliver it.
+
+        Cancelling this call is safe; the message may have been taken back all the same.
+
+        Args:
+            offset_message_id: of the result of sending it.
+
+        Raises:
+            InvalidArgument: it is no such id.
+            MessageNotFound: every broker answered, and none has the message, or not any more.
+            DelayedSettled: it was delivered or cancelled before.
+            BrokerUnavailable: a broker that may have it does not answer.
+            RockoonError: its broker takes nothing now.
+        """
+        try:
+            decode_offset_id(offset_message_id)
+        except ValueError as failure:
+            raise InvalidArgument(
+                reason=f"{failure}, as listing delayed messages and `SendResult` give it"
+            ) from None
+        # A broker's address may have changed since, so the one in the id is not believed; the
+        # broker that has the message knows the address that it was stored under.
+        refusals: list[RockoonError] = []
+        for broker in live_brokers(self._cluster):
+            request = CancelDelayedRequest(message_id=offset_message_id)
+            try:
+                await self._cluster.call(
+                    self._cluster.broker(broker).CancelDelayed,
+                    request,
+                    unavailable=BrokerUnavailable,
+                    broker=broker,
+                )
+            except MessageNotFound:
+                continue
+            except DelayedSettled:
+                raise
+            except RockoonError as refusal:
+                refusals.append(refusal)
+            else:
+                return
+        refusals += (await away(self._cluster)).values()
+        raise refusals[0] if refusals else MessageNotFound(position=offset_message_id)
+
+    async def list(self, max_messages: int = LISTED_DEFAULT) -> WaitingMessages:
+        """The messages that are due next, and how many wait.
+
+        Args:
+            max_messages: 1 to 1024, of all brokers together.
+
+        Raises:
+            InvalidArgument: the number is none.
+        """
+        if not 1 <= max_messages <= LISTED_MAX:
+            raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {LISTED_MAX}")
+        errors: dict[str, RockoonError] = {**await away(self._cluster)}
+        async with asyncio.TaskGroup() as tasks:
+            asked = {
+                broker: tasks.create_task(self._list_at(broker, max_messages), name=f"ask {broker}")
+                for broker in live_brokers(self._cluster)
+            }
+        messages: list[DelayedMessage] = []
+        counts: dict[str, DelayedCounts] = {}
+        for broker, task in asked.items():
+            answer = task.result()
+            if isinstance(answer, RockoonError):
+                errors[broker] = answer
+                continue
+            counts[broker] = answer.counts
+            messages += [
+                DelayedMessage(
+                    offset_message_id=one.message_id,
+                    queue=MessageQueue(one.topic, broker, one.queue_id),
+                    message_id=one.unique_id,
+                    deliver_at_ms=one.deliver_at_ms,
+                    level=one.level,
+                    store_timestamp_ms=one.store_timestamp_ms,
+                )
+                for one in answer.messages
+            ]
+        messages.sort(key=lambda one: (one.deliver_at_ms, one.offset_message_id))
+        return WaitingMessages(messages[:max_messages], counts, errors)
+
+    async def _list_at(self, broker: str, max_messages: int) -> ListDelayedReply | RockoonError:
+        try:
+            return await self._cluster.call(
+                self._cluster.broker(broker).ListDelayed,
+                ListDelayedRequest(max_messages=max_messages),
+                unavailable=BrokerUnavailable,
+                broker=broker,
+            )
+        except RockoonError as error:
+            return error

@@ -1,0 +1,40 @@
+"""Calls to the offset service for people and tools: tried again where that can do no harm."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from rockoon.backoff import Backoff
+from rockoon.errors import OffsetServiceUnavailable, RockoonError
+from rockoon.net.connection import UNLISTED_SECONDS
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+
+# Those that change nothing.
+_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export", "Query"})
+
+
+async def ask_offset_service(cluster: "Cluster", method_name: str, request: Any) -> Any:
+    """Call the offset service, which may be on its way back.
+
+    What only looks is asked again when the call fails on the way; what changes something may
+    have been done although its answer was lost, and is not.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + cluster.retry_seconds
+    backoff = Backoff()
+    looks = method_name in _LOOKS
+    while True:
+        left = max(deadline - loop.time(), 0.0)
+        try:
+            # One that is not in the routes for long may answer all the same.
+            stub = await cluster.wait_offset_service(min(left, UNLISTED_SECONDS) if looks else left)
+            return await cluster.call(
+                getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
+            )
+        except RockoonError as error:
+            pause = backoff.next_seconds()
+            may_pass = looks and error.retriable
+            if not may_pass or loop.time() + pause > deadline:
+                raise
+        await asyncio.sleep(pause)

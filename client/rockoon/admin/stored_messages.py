@@ -1,0 +1,292 @@
+"""Messages that brokers have stored, looked up by what is known of them: a key, or an id.
+
+    found = await cluster.admin.messages.query("orders", "order-4711")
+    for message in found.messages:
+        print(message.queue, message.body)
+
+Every broker answers for its own log. What one of them could not say, or why it said nothing, is
+part of the answer: an empty list alone proves nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    MessageNotFound,
+    RockoonError,
+    TopicNotFound,
+    TopicNotReadable,
+)
+from rockoon.message import Batch, Message, MessageQueue
+from rockoon_format.columns import decode_columns
+from rockoon_format.message_id import decode_offset_id
+from rockoon_proto.v1.broker_pb2 import (
+    KEY,
+    UNIQUE_ID,
+    QueryMessagesRequest,
+    ReadRequest,
+)
+from rockoon_proto.v1.offset_pb2 import Progress
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+
+MESSAGES_DEFAULT = 32
+MESSAGES_MAX = 1024
+CALLS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """What brokers found."""
+
+    messages: Sequence[Message]
+    """The newest first, by store time."""
+    unsearched: Mapping[str, str]
+    """Broker → why it may have more of that time, in a sentence."""
+    errors: Mapping[str, RockoonError]
+    """Broker → why it did not answer."""
+    indexed_until_ms: Mapping[str, int]
+    """Broker → store time up to which its messages are in its index, epoch milliseconds."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether these were all there were when the brokers were asked."""
+        return not (self.unsearched or self.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group that reads, or has read, the queue of a message."""
+
+    progress: Progress
+    consumed: bool
+    """Its committed offset is behind the message."""
+    began_behind: bool
+    """Where it last began reading is behind the message: it may never have had it."""
+
+    @property
+    def group(self) -> str:
+        return str(self.progress.group)
+
+
+class StoredMessages:
+    """Look-ups through a connection; `cluster.admin.messages` is one.
+
+    Args:
+        cluster: an open connection.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = 0,
+        max_messages: int = MESSAGES_DEFAULT,
+    ) -> FoundMessages:
+        """Find a topic's messages by a key that their producer gave them.
+
+        Args:
+            topic: the topic.
+            key: one of the message's keys, without spaces.
+            unique: `key` is a message id (UNIQ_KEY, `SendResult.message_id`) instead.
+            begin_ms, end_ms: store times, inclusive, epoch milliseconds; `end_ms` 0 is without end.
+            max_messages: 1 to 1024; the newest are returned.
+
+        Returns:
+            Messages that really bear the key, of all brokers that answered.
+
+        Raises:
+            TopicNotFound, TopicNotReadable: the topic.
+            InvalidArgument: the key, the time or the number is none.
+        """
+        if not 1 <= max_messages <= MESSAGES_MAX:
+            raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {MESSAGES_MAX}")
+        route = await self._cluster.route(topic)
+        request = QueryMessagesRequest(
+            topic=topic,
+            key=key,
+            kind=UNIQUE_ID if unique else KEY,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            max_messages=max_messages,
+            route_revision=route.modified_revision,
+        )
+        brokers = sorted({queue.broker for queue in route.queues})
+        answers = await self._ask(brokers, lambda broker: self._query_at(broker, request))
+        return merged(answers, max_messages)
+
+    async def _query_at(self, broker: str, request: QueryMessagesRequest) -> FoundMessages:
+        try:
+            reply = await self._cluster.call(
+                self._cluster.broker(broker).QueryMessages,
+                request,
+                unavailable=BrokerUnavailable,
+                broker=broker,
+            )
+        except (InvalidArgument, TopicNotFound, TopicNotReadable):
+            raise
+        except RockoonError as error:
+            return FoundMessages((), {}, {broker: error}, {})
+        unsearched = {broker: reply.not_searched_because} if not reply.whole_range_searched else {}
+        messages = messages_of(broker, reply.frames, reply.record_lengths)
+        return FoundMessages(messages, unsearched, {}, {broker: reply.indexed_until_ms})
+
+    async def get(self, message_id: str, *, topic: str = "") -> FoundMessages:
+        """Find a message by its id.
+
+        An offset id names one place of one broker; it is asked of every broker, because a broker's
+        address may have changed. A unique id is looked up by the indexes of all topics,
+        and may find a message twice, if it was stored twice.
+
+        Args:
+            message_id: an offset id or a unique id.
+            topic: where to look for a unique id; empty means in every topic.
+
+        Returns:
+            The message, or several; and what could not be searched.
+
+        Raises:
+            MessageNotFound: every broker answered, and none has it.
+            InvalidArgument: the id is empty or has spaces.
+            TopicNotFound, TopicNotReadable: the topic.
+        """
+        placed = await self._by_place(message_id)
+        if placed.messages:
+            return FoundMessages(placed.messages, {}, {}, {})
+        found = merged([placed, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
+        if not found.messages and found.whole:
+            raise MessageNotFound(position=message_id)
+        return found
+
+    async def _by_place(self, message_id: str) -> FoundMessages:
+        try:
+            decode_offset_id(message_id)
+        except ValueError:
+            return FoundMessages((), {}, {}, {})
+        brokers = live_brokers(self._cluster)
+        answers = await self._ask(brokers, lambda broker: self._read_at(broker, message_id))
+        if not any(answer.messages for answer in answers):
+            answers.append(FoundMessages((), {}, {**await away(self._cluster)}, {}))
+        return merged(answers, MESSAGES_MAX)
+
+    async def _read_at(self, broker: str, message_id: str) -> FoundMessages:
+        try:
+            reply = await self._cluster.call(
+                self._cluster.broker(broker).Read,
+                ReadRequest(message_id=message_id),
+                unavailable=BrokerUnavailable,
+                broker=broker,
+            )
+        except MessageNotFound:
+            return FoundMessages((), {}, {}, {})
+        except RockoonError as error:
+            return FoundMessages((), {}, {broker: error}, {})
+        return FoundMessages(messages_of(broker, reply.frames, reply.record_lengths), {}, {}, {})
+
+    async def _by_unique_id(self, message_id: str, topic: str) -> FoundMessages:
+        if topic:
+            return await self.query(topic, message_id, unique=True, max_messages=MESSAGES_MAX)
+        routes = await self._cluster.admin.list_topics(include_system=True)
+
+        async def look(name: str) -> FoundMessages:
+            try:
+                return await self.query(name, message_id, unique=True, max_messages=MESSAGES_MAX)
+            except (TopicNotFound, TopicNotReadable):
+                # Deleted meanwhile, or write-only: nobody may read what is in it.
+                return FoundMessages((), {}, {}, {})
+
+        return merged(await self._ask([route.name for route in routes], look), MESSAGES_MAX)
+
+    async def _ask(
+        self, names: Iterable[str], ask: "Callable[[str], Coroutine[object, object, FoundMessages]]"
+    ) -> list[FoundMessages]:
+        """Ask about each name, several at a time."""
+        room = asyncio.Semaphore(CALLS_MAX)
+
+        async def one(name: str) -> FoundMessages:
+            async with room:
+                return await ask(name)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asked = [tasks.create_task(one(name), name=f"ask {name}") for name in names]
+        except BaseExceptionGroup as failures:
+            # All of them were asked the same, so one refusal says what the others would.
+            raise failures.exceptions[0] from None
+        return [task.result() for task in asked]
+
+    async def readers(self, messages: Sequence[Message]) -> list[list[Reader]]:
+        """Who has consumed each message: the groups with progress on its queue, sorted by name.
+
+        Args:
+            messages: as they were found.
+
+        Raises:
+            OffsetServiceUnavailable: nobody can say.
+        """
+        progress: dict[MessageQueue, list[Progress]] = {}
+        for topic in sorted({message.queue.topic for message in messages}):
+            for each in await self._cluster.admin.progress(topic=topic):
+                queue = MessageQueue(topic, each.queue.broker, each.queue.queue_id)
+                progress.setdefault(queue, []).append(each)
+        return [
+            [
+                Reader(
+                    progress=each,
+                    consumed=each.offset > message.queue_offset,
+                    began_behind=each.start_offset > message.queue_offset,
+                )
+                for each in progress.get(message.queue, ())
+            ]
+            for message in messages
+        ]
+
+
+def messages_of(broker: str, frames: bytes, lengths: bytes) -> list[Message]:
+    """The messages of a reply, which may be of different queues."""
+    columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    found: list[Message] = []
+    start = 0
+    for index, length in enumerate(columns.lengths.tolist()):
+        topic = columns.topics[index].decode(errors="replace")
+        queue = MessageQueue(topic, broker, int(columns.queue_ids[index]))
+        found.append(Message(Batch(queue, frames[start : start + length], [length]), 0))
+        start += length
+    return found
+
+
+def merged(answers: Sequence[FoundMessages], messages_max: int) -> FoundMessages:
+    """Several answers as one: the newest messages of all, at most so many."""
+    messages = sorted(
+        (message for answer in answers for message in answer.messages),
+        key=lambda each: (each.store_timestamp_ms, each.queue.broker, each.physical_offset),
+        reverse=True,
+    )
+    unsearched = {
+        broker: reason for answer in answers for broker, reason in answer.unsearched.items()
+    }
+    for message in messages[messages_max:]:
+        reason = f"there are more than {messages_max} messages"
+        unsearched.setdefault(message.queue.broker, reason)
+    return FoundMessages(
+        messages=messages[:messages_max],
+        unsearched=unsearched,
+        errors={broker: error for answer in answers for broker, error in answer.errors.items()},
+        indexed_until_ms={
+            broker: until for answer in answers for broker, until in answer.indexed_until_ms.items()
+        },
+    )

@@ -1,0 +1,413 @@
+"""The queues of one member: which are its own, where each starts, who gets those it loses.
+
+Invariants:
+- A queue has one reading at most, and every Resolve makes a new one.
+- A reading whose place is void (a reset, another owner) hands out and commits nothing from the
+  moment that is known, not only from the next rebalance on.
+- A queue that was let go is not resolved again before it has gone: a late release would take it
+  away from its next reading.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from rockoon.allocation import AllocationStrategy, allocate
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.consumer.delivery import Delivery
+from rockoon.consumer.membership import Membership
+from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
+from rockoon.consumer.queue_reader import PullRules, Reading
+from rockoon.consumer.queue_revocation import Departures
+from rockoon.consumer.statistics import ConsumerStatistics
+from rockoon.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidExpression,
+    InvalidGroupName,
+    InvalidTopicName,
+    MemberIdTaken,
+    NotAuthenticated,
+    NotPermitted,
+    QueueHeld,
+    RockoonError,
+    StoreCorrupt,
+    TopicNotFound,
+    WrongCluster,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.broadcasting import kept_by_service
+from rockoon.offsets.offset_store import OffsetStore, Persisted, to_ref
+from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.subscription import Subscription
+from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
+
+log = logging.getLogger(__name__)
+
+# What no retry can mend: somebody has to change the cluster, or this consumer's settings.
+FATAL = (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidExpression,
+    InvalidGroupName,
+    InvalidTopicName,
+    MemberIdTaken,
+    NotAuthenticated,
+    NotPermitted,
+    StoreCorrupt,
+    TopicNotFound,
+    WrongCluster,
+)
+# Of the time that the offset service lets a member keep a queue that another one wants: the rest is
+# for storing the last progress.
+_DRAIN_SHARE = 0.8
+
+
+TaskStarter = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
+"""Makes an owned task of some work, by a name; the owner hears what the task dies of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSettings:
+    """How a member reads; the fields are arguments of `PushConsumer`."""
+
+    subscriptions: Mapping[str, Subscription]
+    mode: ConsumeMode
+    consume_from: ConsumeFrom
+    allocation: AllocationStrategy
+    pull_rules: PullRules
+    flow_limits: FlowLimits
+    rebalance_seconds: float
+    drain_seconds: float
+
+
+class Assignment:
+    """The queues of one member.
+
+    Args:
+        cluster: where routes and brokers are found.
+        group: for people.
+        settings: how to read.
+        membership: who else is in the group.
+        changes: noted when allocation has to be looked at.
+        store: where progress is kept.
+        delivery: hands messages to the handler.
+        statistics: counted in.
+        on_persisted: told of every answer of the store.
+        start_task: makes tasks of pulls and departures.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        settings: ReadingSettings,
+        *,
+        membership: Membership,
+        changes: Changes,
+        store: OffsetStore,
+        delivery: Delivery,
+        statistics: ConsumerStatistics,
+        on_persisted: Callable[[Persisted], None],
+        start_task: TaskStarter,
+    ) -> None:
+        self.readings: dict[MessageQueue, Reading] = {}
+        """Written here only, by `keep_balanced`, which no two tasks run at once."""
+        self.starts: dict[MessageQueue, Start] = {}
+        """Where reading of each queue began, and why."""
+        self.route_revision = 0
+        """Of the subscriptions: what the offset service must know before it decides."""
+        self._cluster = cluster
+        self._group = group
+        self._settings = settings
+        self._membership = membership
+        self._changes = changes
+        self._store = store
+        self._delivery = delivery
+        self._statistics = statistics
+        self._start_task = start_task
+        self._departures = Departures(
+            group, store, delivery, on_persisted=on_persisted, on_gone=changes.note
+        )
+        # Readings whose place is void: to be dropped without a commit and resolved again.
+        self._void: set[Reading] = set()
+        # Queues without a reading that the offset service may take for this member's: resolved with
+        # an unknown outcome, or void. Released unless they are resolved.
+        self._claims: set[MessageQueue] = set()
+        # Queues that other members have been asked for.
+        self._awaited: set[MessageQueue] = set()
+        self._lapses_seen = 0
+        self._was_idle = False
+        membership.positions = self._positions
+
+    def _positions(self) -> Iterable[PulledPosition]:
+        for queue, reading in self.readings.items():
+            # A store of the user's own knows no epochs, and nobody but the user its progress.
+            if reading.start.epoch and not reading.process_queue.dropped:
+                yield PulledPosition(
+                    queue=to_ref(queue),
+                    next_offset=reading.process_queue.next_offset,
+                    epoch=reading.start.epoch,
+                )
+
+    async def keep_balanced(self) -> None:
+        """Keep the readings as they should be, for ever.
+
+        Raises:
+            GroupNotFound, TopicNotFound, ...: one of `FATAL`.
+        """
+        backoff = Backoff(first_seconds=0.1)
+        while True:
+            seen = self._changes.count
+            if await self._rebalance():
+                backoff.reset()
+                pause = self._settings.rebalance_seconds
+            else:
+                pause = backoff.next_seconds()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changes.wait(seen)
+            except TimeoutError:
+                continue
+
+    async def _rebalance(self) -> bool:
+        """Bring the readings in line with the group, the routes and the resets.
+
+        Returns:
+            False when a queue could not be resolved yet, or routes are not known.
+        """
+        self._statistics.rebalances += 1
+        void, self._void = self._void, set()
+        current = [r for r in void if self.readings.get(r.queue) is r]
+        self._claims.update(reading.queue for reading in current)
+        await self._give_up(current)
+        if self._membership.lapses != self._lapses_seen:
+            self._lapses_seen = self._membership.lapses
+            if self._settings.mode != BROADCASTING:
+                # Others may have them by now; if none has, what was finished is stored still.
+                self._let_go(list(self.readings.values()))
+        try:
+            births = await self._births()
+        except RockoonError as error:
+            if not error.retriable:
+                raise
+            log.warning("allocation has to wait for routes: %s", error)
+            return False
+        mine = self._share(births)
+        self._tell_idle(len(mine), births)
+        self._awaited &= mine
+        lost = [
+            reading
+            for queue, reading in self.readings.items()
+            if queue not in mine or births[queue] != reading.birth
+        ]
+        if lost:
+            log.info("%s gives up %s", self._membership.member_id, _names(r.queue for r in lost))
+            self._statistics.queues_lost += len(lost)
+        claims = self._claims - mine
+        self._claims -= claims
+        if lost or claims:
+            self._let_go(lost, claims)
+        # What is on its way out has to be gone first; then allocation is looked at again.
+        gained = sorted(mine - self.readings.keys() - self._departures.queues)
+        return not gained or await self._take_up(gained, births)
+
+    def _share(self, births: Collection[MessageQueue]) -> set[MessageQueue]:
+        if self._membership.is_paused:
+            return set()
+        if self._settings.mode == BROADCASTING:
+            return set(births)
+        return allocate(
+            self._settings.allocation,
+            self._membership.member_id,
+            self._membership.topics_of,
+            births,
+            self._membership.owners,
+        )
+
+    def _tell_idle(self, queues: int, births: Collection[MessageQueue]) -> None:
+        """Say once that this member has nothing to do."""
+        is_idle = not queues and bool(births) and not self._membership.is_paused
+        if is_idle and not self._was_idle:
+            log.warning(
+                "%s idles: group %s has more members (%d) than queues to share (%d)",
+                self._membership.member_id,
+                self._group,
+                len(self._membership.topics_of),
+                len(births),
+            )
+        self._was_idle = is_idle
+
+    async def _births(self) -> dict[MessageQueue, int]:
+        births: dict[MessageQueue, int] = {}
+        for topic in self._settings.subscriptions:
+            route = await self._cluster.route(topic)
+            if route.readable:
+                births.update(route.births)
+        return births
+
+    async def _take_up(
+        self, queues: list[MessageQueue], births: Mapping[MessageQueue, int]
+    ) -> bool:
+        routes = self._cluster.routes
+        revision = max(self.route_revision, *(routes.topic_revision(q.topic) for q in queues))
+        self._claims.update(queues)
+        lapses = self._membership.lapses
+        try:
+            found = await self._store.resolve(queues, self._settings.consume_from, revision)
+        except RockoonError as error:
+            self._check_undecided(error)
+            log.warning("%s cannot be resolved yet: %s", _names(queues), error)
+            return False
+        is_complete = True
+        for queue, start in found.items():
+            self._claims.discard(queue)
+            if isinstance(start, RockoonError):
+                self._check_undecided(start)
+                self._log_undecided(queue, start)
+                is_complete = False
+                continue
+            self._read(queue, start, births[queue], lapses)
+        return is_complete
+
+    def _check_undecided(self, error: RockoonError) -> None:
+        """Raise what no retry can mend."""
+        if isinstance(error, FATAL):
+            raise error
+
+    def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
+        if not isinstance(error, QueueHeld):
+            log.warning("%s cannot be resolved yet: %s", queue, error)
+        elif queue not in self._awaited:
+            self._awaited.add(queue)
+            log.info("%s waits: %s", self._membership.member_id, error)
+
+    def _read(self, queue: MessageQueue, start: Start, birth: int, lapses: int) -> None:
+        log.log(
+            logging.WARNING if start.gap else logging.INFO,
+            "%s reads %s from %d (%s): %s",
+            self._membership.member_id,
+            queue,
+            start.offset,
+            start.reason,
+            start.explanation,
+        )
+        reading = Reading(
+            queue=queue,
+            subscription=self._settings.subscriptions[queue.topic],
+            start=start,
+            birth=birth,
+            process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
+            holds=partial(self._membership.holds_since, lapses),
+        )
+        self._awaited.discard(queue)
+        self.starts[queue] = start
+        self._statistics.starts[start.reason] += 1
+        self._statistics.queues_gained += 1
+        self._statistics.gap_total += start.gap
+        self.readings[queue] = reading
+        reading.task = self._start_task(lambda: self._pull(reading), str(queue))
+
+    async def _pull(self, reading: Reading) -> None:
+        lost_place = await reading.pull_into(
+            self._cluster,
+            self._settings.pull_rules,
+            self._statistics.pulls,
+            on_messages=self._delivery.offer,
+            on_gone=lambda _: self._changes.note(),
+        )
+        # What was pulled before is still handed out and committed; the offset service then decides
+        # where to go on.
+        if lost_place is not None:
+            log.warning("%s", lost_place)
+            reading.failure = lost_place.to_error()
+            self._statistics.out_of_range += 1
+            await _wait_finished(reading)
+        else:
+            log.warning("%s is resolved again: no pull was answered for too long", reading.queue)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.drain_seconds):
+                    await _wait_finished(reading)
+        await self._departures.store_last([reading], release=False)
+        self.resolve_again([reading])
+
+    def on_reset(self, queues: Collection[MessageQueue]) -> None:
+        """Resolve queues again whose progress an operator has reset."""
+        if self._settings.mode == BROADCASTING and not kept_by_service(self._store):
+            log.warning(
+                "a reset of group %s does not reach %s: it keeps its own progress",
+                self._group,
+                self._membership.member_id,
+            )
+            return
+        readings = [r for queue in queues if (r := self.readings.get(queue))]
+        self._statistics.resets += len(readings)
+        self.resolve_again(readings)
+
+    def resolve_again(self, readings: Iterable[Reading]) -> None:
+        """Drop readings without a commit; their queues are resolved at the next rebalance."""
+        for reading in readings:
+            # At once: what it holds must neither be handed out nor be committed any more.
+            reading.process_queue.drop()
+            self._void.add(reading)
+        self._changes.note()
+
+    def _let_go(self, lost: Collection[Reading], claims: Collection[MessageQueue] = ()) -> None:
+        """Hand queues over to whoever gets them next, without waiting for it."""
+        for reading in lost:
+            del self.readings[reading.queue]
+        self._departures.begin(
+            lost,
+            claims,
+            min(self._settings.drain_seconds, _DRAIN_SHARE * self._membership.handover_seconds_max),
+            lambda work: self._start_task(work, "lets queues go"),
+        )
+
+    async def _give_up(self, readings: list[Reading]) -> None:
+        for reading in readings:
+            reading.process_queue.drop()
+            self._delivery.forget(reading)
+            self._store.remove(reading.queue)
+            self.readings.pop(reading.queue, None)
+        await cancel([reading.task for reading in readings])
+
+    async def stop_pulls(self) -> None:
+        await cancel(reading.task for reading in self.readings.values())
+
+    async def store_last(self) -> None:
+        """Store all progress and release every queue, bounded; nothing is pulled any more."""
+        await self._departures.store_last(self.readings.values(), self._claims)
+        await self._departures.wait()
+
+    def drop(self) -> None:
+        for reading in self.readings.values():
+            reading.process_queue.drop()
+        self.readings.clear()
+
+
+async def _wait_finished(reading: Reading) -> None:
+    seen = reading.finished.count
+    while reading.process_queue.unfinished:
+        seen = await reading.finished.wait(seen)
+
+
+def _names(queues: Iterable[MessageQueue]) -> str:
+    return ", ".join(str(queue) for queue in sorted(queues))
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    """Cancel tasks, but not the one that asks, and wait until they have ended."""
+    running = [
+        task
+        for task in tasks
+        if task is not None and not task.done() and task is not asyncio.current_task()
+    ]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)

@@ -1,0 +1,448 @@
+"""From process queues to a handler and back: which message goes out next, what its result means.
+
+A message that failed is given to `Redelivery`: either it is safe elsewhere then, or it is delivered
+again here after a pause. Meanwhile it holds the queue's commit offset back; others are delivered as
+before, up to the flow limits of the queue.
+
+No call begins for a queue that another member may have because this process slept.
+
+With an order to keep (`Order`), a queue has one parcel of messages out at a time, also while that
+rests after a failure; and no call begins while another member may have the queue for any reason.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rockoon.changes import Changes
+from rockoon.consumer.consume_result import (
+    SUSPEND_SECONDS,
+    ConsumeResult,
+    Delay,
+    Verdict,
+    read_result,
+    suspension_seconds,
+)
+from rockoon.consumer.process_queue import ProcessQueue
+from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
+from rockoon.message import Batch, Message, MessageQueue
+
+__all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Order", "Redelivery"]
+
+log = logging.getLogger(__name__)
+
+# A handler that fails on everything must not write a traceback for each message.
+_TRACEBACK_SECONDS_MIN = 5.0
+# Async handlers that wait for nothing would keep heartbeats and pulls from running.
+_UNINTERRUPTED_SECONDS_MAX = 0.005
+# How soon a queue whose calls may not begin now is looked at again.
+_UNSURE_SECONDS = 0.1
+CONSUME_TIMEOUT_SECONDS = 900.0
+_OVERDUE_CHECKS_PER_TIMEOUT = 10
+_OVERDUE_CHECK_SECONDS_MAX = 60.0
+
+Handler = Callable[[Any], Any]
+"""Gets a Message (a list of them when more than one may come at once); returns or awaits to None,
+True, False or a ConsumeResult."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """That each queue's messages are handled one after the other, and what a failure does then."""
+
+    suspend_seconds: float = SUSPEND_SECONDS
+    """How long a queue rests after a failure, unless the handler says."""
+    attempts_max: int | None = None
+    """Deliveries until the message is given to `Redelivery` as a dead letter, and the queue goes
+    on. None: it waits for as long as it takes."""
+
+
+class Source(Protocol):
+    """A queue being read, as far as delivery needs to know it."""
+
+    queue: MessageQueue
+    process_queue: ProcessQueue[Batch]
+    finished: Changes
+    """Noted when messages were finished."""
+    attempts: dict[int, int]
+    """Offset to failed deliveries, of messages that have any and are not finished."""
+    listed: bool
+    """Whether it waits for its turn or, in order, has a parcel out. Written by `Delivery` only."""
+    running: int
+    """Handler calls with its messages that have not ended. Written by `Delivery` only."""
+
+    def may_begin(self) -> bool:
+        """Whether a call may begin, as far as other members go."""
+
+
+@dataclass(slots=True)
+class DeliveryStatistics:
+    """Counts since the consumer was made."""
+
+    messages: int = 0
+    """Finished."""
+    failures: int = 0
+    """Handler calls that raised or returned LATER."""
+    redeliveries: int = 0
+    """Handler calls for messages that had failed before."""
+    timeouts: int = 0
+    """Handler calls that took longer than they may."""
+    unsure: int = 0
+    """Times a queue's calls were put off because another member might have the queue already."""
+
+
+@dataclass(slots=True, eq=False)
+class _Parcel:
+    """What one handler call gets, and gets again if it fails."""
+
+    source: Source
+    messages: list[Message]
+    offsets: list[int]
+    attempt: int = 1
+    overdue_from: float = 0.0
+    """Loop time; of the call that runs."""
+    has_returned: bool = False
+    """Whether that call has ended."""
+    is_abandoned: bool = False
+    """Whether its result is not heard any more."""
+    interruption: asyncio.Timeout | None = None
+    """What ends an ordered call early; a thread has none."""
+
+
+class Delivery:
+    """Calls the handler for the messages of many queues, which take turns.
+
+    Args:
+        handler: the user's; a plain function runs in a thread.
+        concurrency: calls that may run at once.
+        batch_max: messages per call; when 1 the handler gets a Message, not a list.
+        redelivery: what to do with failures.
+        order: given when the messages of a queue must not overtake each other.
+        timeout_seconds: a call that takes longer has failed; not with `order`.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int,
+        batch_max: int,
+        redelivery: Redelivery,
+        order: Order | None = None,
+        timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
+    ) -> None:
+        self.statistics = DeliveryStatistics()
+        self.ended = Changes()
+        """Noted when a handler call with messages of a retired queue has ended."""
+        self._handler = handler
+        self._is_async = is_async(handler)
+        self._concurrency = concurrency
+        self._batch_max = batch_max
+        self._redelivery = redelivery
+        self._order = order
+        self._timeout_seconds = timeout_seconds
+        # The oldest call first.
+        self._calls: dict[_Parcel, None] = {}
+        # In order only: queues with a call that runs, maybe of a reading that was given up.
+        self._busy: set[MessageQueue] = set()
+        # A source is listed once while it has messages to hand out, so the queue is bounded by
+        # the number of sources and of failed parcels, which the flow limits bound.
+        self._work: asyncio.Queue[Source | _Parcel | None] = asyncio.Queue()
+        self._timers: dict[Source | _Parcel, asyncio.TimerHandle] = {}
+        self._workers: list[asyncio.Task[None]] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._stopping = False
+        self._log_failures_from = 0.0
+        self._log_unsure_from = 0.0
+        self._failures_unlogged = 0
+        self._others_ran_at = 0.0
+
+    async def run_worker(self) -> None:
+        """Call the handler until stopped; one of `concurrency` tasks."""
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            work = await self._work.get()
+            if self._stopping or work is None:
+                return
+            source = work.source if isinstance(work, _Parcel) else work
+            if not source.process_queue.retired:
+                if not self._may_begin(source):
+                    self._put_off(work, source)
+                    continue
+                parcel = work if isinstance(work, _Parcel) else self._take(work)
+                if parcel is not None:
+                    await self._deliver_noted(parcel)
+            if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
+                await asyncio.sleep(0)
+                self._others_ran_at = loop.time()
+
+    def start(
+        self, start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]]
+    ) -> None:
+        """Start the workers.
+
+        Args:
+            start_task: makes an owned task of a worker.
+        """
+        if not self._is_async:
+            self._threads = ThreadPoolExecutor(self._concurrency, "rockoon-handler")
+        self._workers = [start_task(self.run_worker) for _ in range(self._concurrency)]
+
+    def offer(self, source: Source) -> None:
+        """Say that a source has something to hand out."""
+        if not source.listed and source.process_queue.has_waiting:
+            source.listed = True
+            self._work.put_nowait(source)
+
+    def forget(self, source: Source) -> None:
+        """Cancel what was to be delivered again of a source that was retired."""
+        for work in list(self._timers):
+            if work is source or (isinstance(work, _Parcel) and work.source is source):
+                self._timers.pop(work).cancel()
+
+    def stop(self) -> None:
+        """Hand nothing out any more; calls that run go on."""
+        self._stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for _ in self._workers:
+            self._work.put_nowait(None)
+
+    async def drain(self, seconds_max: float) -> bool:
+        """Stop, wait for calls that run, and cancel those that take too long.
+
+        Returns:
+            Whether all calls ended in time. A thread cannot be cancelled: its call goes on, but
+            its result is no longer heard.
+        """
+        self.stop()
+        late = set(self._workers)
+        try:
+            if late:
+                _, late = await asyncio.wait(late, timeout=seconds_max)
+        finally:
+            for worker in late:
+                worker.cancel()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+        if late:
+            await asyncio.wait(late)
+        return not late
+
+    def _take(self, source: Source) -> _Parcel | None:
+        runs = source.process_queue.take(self._batch_max)
+        if self._order is None or not runs:
+            source.listed = False
+            self.offer(source)
+        if not runs:
+            return None
+        messages: list[Message] = []
+        offsets: list[int] = []
+        for run in runs:
+            messages += run.batch[run.start : run.stop]
+            offsets += run.offsets
+        return _Parcel(source, messages, offsets)
+
+    async def _deliver_noted(self, parcel: _Parcel) -> None:
+        source = parcel.source
+        source.running += 1
+        parcel.has_returned = False
+        parcel.overdue_from = asyncio.get_running_loop().time() + self._timeout_seconds
+        self._calls[parcel] = None
+        if self._order is not None:
+            self._busy.add(source.queue)
+        try:
+            await self._deliver(parcel)
+        finally:
+            self._busy.discard(source.queue)
+            self._end_call(parcel)
+
+    def _end_call(self, parcel: _Parcel) -> None:
+        if parcel not in self._calls:
+            return
+        del self._calls[parcel]
+        parcel.source.running -= 1
+        if parcel.source.process_queue.retired:
+            self.ended.note()
+
+    def _may_begin(self, source: Source) -> bool:
+        # Without an order `_busy` is empty.
+        return source.queue not in self._busy and source.may_begin()
+
+    def _put_off(self, work: "Source | _Parcel", source: Source) -> None:
+        loop = asyncio.get_running_loop()
+        self.statistics.unsure += 1
+        if loop.time() >= self._log_unsure_from:
+            self._log_unsure_from = loop.time() + _TRACEBACK_SECONDS_MIN
+            log.warning(
+                "%s waits: another member may have it by now, or a former call still runs",
+                source.queue,
+            )
+        self._timers[work] = loop.call_later(_UNSURE_SECONDS, self._hand_out, work)
+
+    async def _deliver(self, parcel: _Parcel) -> None:
+        result, exception = await self._outcome(parcel)
+        parcel.has_returned = True
+        if parcel.is_abandoned:
+            return
+        if result.verdict is Verdict.SUCCESS:
+            self._finish(parcel)
+            return
+        self.statistics.failures += 1
+        pause = await self._pause_after(parcel, exception, result.delay)
+        if pause is None:
+            self._finish(parcel)
+        else:
+            self._deliver_later(parcel, pause)
+
+    async def _outcome(self, parcel: _Parcel) -> tuple[ConsumeResult, BaseException | None]:
+        try:
+            result = await self._call(parcel)
+            return read_result(result, orderly=self._order is not None), None
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return ConsumeResult.LATER, cancelled  # the handler's own affair, not ours
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            if not parcel.is_abandoned:
+                self._log_failure(parcel, error)
+            return ConsumeResult.LATER, error
+
+    def _deliver_later(self, parcel: _Parcel, pause: float) -> None:
+        if self._stopping or parcel.source.process_queue.retired:
+            return
+        for offset in parcel.offsets:
+            parcel.source.attempts[offset] = parcel.attempt
+        parcel.attempt += 1
+        self._timers[parcel] = asyncio.get_running_loop().call_later(
+            pause, self._deliver_again, parcel
+        )
+
+    def _log_failure(self, parcel: _Parcel, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._log_failures_from:
+            self._failures_unlogged += 1
+            return
+        log.warning(
+            "the handler failed on %s, delivery %d (%d more failures since the last such line)",
+            parcel.messages[0],
+            parcel.attempt,
+            self._failures_unlogged,
+            exc_info=error,
+        )
+        self._log_failures_from = now + _TRACEBACK_SECONDS_MIN
+        self._failures_unlogged = 0
+
+    async def _call(self, parcel: _Parcel) -> Any:
+        argument: Any = parcel.messages if self._batch_max > 1 else parcel.messages[0]
+        if self._threads is None:
+            if self._order is None:
+                return await self._handler(argument)
+            async with asyncio.timeout(None) as parcel.interruption:
+                return await self._handler(argument)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, self._handler, argument)
+        # A lambda around an async function is not seen to be one before it is called.
+        return await result if inspect.isawaitable(result) else result
+
+    async def _pause_after(
+        self, parcel: _Parcel, exception: BaseException | None, delay: Delay | None
+    ) -> float | None:
+        is_last = False
+        if self._order is not None:
+            attempts_max = self._order.attempts_max
+            is_last = attempts_max is not None and parcel.attempt >= attempts_max
+            is_last = is_last or (delay is not None and (delay.level or 0) < 0)
+            if not is_last:
+                return suspension_seconds(delay, self._order.suspend_seconds)
+        failure = Failure(parcel.messages, parcel.attempt, exception, delay, is_last)
+        try:
+            return await self._redelivery.failed(failure)
+        except Exception:
+            log.exception("what to do with %s could not be decided", parcel.messages[0])
+            return await LocalRedelivery().failed(failure)
+
+    def _deliver_again(self, parcel: _Parcel) -> None:
+        self.statistics.redeliveries += 1
+        self._hand_out(parcel)
+
+    def _hand_out(self, work: Source | _Parcel) -> None:
+        self._timers.pop(work, None)
+        self._work.put_nowait(work)
+
+    def _finish(self, parcel: _Parcel) -> None:
+        source = parcel.source
+        if source.process_queue.dropped:
+            return
+        if parcel.attempt > 1:
+            for offset in parcel.offsets:
+                source.attempts.pop(offset, None)
+        self.statistics.messages += source.process_queue.done(parcel.offsets)
+        source.finished.note()
+        if self._order is not None:
+            source.listed = False
+            self.offer(source)
+
+    # Calls that take too long
+
+    async def watch_overdue(self) -> None:
+        """Give the messages of calls that take too long to `Redelivery`, for ever.
+
+        Once they are safe elsewhere they count as finished, and what the call returns changes
+        nothing. If they are to stay here, the call is waited for: the same message is never
+        handled twice at once. Source: ProcessQueue#cleanExpiredMsg.
+        """
+        loop = asyncio.get_running_loop()
+        pause = self._timeout_seconds / _OVERDUE_CHECKS_PER_TIMEOUT
+        while True:
+            await asyncio.sleep(min(pause, _OVERDUE_CHECK_SECONDS_MAX))
+            now = loop.time()
+            for parcel in list(self._calls):
+                if now >= parcel.overdue_from and not parcel.has_returned:
+                    await self._give_up_waiting(parcel)
+
+    async def _give_up_waiting(self, parcel: _Parcel) -> None:
+        if parcel.source.process_queue.retired or parcel not in self._calls:
+            return
+        parcel.is_abandoned = True
+        self.statistics.timeouts += 1
+        seconds = self._timeout_seconds
+        log.error("the handler has not returned %s after %.0f s", parcel.messages[0], seconds)
+        exception = TimeoutError(f"the handler has not returned after {seconds:.0f} s")
+        pause = await self._pause_after(parcel, exception, None)
+        if pause is None:
+            self._end_call(parcel)
+            self._finish(parcel)
+            return
+        parcel.is_abandoned = False
+        if parcel.has_returned:
+            self._deliver_later(parcel, pause)
+        else:
+            parcel.overdue_from = asyncio.get_running_loop().time() + seconds + pause
+
+    def interrupt(self, source: Source) -> bool:
+        """End the ordered calls with messages of a source that is given up: its next owner may
+        begin with them at once. A call in a thread goes on.
+
+        Returns:
+            Whether there is a call that will end.
+        """
+        interrupted = False
+        for parcel in [parcel for parcel in self._calls if parcel.source is source]:
+            if parcel.interruption is not None and not parcel.has_returned:
+                interrupted = parcel.is_abandoned = True
+                parcel.interruption.reschedule(asyncio.get_running_loop().time())
+        return interrupted
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling a handler gives something to await."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        type(handler).__call__
+    )

@@ -1,0 +1,192 @@
+"""Queues pulled ahead of a caller that polls: one task and a bounded number of batches for each."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.errors import RockoonError
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PullStatistics:
+    """Counts since the consumer was made."""
+
+    messages: int = 0
+    """Handed to the caller."""
+    pulls: int = 0
+    pulls_empty: int = 0
+    pulls_failed: int = 0
+    """Pulls that met an error that can pass."""
+    out_of_range: int = 0
+    gap_total: int = 0
+    """Messages that retention deleted before they were read."""
+
+
+@dataclass(slots=True, eq=False)
+class Assigned:
+    """A queue being read. A seek replaces it, so what the former reading still brings is void."""
+
+    queue: MessageQueue
+    subscription: Subscription
+    position: int
+    """Offset of the next message the caller gets. Written by polls only."""
+    next_offset: int
+    """Where the next pull starts. Written by the fetching task only."""
+    birth: int
+    """Revision at which the queue was created; 0 when not known."""
+    room: asyncio.Semaphore
+    """One permit for each batch that may still be fetched ahead."""
+    task: asyncio.Task[None] | None = None
+    failure: RockoonError | None = None
+    fenced: bool = False
+    """Somebody else took it or it was reset: the next assignment resolves it again."""
+    max_offset: int | None = None
+
+
+@dataclass(slots=True)
+class Ready:
+    """A batch that waits for the caller, and how much of it was handed out by `poll`."""
+
+    assigned: Assigned
+    pulled: Pulled
+    index: int = 0
+
+
+class Fetching:
+    """The fetching half of a pull consumer.
+
+    Args:
+        cluster: the connection, whose task group the tasks are in.
+        group: whose reader this is; empty without one.
+        limits: of one pull.
+        prefetch_batches: batches fetched ahead of the caller, for each queue.
+        check_crcs: as of `PullConsumer`.
+        statistics: counted in.
+        relocate: finds another place for a queue that no longer has its own; sets `next_offset`.
+
+    Attributes:
+        ready: batches in order of arrival: a queue comes round again only after it was fetched
+            again.
+        arrived: noted when there is one more, or a queue has failed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        limits: PullLimits,
+        prefetch_batches: int,
+        *,
+        check_crcs: bool,
+        statistics: PullStatistics,
+        relocate: Callable[[Assigned, OutOfRange], Awaitable[None]],
+    ) -> None:
+        self.ready: deque[Ready] = deque()
+        self.arrived = Changes()
+        self._cluster = cluster
+        self._group = group
+        self._limits = limits
+        self._prefetch_batches = prefetch_batches
+        self._check_crcs = check_crcs
+        self._statistics = statistics
+        self._relocate = relocate
+
+    def begin(
+        self, queue: MessageQueue, subscription: Subscription, offset: int, birth: int
+    ) -> Assigned:
+        """Fetch a queue from an offset on."""
+        room = asyncio.Semaphore(self._prefetch_batches)
+        assigned = Assigned(queue, subscription, offset, offset, birth, room)
+        assigned.task = self._cluster.tasks.create_task(
+            self._fetch(assigned), name=f"rockoon pull {queue}"
+        )
+        return assigned
+
+    async def end(self, ended: Collection[Assigned]) -> None:
+        """Fetch these no more, and throw away what was fetched ahead of them."""
+        await end_tasks(assigned.task for assigned in ended)
+        self.ready = deque(ready for ready in self.ready if ready.assigned not in ended)
+
+    async def _fetch(self, assigned: Assigned) -> None:
+        backoff = Backoff()
+        while True:
+            await assigned.room.acquire()
+            try:
+                pulled = await self._fetch_one(assigned, backoff)
+            except RockoonError as error:
+                assigned.failure = error
+                self.arrived.note()
+                return
+            except Exception as error:  # a bug: reported by poll, not by the cluster's end
+                log.exception("reading %s failed", assigned.queue)
+                assigned.failure = RockoonError(f"reading {assigned.queue} failed: {error!r}")
+                self.arrived.note()
+                return
+            self.ready.append(Ready(assigned, pulled))
+            self.arrived.note()
+
+    async def _fetch_one(self, assigned: Assigned, backoff: Backoff) -> Pulled:
+        """Pull until there is a message."""
+        loop = asyncio.get_running_loop()
+        empty = EmptyAnswers(self._limits.wait_ms)
+        was_away = False
+        while True:
+            asked_at = loop.time()
+            offset = assigned.next_offset
+            self._statistics.pulls += 1
+            try:
+                answer = await pull(
+                    self._cluster,
+                    assigned.queue,
+                    offset,
+                    assigned.subscription,
+                    self._limits,
+                    check_crcs=self._check_crcs,
+                    group=self._group,
+                )
+                if isinstance(answer, OutOfRange):
+                    await self._relocate(assigned, answer)
+                    await asyncio.sleep(backoff.next_seconds())
+                    continue
+            except RockoonError as error:
+                if not error.retriable:
+                    raise
+                self._statistics.pulls_failed += 1
+                if not was_away:
+                    was_away = True
+                    log.warning("%s cannot be read now: %s", assigned.queue, error)
+                await self._cluster.pause_for_broker(assigned.queue.broker, backoff.next_seconds())
+                continue
+            if was_away:
+                was_away = False
+                log.info("%s can be read again", assigned.queue)
+            assigned.max_offset = answer.max_offset
+            assigned.next_offset = answer.next_offset
+            if answer.batch is not None:
+                backoff.reset()
+                return answer
+            self._statistics.pulls_empty += 1
+            # What a filter left out need not be asked for again.
+            if not any(ready.assigned is assigned for ready in self.ready):
+                assigned.position = answer.next_offset
+            moved = answer.next_offset != offset
+            await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    running = [task for task in tasks if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)

@@ -1,0 +1,288 @@
+"""One pull: the question to the broker, and what its answer means for the reader."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon.backoff import Backoff
+from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
+from rockoon.message import Batch, MessageQueue
+from rockoon.net.connection import CALL_SECONDS_MAX, Cluster
+from rockoon.subscription import Subscription
+from rockoon_format.record import RecordError
+from rockoon_proto.v1.broker_pb2 import (
+    FOUND,
+    NO_MATCHED_LOGIC_QUEUE,
+    NO_MESSAGE_IN_QUEUE,
+    OFFSET_OVERFLOW_BADLY,
+    OFFSET_TOO_SMALL,
+    PullReply,
+    PullRequest,
+)
+
+# A broker with too many waiting pulls answers at once, with nothing. Asked again every 20 ms by
+# each queue beyond its bound it would soon do nothing else, so the pauses grow.
+EMPTY_PAUSE_SECONDS = 0.02
+EMPTY_PAUSE_SECONDS_MAX = 1.0
+
+
+class EmptyAnswers:
+    """When to ask for a queue again that there was nothing for.
+
+    Args:
+        wait_ms: how long its pulls are to wait; one that is not to wait is repeated quickly.
+    """
+
+    __slots__ = ("_backoff",)
+
+    def __init__(self, wait_ms: int) -> None:
+        is_to_wait = wait_ms >= EMPTY_PAUSE_SECONDS_MAX * 1000
+        longest = EMPTY_PAUSE_SECONDS_MAX if is_to_wait else EMPTY_PAUSE_SECONDS
+        self._backoff = Backoff(EMPTY_PAUSE_SECONDS, longest)
+
+    def pause_seconds(self, waited_seconds: float, *, moved: bool) -> float:
+        """How long to pause after an answer without messages; 0 where it was waited for.
+
+        Args:
+            waited_seconds: how long the answer took.
+            moved: whether it led on in the queue.
+        """
+        if moved or waited_seconds >= EMPTY_PAUSE_SECONDS:
+            self._backoff.reset()
+            return 0.0
+        return self._backoff.next_seconds()
+
+    def reset(self) -> None:
+        """There were messages."""
+        self._backoff.reset()
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """How much one pull may bring and how long it may wait."""
+
+    messages_max: int = 1024
+    """1 to 65536."""
+    bytes_max: int = 1 << 20
+    """A first message larger than this still comes; at most 16 MiB."""
+    wait_ms: int = 15_000
+    """How long the broker holds a pull at the end of the queue, at most 30 000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Messages to read, maybe none, and where to go on."""
+
+    batch: Batch | None
+    """None when there is no message."""
+    offsets: Sequence[int]
+    """Queue offsets of the batch, ascending."""
+    next_offset: int
+    size_bytes: int
+    max_offset: int
+    """End of the queue when the broker answered."""
+    frames: bytes = b""
+    lengths: NDArray[np.integer[Any]] | None = None
+    """What `batch` was made of."""
+
+    def rest(self, start: int) -> Batch | None:
+        """Return the messages of the batch from index `start` on."""
+        if self.batch is None or self.lengths is None or start >= len(self.batch):
+            return None
+        if start == 0:
+            return self.batch
+        skipped_bytes = int(self.lengths[:start].sum())
+        frames, lengths = self.frames[skipped_bytes:], self.lengths[start:]
+        return Batch(self.batch.queue, frames, lengths, check_crcs=self.batch.check_crcs)
+
+    def intact(self) -> "Pulled":
+        """Return the messages before the first that is damaged.
+
+        Raises:
+            StoreCorrupt: that is the first of all.
+        """
+        batch = self.batch
+        if batch is None or self.lengths is None or not batch.check_crcs:
+            return self
+        wrong = batch.columns.damaged
+        if len(wrong) == 0:
+            return self
+        count = int(wrong[0])
+        if count == 0:
+            raise batch.damage(0)
+        lengths = self.lengths[:count]
+        frames = self.frames[: int(lengths.sum())]
+        return replace(
+            self,
+            batch=Batch(batch.queue, frames, lengths),
+            offsets=self.offsets[:count],
+            next_offset=self.offsets[count],
+            size_bytes=len(frames),
+            frames=frames,
+            lengths=lengths,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The queue has no such place (any more); nothing was read."""
+
+    queue: MessageQueue
+    offset: int
+    """Where reading was to go on."""
+    min_offset: int
+    max_offset: int
+
+    @property
+    def below_min(self) -> bool:
+        """True when retention deleted what was to be read, false when the log lost its tail."""
+        return self.offset < self.min_offset
+
+    @property
+    def gap(self) -> int:
+        """Messages that can no longer be read."""
+        return max(self.min_offset - self.offset, 0)
+
+    def __str__(self) -> str:
+        side = "below the oldest message" if self.below_min else "beyond the end"
+        return (
+            f"offset {self.offset} of {self.queue} is {side}: the queue has "
+            f"[{self.min_offset}, {self.max_offset})"
+        )
+
+    def to_error(self) -> RockoonError:
+        """Return it as a row of the error table: InvalidOffset below, OffsetBeyondEnd above."""
+        details = {
+            "queue": self.queue,
+            "offset": self.offset,
+            "min_offset": self.min_offset,
+            "end": self.max_offset,
+        }
+        row = InvalidOffset if self.below_min else OffsetBeyondEnd
+        return row(str(self), **details)
+
+
+async def pull(
+    cluster: Cluster,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    limits: PullLimits,
+    *,
+    check_crcs: bool = True,
+    group: str = "",
+) -> Pulled | OutOfRange:
+    """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
+
+    Args:
+        check_crcs: whether messages that are looked at are compared with their checksums.
+        group: whose reader this is, for the broker's counters; empty outside groups.
+
+    Raises:
+        StoreCorrupt: the message at `offset` is damaged.
+        BrokerUnavailable: the broker is away.
+        RockoonError: what it answered.
+    """
+    tracing = cluster.tracing
+    asked_ns = 0 if tracing is None else tracing.now_ns()
+    reply = await cluster.call(
+        cluster.broker(queue.broker).Pull,
+        PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            max_messages=limits.messages_max,
+            max_bytes=limits.bytes_max,
+            wait_ms=limits.wait_ms,
+            tag_hashes=subscription.tag_hashes,
+            sql_expression=subscription.sql_expression,
+            route_revision=cluster.routes.topic_revision(queue.topic),
+            group=group,
+        ),
+        unavailable=BrokerUnavailable,
+        timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,
+        broker=queue.broker,
+    )
+    answer = interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
+    if tracing is not None and isinstance(answer, Pulled) and answer.batch is not None:
+        tracing.received(answer.batch, answer.frames, group, asked_ns)
+    return answer
+
+
+def interpret(
+    queue: MessageQueue,
+    offset: int,
+    reply: PullReply,
+    subscription: Subscription,
+    *,
+    check_crcs: bool = True,
+) -> Pulled | OutOfRange:
+    """Say what a broker's answer to a pull from `offset` means.
+
+    Raises:
+        Internal: the answer contradicts itself.
+    """
+    status = reply.status
+    if status == FOUND:
+        return _messages(queue, offset, reply, subscription, check_crcs)
+    if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
+        # An empty queue answers so to any offset; only its beginning is a place to wait at.
+        status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
+    ):
+        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset)
+    # Nothing for this reader; `next_offset` has moved when there were others' messages.
+    return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
+
+
+def _messages(
+    queue: MessageQueue,
+    offset: int,
+    reply: PullReply,
+    subscription: Subscription,
+    check_crcs: bool,
+) -> Pulled:
+    frames, lengths = reply.frames, np.frombuffer(reply.record_lengths, "<u4")
+    try:
+        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
+    except RecordError as error:
+        raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
+    wanted = subscription.matching(batch.columns.tags) if subscription.tags else None
+    if wanted is not None and check_crcs:
+        # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
+        damage = batch.columns.damaged.tolist()
+        wanted = sorted({*wanted, *damage}) if damage else wanted
+    if wanted is not None:
+        frames, lengths = _select(frames, lengths, wanted)
+        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
+    count = len(batch)
+    if count == 0:
+        return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
+    column = batch.offsets
+    first, last = int(column[0]), int(column[-1])
+    in_order = last - first >= count - 1 and bool((column[1:] > column[:-1]).all())
+    if first < offset or last >= reply.next_offset or not in_order:
+        raise Internal(
+            service=f"broker {queue.broker}",
+            reason=f"asked for {offset} it sent [{first}, {last}], next {reply.next_offset}",
+        )
+    return Pulled(
+        batch,
+        range(first, last + 1) if last - first == count - 1 else column.tolist(),
+        reply.next_offset,
+        len(frames),
+        reply.max_offset,
+        frames,
+        lengths,
+    )
+
+
+def _select(
+    frames: bytes, lengths: NDArray[np.uint32], wanted: Sequence[int]
+) -> tuple[bytes, NDArray[np.uint32]]:
+    """Copy some records out; needed only when tags of one hash meet."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    pieces = [frames[int(ends[i]) - int(lengths[i]) : int(ends[i])] for i in wanted]
+    return b"".join(pieces), lengths[list(wanted)]

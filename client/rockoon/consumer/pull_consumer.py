@@ -1,0 +1,498 @@
+"""A consumer that is asked for messages: the caller chooses queues, places and the pace."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from rockoon.backoff import Backoff
+from rockoon.consumer.prefetcher import Assigned, Fetching, PullStatistics, Ready, end_tasks
+from rockoon.consumer.pull import OutOfRange, PullLimits
+from rockoon.errors import (
+    Closed,
+    ConsumeDisabled,
+    Fenced,
+    InvalidArgument,
+    NotReady,
+    OffsetServiceUnavailable,
+    RockoonError,
+)
+from rockoon.message import Batch, Message, MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.subscription import ALL, Subscription
+from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+
+log = logging.getLogger(__name__)
+
+OnOutOfRange = Literal["earliest", "latest", "raise"]
+Answer = TypeVar("Answer")
+
+# What the offset service, or the way to it, says while it is restarted.
+_AWAY = (OffsetServiceUnavailable, NotReady)
+
+
+@dataclass(slots=True)
+class _Following:
+    subscription: Subscription
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class PullConsumer:
+    """Reads queues at the caller's pace, one pull ahead of it on every queue.
+
+    Not for several tasks at once: polls, seeks and commits are the caller's, in its order.
+
+    Args:
+        cluster: the connection; it closes the consumer when it is closed itself.
+        group: whose progress reading goes on from and is committed to; None keeps no progress.
+            Members are not coordinated here: who reads what is the caller's decision.
+        consume_from: where to start on a queue without progress: a `ConsumeFrom`, "first", "last",
+            or "group" (the group's policy; "first" without a group).
+        on_out_of_range: without a group, what to do when the place to read has left the queue:
+            go on at its "earliest" or "latest" message, or "raise" from the next poll. With a
+            group the offset service decides, by the group's policy.
+        limits: size of one pull, and how long the broker may hold it.
+        prefetch_batches: batches fetched ahead of the caller, for each queue.
+        create_group: make the group when it does not exist.
+        check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
+            a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str | None = None,
+        *,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        on_out_of_range: OnOutOfRange = "raise",
+        limits: PullLimits | None = None,
+        prefetch_batches: int = 2,
+        create_group: bool = True,
+        check_crcs: bool = True,
+    ) -> None:
+        if on_out_of_range not in ("earliest", "latest", "raise"):
+            raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
+        self.group = group
+        self.starts: dict[MessageQueue, Start] = {}
+        """Where reading of each queue began, and why."""
+        self.statistics = PullStatistics()
+        self._cluster = cluster
+        self._places = QueuePlaces(cluster)
+        self._store = RemoteOffsetStore(cluster, group) if group else None
+        self._consume_from = ConsumeFrom.of(consume_from)
+        self._on_out_of_range = on_out_of_range
+        self._create_group = create_group
+        self._fetching = Fetching(
+            cluster,
+            group or "",
+            limits or PullLimits(messages_max=8192, bytes_max=2 << 20),
+            prefetch_batches,
+            check_crcs=check_crcs,
+            statistics=self.statistics,
+            relocate=self._relocate,
+        )
+        self._assigned: dict[MessageQueue, Assigned] = {}
+        self._following: dict[str, _Following] = {}
+        self._follow_failure: RockoonError | None = None
+        self._subscribed: dict[str, int] = {}
+        self._closed = False
+        cluster.adopt(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop fetching. Commits nothing: only the caller knows what it has finished."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cluster.release(self)
+        tasks = [following.task for following in self._following.values()]
+        self._following.clear()
+        await end_tasks(tasks)
+        await self._fetching.end(self._assigned.values())
+        self._assigned.clear()
+        self._fetching.arrived.note()
+
+    # What is read
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._assigned)
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues; those that were read before go on where they are.
+
+        Args:
+            queues: message queues of any topics.
+            expression: tags wanted of them, or an `Sql`, as `Subscription.parse` has it.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+            ConsumeDisabled: the group is paused.
+            InvalidExpression: the expression says nothing.
+            RockoonError: where to start could not be found out within `retry_seconds`.
+        """
+        for topic in list(self._following):
+            following = self._following.pop(topic)
+            await end_tasks([following.task])
+        await self._replace(list(dict.fromkeys(queues)), expression)
+
+    async def assign_all(self, topic: str, expression: str = ALL) -> None:
+        """Read all queues of a topic, also those it gets later (from their beginning).
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            RockoonError: as `assign`.
+        """
+        route = await self._cluster.route(topic)
+        await self.assign(route.queues, expression)
+        following = _Following(Subscription.parse(topic, expression))
+        self._following[topic] = following
+        following.task = self._cluster.tasks.create_task(
+            self._follow(topic, expression), name=f"rockoon follow {topic}"
+        )
+
+    async def _replace(self, queues: list[MessageQueue], expression: str) -> None:
+        self._check_open()
+        subscriptions = {
+            topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
+        }
+        wanted = set(queues)
+        # Who was told of a pause asks anew, and is refused until the group is resumed.
+        is_paused = self._store is not None and self._store.is_paused
+        gone = [
+            q for q, held in self._assigned.items() if q not in wanted or held.fenced or is_paused
+        ]
+        await self._drop(gone)
+        added = [queue for queue in queues if queue not in self._assigned]
+        births: dict[MessageQueue, int] = {}
+        for topic in {queue.topic for queue in added}:
+            births.update((await self._cluster.route(topic)).births)
+        starts = await self._start(added)
+        for queue, start in starts.items():
+            self.starts[queue] = start
+            self._assigned[queue] = self._fetching.begin(
+                queue, subscriptions[queue.topic], start.offset, births.get(queue, 0)
+            )
+
+    async def _drop(self, queues: Iterable[MessageQueue]) -> None:
+        dropped = [a for queue in queues if (a := self._assigned.pop(queue, None))]
+        await self._fetching.end(dropped)
+        for assigned in dropped:
+            self.starts.pop(assigned.queue, None)
+            if self._store:
+                self._store.remove(assigned.queue)
+
+    async def _start(self, queues: list[MessageQueue]) -> dict[MessageQueue, Start]:
+        if not queues:
+            return {}
+        if self._store is None:
+            chosen = self._consume_from
+            if chosen == ConsumeFrom.GROUP:
+                chosen = ConsumeFrom.FIRST
+            return await self._retried(lambda: self._places.choose(queues, chosen))
+        revision = await self._subscribe({queue.topic for queue in queues})
+        return await self._retried(lambda: self._resolve(queues, revision))
+
+    async def _subscribe(self, topics: set[str]) -> int:
+        for topic in topics - set(self._subscribed):
+            reply = await self._cluster.call_nameserver(
+                "Subscribe",
+                SubscribeRequest(
+                    group=self.group or "", topic=topic, create_group=self._create_group
+                ),
+            )
+            self._subscribed[topic] = reply.revision
+        seen = [self._cluster.routes.topic_revision(topic) for topic in topics]
+        return max(*seen, *self._subscribed.values())
+
+    async def _resolve(
+        self, queues: list[MessageQueue], revision: int
+    ) -> dict[MessageQueue, Start]:
+        assert self._store is not None
+        found = await self._store.resolve(queues, self._consume_from, revision)
+        for answer in found.values():
+            if isinstance(answer, RockoonError):
+                raise answer
+        return {queue: start for queue, start in found.items() if isinstance(start, Start)}
+
+    # Where it is read
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that the caller gets from a queue."""
+        return self._of(queue).position
+
+    def lag(self, queue: MessageQueue) -> int | None:
+        """Return how many messages the queue had beyond `position` at its last pull; None before
+        the first one."""
+        assigned = self._of(queue)
+        if assigned.max_offset is None:
+            return None
+        return max(assigned.max_offset - assigned.position, 0)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset; what was fetched ahead is thrown away."""
+        if offset < 0:
+            raise InvalidArgument(reason=f"{offset} is not an offset")
+        old = self._of(queue)
+        await self._fetching.end([old])
+        self._assigned[queue] = self._fetching.begin(queue, old.subscription, offset, old.birth)
+
+    async def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of these queues, or of all."""
+        await self._seek_all(queues, ConsumeFrom.FIRST)
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on behind the newest message of these queues, or of all."""
+        await self._seek_all(queues, ConsumeFrom.LAST)
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after a time, epoch milliseconds."""
+        await self._seek_all(queues, ConsumeFrom.timestamp(timestamp_ms))
+
+    async def _seek_all(self, queues: Iterable[MessageQueue], to: ConsumeFrom) -> None:
+        chosen = list(queues) or self.assignment
+        for queue in chosen:
+            self._of(queue)
+        for queue, start in (await self._retried(lambda: self._places.choose(chosen, to))).items():
+            await self.seek(queue, start.offset)
+
+    def _of(self, queue: MessageQueue) -> Assigned:
+        assigned = self._assigned.get(queue)
+        if assigned is None:
+            raise InvalidArgument(reason=f"{queue} is not assigned to this consumer")
+        return assigned
+
+    # Reading
+
+    async def poll_batch(self, timeout: float | None = None) -> Batch | None:
+        """Return the next batch of one queue; queues take turns.
+
+        Args:
+            timeout: seconds to wait for one, None for ever, 0 not at all.
+
+        Raises:
+            InvalidOffset, OffsetBeyondEnd: a queue no longer has the place to read, and
+                `on_out_of_range` is "raise"; every poll says so until a seek.
+            TopicNotFound, QueueNotFound, TopicNotReadable: a queue cannot be read any more.
+            StoreCorrupt: the next message of a queue is damaged; every poll says so until a seek.
+            ConsumeDisabled: the last commit was told that the group is paused; assign again.
+            Closed: the consumer was closed.
+
+        Returns:
+            The batch, None when the time is over. Cancelling it is safe: nothing is taken.
+        """
+        ready = await self._next_ready(timeout)
+        if ready is None:
+            return None
+        self._fetching.ready.popleft()
+        batch = ready.pulled.rest(ready.index)
+        assert batch is not None
+        self._handed_out(ready, len(batch))
+        return batch
+
+    async def poll(self, max_messages: int = 1024, timeout: float | None = None) -> list[Message]:
+        """Return messages that are there, of one queue or several: at least one unless the time is
+        over; arguments and errors as `poll_batch`."""
+        if max_messages < 1:
+            raise InvalidArgument(reason=f"max_messages is {max_messages}")
+        messages: list[Message] = []
+        while len(messages) < max_messages:
+            ready = await self._next_ready(timeout) if not messages else self._first_ready()
+            if ready is None:
+                break
+            batch = ready.pulled.batch
+            assert batch is not None
+            stop = min(len(batch), ready.index + max_messages - len(messages))
+            found = batch[ready.index : stop]
+            if stop == len(batch):
+                self._fetching.ready.popleft()
+            self._handed_out(ready, len(found))
+            messages += found
+        return messages
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Every message from here on, one by one, for ever."""
+        while True:
+            for message in await self.poll(1):
+                yield message
+
+    def _first_ready(self) -> Ready | None:
+        return self._fetching.ready[0] if self._fetching.ready else None
+
+    async def _next_ready(self, timeout: float | None) -> Ready | None:
+        self._check_failures()
+        if self._fetching.ready or timeout == 0:
+            return self._first_ready()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._fetching.ready:
+                    await self._fetching.arrived.wait(self._fetching.arrived.count)
+                    self._check_failures()
+        except TimeoutError:
+            return None
+        return self._first_ready()
+
+    def _handed_out(self, ready: Ready, count: int) -> None:
+        ready.index += count
+        self.statistics.messages += count
+        assigned, pulled = ready.assigned, ready.pulled
+        if ready.index == len(pulled.offsets):
+            assigned.position = pulled.next_offset
+            assigned.room.release()
+        else:
+            assigned.position = pulled.offsets[ready.index]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(what="the consumer")
+
+    def _check_failures(self) -> None:
+        self._check_open()
+        if self._follow_failure is not None:
+            raise self._follow_failure
+        if self._store is not None and self._store.is_paused:
+            raise ConsumeDisabled(group=self.group)
+        for assigned in self._assigned.values():
+            if assigned.failure is not None:
+                raise assigned.failure
+
+    # Progress
+
+    async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        """Store progress: of all queues up to what was handed out, or of one queue.
+
+        Args:
+            queue: the only one to commit.
+            offset: its next offset to consume; by default its position.
+
+        Raises:
+            InvalidArgument: the consumer has no group, or the queue is not assigned.
+            Fenced: another reader or a reset took a queue: assign it again.
+            OffsetServiceUnavailable: it was away for `retry_seconds`; it may have stored it.
+            RockoonError: it was not stored.
+        """
+        if self._store is None:
+            raise InvalidArgument(reason="a consumer without a group has no progress to commit")
+        if queue is not None:
+            assigned = self._of(queue)
+            chosen = assigned.position if offset is None else offset
+            store = self._store
+            try:
+                await self._retried(lambda: store.commit(queue, chosen), _AWAY)
+            except Fenced:
+                assigned.fenced = True
+                raise
+            return
+        for assigned in self._assigned.values():
+            self._store.update(assigned.queue, assigned.position)
+        persisted = await self._retried(self._persist_all, _AWAY)
+        for lost in persisted.lost:
+            self._of(lost).fenced = True
+        for failure in (*persisted.lost.values(), *persisted.kept.values()):
+            raise failure
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset, None when there is none."""
+        if self._store is None:
+            raise InvalidArgument(reason="a consumer without a group has no progress")
+        store = self._store
+        return await self._retried(lambda: store.read_store(queue), _AWAY)
+
+    async def _persist_all(self) -> Persisted:
+        assert self._store is not None
+        persisted = await self._store.persist_all()
+        for failure in persisted.kept.values():
+            if isinstance(failure, _AWAY):
+                raise failure
+        return persisted
+
+    # Whatever happens to the queues
+
+    async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
+        """Find another place for a reading whose own has left the queue."""
+        self.statistics.out_of_range += 1
+        self.statistics.gap_total += found.gap
+        queue = assigned.queue
+        if self._store is not None:
+            revision = await self._subscribe({queue.topic})
+            start = (await self._resolve([queue], revision))[queue]
+        elif self._on_out_of_range == "raise":
+            raise found.to_error()
+        else:
+            earliest = self._on_out_of_range == "earliest"
+            offset = found.min_offset if earliest else found.max_offset
+            reason = "BELOW_MIN" if found.below_min else "ABOVE_MAX"
+            start = Start(queue, offset, reason, str(found), found.gap)
+        log.warning("%s; reading goes on at %d (%s)", found, start.offset, start.reason)
+        self.starts[queue] = start
+        assigned.next_offset = assigned.position = start.offset
+
+    async def _follow(self, topic: str, expression: str) -> None:
+        """Take up queues as the topic gets them."""
+        backoff = Backoff()
+        changes = self._cluster.routes_changed
+        seen = -1
+        while True:
+            seen = await changes.wait(seen)
+            try:
+                await self._catch_up(topic, expression)
+                backoff.reset()
+            except RockoonError as error:
+                if not error.retriable:
+                    self._follow_failure = error
+                    self._fetching.arrived.note()
+                    return
+                log.warning("new queues of %s cannot be read yet: %s", topic, error)
+                seen = -1
+                await asyncio.sleep(backoff.next_seconds())
+
+    async def _catch_up(self, topic: str, expression: str) -> None:
+        route = self._cluster.routes.topic(topic) or await self._cluster.route(topic)
+        mine = {queue: a for queue, a in self._assigned.items() if queue.topic == topic}
+        reborn = [q for q, a in mine.items() if a.birth not in (0, route.births.get(q))]
+        await self._drop(reborn)
+        added = [queue for queue in route.queues if queue not in self._assigned]
+        if self._store is None:
+            starts = await self._places.choose(added, ConsumeFrom.FIRST)
+        else:
+            starts = await self._start(added)
+        subscription = Subscription.parse(topic, expression)
+        for queue, start in starts.items():
+            self.starts[queue] = start
+            self._assigned[queue] = self._fetching.begin(
+                queue, subscription, start.offset, route.births[queue]
+            )
+
+    async def _retried(
+        self,
+        attempt: Callable[[], Awaitable[Answer]],
+        passing: type[RockoonError] | tuple[type[RockoonError], ...] = RockoonError,
+    ) -> Answer:
+        """Try again, for `retry_seconds`, while the failure can pass and is one of `passing`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.retry_seconds
+        backoff = Backoff()
+        while True:
+            try:
+                return await attempt()
+            except RockoonError as error:
+                pause = backoff.next_seconds()
+                may_pass = error.retriable and isinstance(error, passing)
+                if not may_pass or loop.time() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause)

@@ -1,0 +1,505 @@
+"""A consumer that calls a listener: the members of a group share the queues of its topics, or each
+reads all of them (`broadcasting`).
+
+    async with cluster.push_consumer("billing", {"orders": "*"}, handle) as consumer:
+        await consumer.wait()
+
+A message counts as consumed when the handler has returned. Progress of a queue is the smallest
+offset that is not consumed, so after a crash some messages come again, and none is left out.
+
+How it hangs together: `Membership` says who is in the group; `Assignment` works out which queues
+are this member's, resolves where they start and makes a `Reading` of each; a reading pulls into its
+process queue; the `Delivery` hands messages to the handler; `commit` stores progress; `Departures`
+hand over what has become another member's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.consumer.assignment import FATAL, Assignment, ReadingSettings, cancel
+from rockoon.consumer.consume_result import SUSPEND_SECONDS, ConsumeResult
+from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
+from rockoon.consumer.membership import Membership
+from rockoon.consumer.process_queue import FlowLimits
+from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.queue_reader import PULL_EXPIRED_SECONDS, PullRules, PullStatistics, Reading
+from rockoon.consumer.redelivery import Redelivery
+from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
+from rockoon.consumer.statistics import ConsumerStatistics, QueueView, view_of
+from rockoon.errors import (
+    Closed,
+    InvalidArgument,
+    RockoonError,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.broadcasting import (
+    join_seconds_max,
+    member_id_of,
+    mode_named,
+    store_of,
+    tell_group,
+)
+from rockoon.offsets.offset_store import OffsetStore, Persisted
+from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.subscription import ALL, Subscription
+from rockoon_format.names import retry_topic
+from rockoon_proto.v1.nameserver_pb2 import (
+    GROUP_RETRY,
+    ProvideGroupTopicRequest,
+    SubscribeRequest,
+)
+
+__all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
+
+log = logging.getLogger(__name__)
+
+
+class PushConsumer:
+    """A member of a consumer group that calls `handler` for every message of its queues.
+
+    A message whose handler raises, or returns `ConsumeResult.LATER` or False, goes back to the
+    broker, comes again after 10 s, 30 s, 1 min, ... and holds nothing else up; after 16 times it is
+    a dead letter. `redelivery` changes that, `orderly` and broadcasting consumers differ. What is
+    delivered again here holds the committed offset of its queue; messages behind it go on up to the
+    flow limits, then the queue stops. `queues()` shows which one it is.
+
+    While its group is paused (`rockoon group pause`) it stays a member, has no queues and calls
+    nothing; once the group is resumed it goes on from what was committed.
+
+    Args:
+        cluster: the connection; it closes the consumer when it is closed itself.
+        group: the consumer group.
+        subscriptions: topic to expression: "*", tags as in "TagA || TagB", or an `Sql`. All members
+            of a group should have the same.
+        handler: async, or plain (then run in a thread); gets a Message.
+        mode: "clustering": the members share the queues; "broadcasting": every member reads all,
+            and has progress of its own under its `member_id`, which has to be the same at every
+            start: by default the connection's `client_id`, ROCKOON_MEMBER, or a host name that
+            ends in an ordinal. The group says where that is kept (`broadcast_progress`).
+        offset_store: where progress is kept instead of in the offset service (clustering) or in
+            `~/.rockoon_offsets` (broadcasting), for example a `KeptOffsetStore`. With a store of
+            your own, clustering members are not kept from reading a queue twice at a hand-over.
+        consume_from: "first", "last" or a `ConsumeFrom`: where to start on a queue without progress
+            when the group has no policy. By default the cluster's, which is "last": what was sent
+            before the group was there is not read.
+        concurrency: handler calls that may run at once.
+        batch_max: when more than 1 the handler gets a list of up to so many messages of one
+            queue, and its result is for all of them.
+        orderly: the messages of a queue are handled one after the other, by one member at a time;
+            queues go on side by side. A message that fails comes again after `suspend_seconds`,
+            and its queue waits. No call begins while another member may have taken the queue
+            over, so handling rests when the offset service is away for longer than its lease.
+        suspend_seconds: orderly only; brought into the range from 10 ms to 30 s.
+        attempts_max: orderly only: deliveries in vain after which `redelivery` gets a message as a
+            dead letter and the queue goes on; counted anew when the queue moves. None: no limit.
+        consume_timeout_seconds: not orderly only: a call that takes longer has failed;
+            its result is not heard any more once its messages are safe elsewhere.
+        allocation: how members share the queues; must be the same on all members.
+        member_id: unique in the group; by default made of the cluster object's client id.
+        redelivery: what becomes of messages that failed. A `RetryPolicy`: they go back to the
+            broker, and come again from the group's retry topic, which is read beside
+            `subscriptions`, or are dead letters after 16 times; the default of clustering
+            consumers. A `LocalRedelivery`: delivered again by this consumer until they succeed.
+            Broadcasting consumers do that 16 times by default, then drop the message.
+        pull_limits: size of one pull, and how long a broker may hold it.
+        flow_limits: how much one queue may hold.
+        commit_seconds: time between commits.
+        rebalance_seconds: allocation is looked at so often even when nothing seems to change.
+        drain_seconds: how long closing waits for handler calls that run; giving a queue up as well,
+            but no longer than the offset service lets it.
+        create_group: make the group when it does not exist.
+        check_crcs: bodies are compared with the CRCs they were stored with.
+        on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
+            are handled, and a reset leads past it; "skip": it is logged with its place, counted,
+            and reading goes on behind it, unless there are a thousand in a row.
+        pull_expired_seconds: a queue whose broker has answered no pull for so long is resolved
+            again.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: Handler,
+        *,
+        mode: str = "clustering",
+        offset_store: OffsetStore | None = None,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        concurrency: int = 16,
+        batch_max: int = 1,
+        orderly: bool = False,
+        suspend_seconds: float = SUSPEND_SECONDS,
+        attempts_max: int | None = None,
+        consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
+        allocation: AllocationStrategy = AVERAGE,
+        member_id: str | None = None,
+        redelivery: Redelivery | RetryPolicy | None = None,
+        pull_limits: PullLimits | None = None,
+        flow_limits: FlowLimits | None = None,
+        commit_seconds: float = 5.0,
+        rebalance_seconds: float = 20.0,
+        drain_seconds: float = 10.0,
+        create_group: bool = True,
+        check_crcs: bool = True,
+        on_damaged: str = "stop",
+        pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
+    ) -> None:
+        _check_choices(attempts_max, orderly, on_damaged)
+        _check_settings(handler, concurrency, batch_max, consume_timeout_seconds)
+        self._orderly = orderly
+        self.group = group
+        self._mode = mode_named(mode)
+        self.member_id = member_id_of(cluster, self._mode, member_id)
+        self._cluster = cluster
+        retries = RetryStatistics()
+        chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)
+        # In order nothing is sent back to come again: a message waits in its queue.
+        reads_retries = isinstance(chosen, RetryTopic) and not orderly
+        self._retry_topic = retry_topic(group) if reads_retries else None
+        self._subscriptions = _parsed(subscriptions, self._retry_topic)
+        self._commit_seconds = commit_seconds
+        self._drain_seconds = drain_seconds
+        self._create_group = create_group
+        self._changes = Changes()
+        self._membership = Membership(
+            cluster,
+            group,
+            self.member_id,
+            list(self._subscriptions.values()),
+            changes=self._changes,
+            on_reset=lambda queues: self._assignment.on_reset(queues),
+            mode=self._mode,
+            orderly=orderly,
+            allocation=allocation,
+        )
+        self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
+        self._delivery = Delivery(
+            _traced(cluster, group, handler),
+            concurrency=concurrency,
+            batch_max=batch_max,
+            redelivery=chosen,
+            order=Order(suspend_seconds, attempts_max) if orderly else None,
+            timeout_seconds=consume_timeout_seconds,
+        )
+        self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
+        self._assignment = self._assignment_of(
+            ReadingSettings(
+                subscriptions=self._subscriptions,
+                mode=self._mode,
+                consume_from=ConsumeFrom.of(consume_from),
+                allocation=allocation,
+                pull_rules=PullRules(
+                    limits=pull_limits or PullLimits(),
+                    check_crcs=check_crcs,
+                    skip_damaged=on_damaged == "skip",
+                    expired_seconds=pull_expired_seconds,
+                    group=group,
+                ),
+                flow_limits=flow_limits or FlowLimits(),
+                rebalance_seconds=rebalance_seconds,
+                drain_seconds=drain_seconds,
+            )
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._failure_was_raised = False
+        self._state = "new"
+
+    def _assignment_of(self, settings: ReadingSettings) -> Assignment:
+        return Assignment(
+            self._cluster,
+            self.group,
+            settings,
+            membership=self._membership,
+            changes=self._changes,
+            store=self._store,
+            delivery=self._delivery,
+            statistics=self.statistics,
+            on_persisted=self._count_persisted,
+            start_task=self._start_task,
+        )
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+        if failure is None and self._failure is not None and not self._failure_was_raised:
+            raise self._failure
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        Raises:
+            TopicNotFound: a topic of the subscriptions does not exist.
+            GroupNotFound: the group does not, and `create_group` is false.
+            MemberIdTaken: a live process has the member id.
+            StoreLocked, StoreCorrupt, StoreNotWritable: progress cannot be kept where it should be.
+            RockoonError: the cluster did not answer for `retry_seconds`.
+        """
+        if self._state != "new":
+            raise Closed(what="a consumer that was started before")
+        self._state = "running"
+        self._cluster.adopt(self)
+        try:
+            for topic in self._subscriptions:
+                if topic != self._retry_topic:
+                    await self._subscribe(topic)
+            if self._retry_topic:
+                # Last: there is none before there is the group.
+                request = ProvideGroupTopicRequest(group=self.group, topic=GROUP_RETRY)
+                provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
+                await self._subscribe(self._retry_topic, provided.revision)
+            await self._store.load()
+            await self._join()
+        except BaseException:
+            self._state = "closed"
+            self._cluster.release(self)
+            await self._store.close()
+            raise
+        self._delivery.start(lambda work: self._start_task(work, "worker"))
+        for name, work in {
+            "heartbeats": self._membership.stay,
+            "clock": self._membership.keep_time,
+            "group": self._membership.watch,
+            "routes": self._follow_routes,
+            "rebalance": self._assignment.keep_balanced,
+            "commits": self._keep_committed,
+            **({} if self._orderly else {"timeouts": self._delivery.watch_overdue}),
+        }.items():
+            self._tasks.append(self._start_task(work, name))
+
+    async def _subscribe(self, topic: str, min_revision: int = 0) -> None:
+        await self._cluster.route(topic, min_revision)
+        reply = await self._cluster.call_nameserver(
+            "Subscribe",
+            SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
+        )
+        self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
+        # A group that was deleted meanwhile was made anew.
+        self._membership.group_incarnation = reply.group.incarnation
+        tell_group(self._store, reply.group.config)
+
+    def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        return self._cluster.tasks.create_task(
+            self._guard(work), name=f"rockoon {self.group} {name}"
+        )
+
+    async def _join(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        backoff = Backoff()
+        while True:
+            try:
+                await self._membership.beat()
+            except RockoonError as error:
+                pause = backoff.next_seconds()
+                seconds_max = join_seconds_max(error, self._mode, self._cluster.retry_seconds)
+                if loop.time() + pause > began_at + seconds_max:
+                    raise
+            else:
+                return
+            await asyncio.sleep(pause)
+
+    async def wait(self) -> None:
+        """Wait until the consumer is closed. Cancelling it is safe.
+
+        Raises:
+            GroupNotFound, TopicNotFound: somebody deleted what it reads.
+            MemberIdTaken: another process joined under the member id.
+            Exception: what a bug in the consumer raised.
+        """
+        if self._state == "new":
+            raise RuntimeError("the consumer was not started: enter it with `async with`")
+        await self._ended.wait()
+        if self._failure is not None:
+            self._failure_was_raised = True
+            raise self._failure
+
+    async def close(self) -> None:
+        """Stop pulling, finish the handler calls that run, store progress, leave the group.
+
+        Takes at most `drain_seconds` and, when the offset service does not answer, some ten seconds
+        for the last commit.
+        """
+        if self._state != "running":
+            return
+        self._state = "closed"
+        self._cluster.release(self)
+        try:
+            await cancel(self._tasks)
+            await self._assignment.stop_pulls()
+            if not await self._delivery.drain(self._drain_seconds):
+                log.warning(
+                    "handlers of group %s still ran after %.1f s: their messages come again",
+                    self.group,
+                    self._drain_seconds,
+                )
+            await self._assignment.store_last()
+            await self._membership.leave()
+        finally:
+            self._assignment.drop()
+            self._ended.set()
+            await self._store.close()
+
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of the consumer; what it dies of is told to the consumer's owner."""
+        try:
+            await work()
+        except Exception as failure:
+            if not isinstance(failure, FATAL):
+                log.exception("a consumer of group %s fails in a way no one foresaw", self.group)
+            self._fail(failure)
+
+    def _fail(self, failure: BaseException) -> None:
+        if self._failure is None:
+            log.error("the consumer of group %s stops: %s", self.group, failure)
+            self._failure = failure
+        self._delivery.stop()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        for reading in self._assignment.readings.values():
+            if reading.task is not None and reading.task is not asyncio.current_task():
+                reading.task.cancel()
+        self._ended.set()
+
+    # What it is doing
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues of its subscriptions that are this member's now; `queues` has those of the
+        group's retry topic, too."""
+        return sorted(q for q in self._assignment.readings if q.topic != self._retry_topic)
+
+    @property
+    def starts(self) -> dict[MessageQueue, Start]:
+        """Where reading of each queue of its subscriptions began, and why."""
+        starts = self._assignment.starts
+        return {queue: start for queue, start in starts.items() if queue.topic != self._retry_topic}
+
+    def queues(self) -> dict[MessageQueue, QueueView]:
+        """Return how each queue of this member stands."""
+        return {q: view_of(reading) for q, reading in sorted(self._assignment.readings.items())}
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused the group, as last heard."""
+        return self._membership.is_paused
+
+    @property
+    def members(self) -> list[str]:
+        """Ids of the group's members, as last heard."""
+        return sorted(self._membership.topics_of)
+
+    # Progress, and what it depends on
+
+    async def _follow_routes(self) -> None:
+        changes = self._cluster.routes_changed
+        seen = changes.count
+        while True:
+            seen = await changes.wait(seen)
+            self._changes.note()
+
+    async def _keep_committed(self) -> None:
+        while True:
+            await asyncio.sleep(self._commit_seconds)
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Store the progress of all queues now; done every few seconds anyway.
+
+        What cannot be stored now is stored by a later call.
+        """
+        for reading in self._assignment.readings.values():
+            self._update(reading)
+        self._note_persisted(await self._store.persist_all())
+
+    def _update(self, reading: Reading) -> None:
+        if not reading.process_queue.dropped:
+            self._store.update(reading.queue, reading.process_queue.commit_offset)
+
+    def _count_persisted(self, persisted: Persisted) -> None:
+        self.statistics.commits += len(persisted.stored)
+        self.statistics.commits_failed += len(persisted.kept)
+        self.statistics.fenced += len(persisted.lost)
+
+    def _note_persisted(self, persisted: Persisted) -> None:
+        self._count_persisted(persisted)
+        if persisted.kept:
+            queue, error = next(iter(persisted.kept.items()))
+            log.warning(
+                "progress of %d queues is not stored yet, of %s because: %s",
+                len(persisted.kept),
+                queue,
+                error,
+            )
+        if persisted.lost:
+            for queue, error in persisted.lost.items():
+                log.warning("%s is resolved again: %s", queue, error)
+            self._assignment.resolve_again(
+                r for q in persisted.lost if (r := self._assignment.readings.get(q))
+            )
+
+
+def _traced(cluster: Cluster, group: str, handler: Handler) -> Handler:
+    if cluster.tracing is None:
+        return handler
+    from rockoon.tracing.handler import traced_handler
+
+    return traced_handler(cluster.tracing, group, handler)
+
+
+def _check_choices(attempts_max: int | None, orderly: bool, on_damaged: str) -> None:
+    if on_damaged not in ("stop", "skip"):
+        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
+    if attempts_max is not None and not orderly:
+        raise InvalidArgument(
+            reason="attempts_max is for orderly consumers; others: "
+            "redelivery=RetryPolicy(attempts_max=…)"
+        )
+    if attempts_max is not None and attempts_max < 1:
+        raise InvalidArgument(reason="attempts_max must be 1 or more")
+
+
+def _check_settings(
+    handler: Handler,
+    concurrency: int,
+    batch_max: int,
+    consume_timeout_seconds: float,
+) -> None:
+    if not callable(handler):
+        raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
+    if concurrency < 1 or batch_max < 1:
+        raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
+    if not consume_timeout_seconds > 0:
+        raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
+
+
+def _parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:
+    """A subscription for each topic, and one to all of the group's retry topic."""
+    if not isinstance(subscriptions, Mapping):
+        raise InvalidArgument(
+            reason=f'subscriptions are {subscriptions!r}, not as in {{"orders": "*"}}'
+        )
+    if not subscriptions:
+        raise InvalidArgument(reason="a consumer needs at least one subscription")
+    texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}
+    return {topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)}

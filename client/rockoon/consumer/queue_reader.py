@@ -1,0 +1,253 @@
+"""One message queue being read by a push consumer: pulls, flow control, what is held."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.consumer.process_queue import Limit, ProcessQueue
+from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.errors import (
+    QueueNotFound,
+    RockoonError,
+    StoreCorrupt,
+    TopicNotFound,
+    TopicNotReadable,
+)
+from rockoon.message import Batch, MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.start import Start
+from rockoon.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+PULL_EXPIRED_SECONDS = 120.0
+# A disk that answers nothing any more must not let a reader run through all that it holds.
+_DAMAGED_IN_A_ROW_MAX = 1024
+
+
+@dataclass(slots=True)
+class PullStatistics:
+    """Counts over all queues since the consumer was made."""
+
+    pulls: int = 0
+    pulls_empty: int = 0
+    pulls_failed: int = 0
+    """Pulls that ended in an error; they are tried again."""
+    flow_control_pauses: int = 0
+    """Times a queue held as much as it may."""
+    damaged: int = 0
+    """Messages skipped because they are damaged."""
+    expired: int = 0
+    """Queues looked up anew because no pull was answered for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullRules:
+    """How a queue is pulled."""
+
+    limits: PullLimits = field(default_factory=PullLimits)
+    check_crcs: bool = True
+    """Hand out no message whose body does not have its CRC."""
+    skip_damaged: bool = False
+    """Go on behind a damaged message instead of raising; for so many in a row at most as no single
+    fault of a disk damages."""
+    expired_seconds: float = PULL_EXPIRED_SECONDS
+    """How long a queue may go without an answer before it is looked up anew."""
+    group: str = ""
+    """Whose readers these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A place of a queue that cannot be read and is to be stepped over."""
+
+    offset: int
+    error: StoreCorrupt
+    is_here: bool = True
+    """False when it is another message, further on, that is damaged."""
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """A queue from Resolve until it is lost. Every Resolve makes a new one, so whatever a former
+    one still does is done to an object that nobody asks any more."""
+
+    queue: MessageQueue
+    subscription: Subscription
+    start: Start
+    birth: int
+    """Revision at which the queue was created."""
+    process_queue: ProcessQueue[Batch]
+    finished: Changes = field(default_factory=Changes)
+    attempts: dict[int, int] = field(default_factory=dict)
+    listed: bool = False
+    running: int = 0
+    holds: Callable[[], bool] = lambda: True
+    """Whether the grant under which it is read is to be trusted still."""
+    task: asyncio.Task[None] | None = None
+    failure: RockoonError | None = None
+    """Why it cannot be pulled at the moment."""
+    blocked_by: Limit | None = None
+    max_offset: int | None = None
+    """End of the queue at the last pull."""
+    _damaged_in_a_row: int = 0
+
+    def may_begin(self) -> bool:
+        """Whether a call with its messages may begin, as far as other members go."""
+        return self.holds()
+
+    async def pull_into(
+        self,
+        cluster: Cluster,
+        rules: PullRules,
+        statistics: PullStatistics,
+        *,
+        on_messages: Callable[["Reading"], None],
+        on_gone: Callable[["Reading"], None],
+    ) -> OutOfRange | None:
+        """Pull for as long as the queue has the place to read.
+
+        Args:
+            cluster: where the broker is found.
+            rules: how to pull.
+            statistics: counted in.
+            on_messages: called when there are messages to hand out.
+            on_gone: called when the broker says the queue is not there (any more).
+
+        Returns:
+            What the place was, when it has left the queue; None when no pull was answered for so
+            long that the queue should be looked up anew.
+
+        Raises:
+            StoreCorrupt: the next message is damaged, and all before it are handled: asking again
+                would bring the same for ever, and going on would lose it in silence.
+        """
+        backoff, empty = Backoff(), EmptyAnswers(rules.limits.wait_ms)
+        loop = asyncio.get_running_loop()
+        answered_at = loop.time()
+        while True:
+            if await self._wait_room(statistics):
+                answered_at = loop.time()
+            asked_at = loop.time()
+            offset = self.process_queue.next_offset
+            statistics.pulls += 1
+            try:
+                answer = await self._ask(cluster, rules)
+            except StoreCorrupt as damage:
+                await self._wait_handled(damage)
+                raise
+            except RockoonError as error:
+                statistics.pulls_failed += 1
+                if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):
+                    on_gone(self)
+                self._note_failure(error)
+                if loop.time() - answered_at >= rules.expired_seconds:
+                    statistics.expired += 1
+                    return None
+                await cluster.pause_for_broker(self.queue.broker, backoff.next_seconds())
+                continue
+            self._note_success()
+            backoff.reset()
+            answered_at = loop.time()
+            if isinstance(answer, Damage):
+                self._step_over(answer, statistics)
+                continue
+            if isinstance(answer, OutOfRange):
+                return answer
+            self._damaged_in_a_row = 0
+            self.max_offset = answer.max_offset
+            if answer.batch is None:
+                statistics.pulls_empty += 1
+                self.process_queue.put_nothing(answer.next_offset)
+                moved = answer.next_offset != offset
+                await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
+                continue
+            empty.reset()
+            self.process_queue.put(
+                answer.batch,
+                answer.offsets,
+                next_offset=answer.next_offset,
+                size_bytes=answer.size_bytes,
+            )
+            on_messages(self)
+
+    async def _ask(self, cluster: Cluster, rules: PullRules) -> Pulled | OutOfRange | Damage:
+        """Pull once. Raises StoreCorrupt for damage that is not to be stepped over."""
+        offset = self.process_queue.next_offset
+        answer: Pulled | OutOfRange | None = None
+        try:
+            answer = await pull(
+                cluster,
+                self.queue,
+                offset,
+                self.subscription,
+                rules.limits,
+                check_crcs=rules.check_crcs,
+                group=rules.group,
+            )
+            return answer if isinstance(answer, OutOfRange) else answer.intact()
+        except StoreCorrupt as error:
+            if not rules.skip_damaged or self._damaged_in_a_row >= _DAMAGED_IN_A_ROW_MAX:
+                raise
+            if isinstance(answer, Pulled):
+                return Damage(answer.offsets[0], error)
+            # The broker means the first message that the subscription selects, or might. Those
+            # before it are not selected, and one of them is no damage.
+            return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
+
+    async def _is_damaged(self, cluster: Cluster, rules: PullRules, offset: int) -> bool:
+        everything = Subscription.parse(self.queue.topic, "*")
+        one = replace(rules.limits, messages_max=1, wait_ms=0)
+        try:
+            await pull(cluster, self.queue, offset, everything, one, check_crcs=False)
+        except StoreCorrupt:
+            return True
+        return False
+
+    def _step_over(self, damage: Damage, statistics: PullStatistics) -> None:
+        self._damaged_in_a_row += 1
+        if damage.is_here:
+            statistics.damaged += 1
+            log.error("message %d of %s is skipped: %s", damage.offset, self.queue, damage.error)
+        self.process_queue.put_nothing(damage.offset + 1)
+
+    async def _wait_handled(self, damage: StoreCorrupt) -> None:
+        self._note_failure(damage)
+        seen = self.finished.count
+        while self.process_queue.unfinished:
+            seen = await self.finished.wait(seen)
+
+    async def _wait_room(self, statistics: PullStatistics) -> bool:
+        """Wait until the queue may hold more; returns whether it had to."""
+        seen = self.finished.count
+        self.blocked_by = self.process_queue.blocked_by()
+        if self.blocked_by is None:
+            return False
+        statistics.flow_control_pauses += 1
+        if self.blocked_by is Limit.SPAN:
+            stuck = self.process_queue.commit_offset
+            log.warning(
+                "%s is not pulled: message %d is unfinished after %d deliveries, and %d messages "
+                "lie behind it",
+                self.queue,
+                stuck,
+                self.attempts.get(stuck, 0),
+                self.process_queue.span,
+            )
+        while self.blocked_by is not None:
+            seen = await self.finished.wait(seen)
+            self.blocked_by = self.process_queue.blocked_by()
+        return True
+
+    def _note_failure(self, error: RockoonError) -> None:
+        if self.failure is None or type(self.failure) is not type(error):
+            log.warning("%s cannot be pulled now: %s", self.queue, error)
+        self.failure = error
+
+    def _note_success(self) -> None:
+        if self.failure is not None:
+            log.info("%s can be pulled again", self.queue)
+            self.failure = None

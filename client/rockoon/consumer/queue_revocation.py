@@ -1,0 +1,180 @@
+"""Queues that a member gives up: handler calls end, progress is stored, the queue is released.
+
+A queue is handed over so that no message is handled twice: nothing more of it is handed out, the
+calls that run may end within a bound, and what they finished is stored in the same call that tells
+the offset service to let the next member have it. A queue whose calls take too long is released all
+the same; what they did not finish comes again there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+from rockoon.backoff import Backoff
+from rockoon.consumer.delivery import Delivery
+from rockoon.consumer.queue_reader import Reading
+from rockoon.errors import RockoonError
+from rockoon.message import MessageQueue
+from rockoon.offsets.offset_store import OffsetStore, Persisted
+
+log = logging.getLogger(__name__)
+
+LAST_COMMIT_SECONDS_MAX = 10.0
+# For an ordered call that was interrupted to come to its end.
+_INTERRUPTED_SECONDS_MAX = 0.5
+
+
+class Departures:
+    """The queues that one member is giving up.
+
+    Args:
+        group: for people.
+        store: where progress goes.
+        delivery: whose calls are waited for.
+        on_persisted: told of every answer of the store.
+        on_gone: called when queues are given up for good.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        store: OffsetStore,
+        delivery: Delivery,
+        *,
+        on_persisted: Callable[[Persisted], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self.queues: set[MessageQueue] = set()
+        """Not to be resolved again before they are gone: a late release would take them away."""
+        self._group = group
+        self._store = store
+        self._delivery = delivery
+        self._on_persisted = on_persisted
+        self._on_gone = on_gone
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(
+        self,
+        readings: Collection[Reading],
+        claims: Collection[MessageQueue],
+        drain_seconds: float,
+        start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]],
+    ) -> None:
+        """Give queues up in a task.
+
+        Args:
+            readings: from now on nothing more of them is handed out or pulled.
+            claims: queues that are not read and may be this member's all the same.
+            drain_seconds: how long handler calls may go on.
+            start_task: makes an owned task.
+        """
+        for reading in readings:
+            reading.process_queue.retire()
+            self._delivery.forget(reading)
+            if reading.task is not None:
+                reading.task.cancel()
+        self.queues.update(claims, (reading.queue for reading in readings))
+        task = start_task(lambda: self._see_off(list(readings), list(claims), drain_seconds))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self) -> None:
+        """Wait until all that was begun is done; bounded, as each part of it is."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _see_off(
+        self, readings: list[Reading], claims: list[MessageQueue], drain_seconds: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_seconds
+        interrupted = False
+        try:
+            while readings or claims:
+                seen = self._delivery.ended.count
+                is_late = loop.time() >= deadline
+                if is_late and not interrupted:
+                    interrupted = True
+                    deadline = loop.time() + _INTERRUPTED_SECONDS_MAX
+                    is_late = not self._interrupt(readings)
+                going = [reading for reading in readings if is_late or not reading.running]
+                if going or claims:
+                    self._tell_late(going)
+                    readings = [] if is_late else [each for each in readings if each.running]
+                    await self.store_last(going, claims)
+                    self._drop(going, claims)
+                    claims = []
+                    continue
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._delivery.ended.wait(seen)
+                except TimeoutError:
+                    continue
+        finally:
+            self._drop(readings, claims)
+
+    def _interrupt(self, readings: Iterable[Reading]) -> bool:
+        """End what calls can be ended early; returns whether there were any."""
+        interrupted = [self._delivery.interrupt(each) for each in readings if each.running]
+        return any(interrupted)
+
+    def _tell_late(self, readings: Iterable[Reading]) -> None:
+        for reading in readings:
+            if reading.running:
+                log.warning(
+                    "%d handler calls of group %s still run as %s is given up: their messages "
+                    "come again",
+                    reading.running,
+                    self._group,
+                    reading.queue,
+                )
+
+    def _drop(self, readings: Collection[Reading], claims: Iterable[MessageQueue]) -> None:
+        for reading in readings:
+            reading.process_queue.drop()
+            self._store.remove(reading.queue)
+        self.queues.difference_update(claims, (reading.queue for reading in readings))
+        self._on_gone()
+
+    async def store_last(
+        self,
+        readings: Iterable[Reading],
+        claims: Iterable[MessageQueue] = (),
+        *,
+        release: bool = True,
+    ) -> None:
+        """Store the progress of queues for the last time and release them, if that can be done
+        within a bound; what fails in a way that can pass is tried again until then.
+
+        Args:
+            readings: those that were dropped have no progress any more.
+            claims: queues to be released only.
+            release: False to keep the queues.
+        """
+        chosen = list(readings)
+        queues = {*claims, *(reading.queue for reading in chosen)}
+        for reading in chosen:
+            if not reading.process_queue.dropped:
+                self._store.update(reading.queue, reading.process_queue.commit_offset)
+        unstored: dict[MessageQueue, object] = {}
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(LAST_COMMIT_SECONDS_MAX):
+                while queues:
+                    unstored.update(dict.fromkeys(queues, "no answer in time"))
+                    store = self._store.release if release else self._store.persist
+                    persisted = await store(queues)
+                    self._on_persisted(persisted)
+                    for queue in queues - persisted.kept.keys():
+                        unstored.pop(queue)
+                    unstored.update(persisted.lost)
+                    unstored.update(persisted.kept)
+                    queues = set(persisted.kept)
+                    if queues:
+                        await asyncio.sleep(backoff.next_seconds())
+        except TimeoutError:
+            pass
+        except RockoonError as error:
+            unstored.update(dict.fromkeys(queues, error))
+        for queue, reason in sorted(unstored.items()):
+            log.warning("the last progress of %s is not stored: %s", queue, reason)

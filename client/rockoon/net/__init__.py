@@ -1,0 +1,1 @@
+"""The connection to a cluster: routes, channels, and calls to any service."""

@@ -1,0 +1,537 @@
+"""A connection to a cluster: cached routes, channels, calls with the error table's exceptions.
+
+The routes are followed beside (`route_watch`). While no nameserver answers, everything goes on with
+the routes last known.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from grpc import RpcError, aio
+
+from rockoon.backoff import Backoff
+from rockoon.errors import (
+    BrokerUnavailable,
+    Closed,
+    NameserverUnavailable,
+    OffsetServiceUnavailable,
+    RockoonError,
+    TimedOut,
+    TopicNotFound,
+)
+from rockoon.net.access import AccessKey
+from rockoon.net.addresses import parse_addresses, reachable
+from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
+from rockoon.net.failover_order import NameserverTurns
+from rockoon.net.route_watch import RouteWatch
+from rockoon.net.routes import TopicRoute
+from rockoon.net.tls import Tls, open_channels
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_proto.signature import Credentials
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+
+if TYPE_CHECKING:
+    from rockoon.admin.admin import Admin
+    from rockoon.consumer.pull_consumer import PullConsumer
+    from rockoon.consumer.push_consumer import PushConsumer
+    from rockoon.producer.producer import Producer
+    from rockoon.tracing.tracing import Tracing
+    from rockoon.transactions.producer import TransactionalProducer
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS_MAX = 10.0
+CONNECT_SECONDS_MAX = 10.0
+RETRY_SECONDS = 30.0
+# A nameserver answers from memory, and waits five seconds at most for a change to arrive there. One
+# that says nothing for longer is to be given up for the next one: its host may have vanished.
+ROUTE_SECONDS_MAX = 6.0
+# An offset service that is out of the routes for so long is called where it was. One that is
+# restarted is back in them by then; one that only the nameservers do not reach still serves, and
+# nobody else could: its progress is on its disk.
+UNLISTED_SECONDS = 5.0
+_CHANGES_MAX = 1000
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Closable(Protocol):
+    """What lives inside a cluster object and is closed before it."""
+
+    async def close(self) -> None: ...
+
+
+def connect(
+    nameservers: str | Sequence[str],
+    *,
+    cluster: str | None = None,
+    client_id: str | None = None,
+    connect_seconds_max: float = CONNECT_SECONDS_MAX,
+    retry_seconds: float = RETRY_SECONDS,
+    tls: Tls | None = None,
+    access: AccessKey | None = None,
+    tracing: "Tracing | None" = None,
+) -> "Cluster":
+    """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
+
+    Args:
+        nameservers: "host:port" of some or all of them: a sequence, or text separated by commas
+            or semicolons.
+        cluster: name that the nameservers must bear; by default any.
+        client_id: how this process is called in consumer groups; "host@pid@random" by default.
+        connect_seconds_max: how long entering may take.
+        retry_seconds: how long calls go on trying while a service does not answer, as one that is
+            being replaced; messages have their `delivery_timeout_seconds`, and reading has no end.
+        tls: how to be sure of the servers, and which certificate to show them; None means as the
+            environment's ROCKOON_TLS... say (`rockoon.net.tls`): plain connections without them.
+        access: the access key to sign calls with; None means as the environment's
+            ROCKOON_ACCESS... say (`rockoon.net.access`): without them, calls are not signed.
+        tracing: how messages are traced, a `rockoon.tracing.tracing.Tracing`; None: not at all.
+
+    Raises:
+        InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file
+            of `tls` or the access key cannot be used.
+    """
+    return Cluster(
+        parse_addresses(nameservers),
+        cluster=cluster,
+        client_id=client_id,
+        connect_seconds_max=connect_seconds_max,
+        retry_seconds=retry_seconds,
+        tls=tls,
+        access=access,
+        tracing=tracing,
+    )
+
+
+class Cluster:
+    """A connection to a cluster, shared by its producers and consumers.
+
+    Entering it waits for the first routes; leaving it closes what was made with it, last first.
+
+    Raises:
+        NameserverUnavailable: on entering, when no nameserver answers in time.
+        WrongCluster: on entering, when a nameserver bears another cluster's name.
+        TlsFailed: on entering, when one of two sides does not trust the other, or knows no TLS.
+        NotAuthenticated: on entering, when a nameserver does not accept the access key, or wants
+            one and none is given.
+    """
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        *,
+        cluster: str | None = None,
+        client_id: str | None = None,
+        connect_seconds_max: float = CONNECT_SECONDS_MAX,
+        retry_seconds: float = RETRY_SECONDS,
+        tls: Tls | None = None,
+        access: AccessKey | None = None,
+        tracing: "Tracing | None" = None,
+    ) -> None:
+        self.nameservers = tuple(nameservers)
+        self.client_id_is_given = bool(client_id)
+        self.client_id = client_id or f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(4)}"
+        self.metadata: tuple[tuple[str, str], ...] = (
+            ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
+        )
+        self.tracing = tracing
+        self.retry_seconds = retry_seconds
+        self._connect_seconds_max = connect_seconds_max
+        self._channels = open_channels(CHANNEL_OPTIONS, tls, access)
+        self._watch = RouteWatch(self.nameservers, self._channels, self.metadata)
+        self.routes = self._watch.routes
+        self.routes_changed = self._watch.changed
+        self._tasks = asyncio.TaskGroup()
+        self._children: list[Closable] = []
+        self._closed = True
+        self._admin: Admin | None = None
+        self._turns = NameserverTurns(self.nameservers)
+        # Where the offset service was last, and since when calls have found none in the routes.
+        self._last_offset_service: str | None = None
+        self._unlisted_from_seconds: float | None = None
+        # Topics changed through this connection and not asked for since, with the revision of that.
+        self._changed_at: dict[str, int] = {}
+        # Keeps a topic from being asked twice.
+        self._asking = asyncio.Lock()
+        self._watch_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._closed = False
+        self._watch_task = self._tasks.create_task(self._watch.run(), name="rockoon routes")
+        try:
+            async with asyncio.timeout(self._connect_seconds_max):
+                await self.routes_changed.wait(0)
+        except TimeoutError:
+            await self._shut()
+            raise self._watch.unreachable() from None
+        except BaseException:
+            await self._shut()
+            raise
+        if self._watch.refused is not None:
+            await self._shut()
+            raise self._watch.refused
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        untold: RockoonError | None = None
+        try:
+            while self._children:
+                try:
+                    await self._children.pop().close()
+                except RockoonError as error:
+                    untold = untold or error
+        finally:
+            await self._shut(failure if isinstance(failure, asyncio.CancelledError) else None)
+        if untold is None:
+            return
+        if failure is None:
+            raise untold
+        # What the body raised comes first, and may well be why.
+        log.warning("closing after a failure: %s", untold)
+
+    async def _shut(self, cancelled: BaseException | None = None) -> None:
+        self._closed = True
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        try:
+            # A failure of the caller's own is not passed on: it would come back in a group.
+            kind = None if cancelled is None else type(cancelled)
+            await self._tasks.__aexit__(kind, cancelled, None)
+        finally:
+            await self._channels.close()
+
+    @property
+    def tls(self) -> Tls | None:
+        """How servers are called; None when plainly."""
+        return self._channels.tls
+
+    @property
+    def access(self) -> Credentials | None:
+        """What signs the calls; None when they are not signed."""
+        return self._channels.access
+
+    @property
+    def tasks(self) -> asyncio.TaskGroup:
+        """The group that owns the background tasks of everything made with this cluster."""
+        if self._closed:
+            raise Closed(what="the connection to the cluster")
+        return self._tasks
+
+    def adopt(self, child: Closable) -> None:
+        """Close `child` before this cluster, unless it is released first."""
+        self._children.append(child)
+
+    def release(self, child: Closable) -> None:
+        """Forget a child that has been closed."""
+        if child in self._children:
+            self._children.remove(child)
+
+    # Routes
+
+    async def route(
+        self, topic: str, min_revision: int = 0, *, retry_seconds: float | None = None
+    ) -> TopicRoute:
+        """Return a topic's route, true for `min_revision` or later; from the cache if possible.
+
+        Args:
+            topic: its name.
+            min_revision: a revision that the caller has seen.
+            retry_seconds: how long to go on asking while no nameserver can tell; None means as
+                long as the connection says.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            NameserverUnavailable: it is not in the cache and no nameserver answers.
+            RouteNotReached: nameservers answer, but none has reached `min_revision`.
+        """
+        # What this connection has changed it sees, whichever nameserver it asks.
+        min_revision = max(min_revision, self._changed_at.pop(topic, 0))
+        route = self._cached(topic, min_revision)
+        if route is not None:
+            return route
+        async with self._asking:
+            route = self._cached(topic, min_revision)
+            if route is not None:
+                return route
+            request = GetRouteRequest(
+                topics=[topic], min_revision=max(min_revision, self.routes.revision)
+            )
+            update = await self.call_nameserver(
+                "GetRoute",
+                request,
+                retry_seconds=retry_seconds,
+                timeout_seconds=ROUTE_SECONDS_MAX,
+            )
+            if self.routes.learn(update, [topic]):
+                self.routes_changed.note()
+            found = self.routes.topic(topic)
+            if found is None:
+                raise TopicNotFound(topic=topic)
+            self._watch.follow(topic)
+            return found
+
+    def note_change(self, topic: str, revision: int) -> None:
+        """The topic was created, changed or deleted through this connection."""
+        self._changed_at[topic] = revision
+        if len(self._changed_at) > _CHANGES_MAX:
+            del self._changed_at[next(iter(self._changed_at))]
+
+    def _cached(self, topic: str, min_revision: int) -> TopicRoute | None:
+        if self._watch.follows(topic) and self.routes.topic_revision(topic) >= min_revision:
+            return self.routes.topic(topic)
+        return None
+
+    # Calls
+
+    async def call_nameserver(
+        self,
+        method_name: str,
+        request: Any,
+        *,
+        retry_seconds: float | None = None,
+        timeout_seconds: float = CALL_SECONDS_MAX,
+        service: Callable[[aio.Channel], Any] = NameServerStub,
+    ) -> Any:
+        """Call any nameserver; another one, or again, while the failure is one that can pass.
+
+        A call that changes something may have been done although its answer was lost: where that
+        matters, ask in a way that may be repeated (`if_absent`).
+
+        Args:
+            method_name: for example "CreateTopic".
+            request: its request message.
+            retry_seconds: how long to go on trying; None means as long as the connection says.
+            timeout_seconds: how long one try may take.
+            service: makes the stub; the one of the routes by default.
+
+        Raises:
+            RockoonError: the last answer, or NameserverUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.retry_seconds if retry_seconds is None else retry_seconds)
+        backoff = Backoff()
+        tries = 0
+        order = self._turns.order(loop.time())
+        while True:
+            address = order[tries % len(order)]
+            stub = service(self._channels.get(address))
+            try:
+                reply = await self.call(
+                    getattr(stub, method_name),
+                    request,
+                    unavailable=NameserverUnavailable,
+                    timeout_seconds=timeout_seconds,
+                    address=address,
+                )
+            except RockoonError as error:
+                tries += 1
+                if not error.retriable:
+                    raise
+                is_silent = isinstance(error, NameserverUnavailable | TimedOut)
+                self._turns.failed(address, loop.time(), is_silent=is_silent)
+                # Each nameserver is asked once, however little time there is.
+                if loop.time() >= deadline and tries >= len(order):
+                    raise
+            else:
+                self._turns.answered(address)
+                return reply
+            if tries % len(order) == 0:
+                await asyncio.sleep(min(backoff.next_seconds(), max(deadline - loop.time(), 0)))
+                order = self._turns.order(loop.time())
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[Reply]],
+        request: Any,
+        *,
+        unavailable: type[RockoonError],
+        timeout_seconds: float | None = CALL_SECONDS_MAX,
+        **details: object,
+    ) -> Reply:
+        """Call once and raise the error table's exceptions.
+
+        Args:
+            method: a unary method of a stub.
+            request: its request message.
+            unavailable: what to raise when the peer itself does not answer.
+            timeout_seconds: how long it may take, None for ever.
+            details: what the sentence of `unavailable` names, for example `broker="broker-a"`.
+
+        Raises:
+            RockoonError: what the server answered, `unavailable`, or TimedOut.
+        """
+        try:
+            metadata = self.metadata
+            if self.tracing is not None:
+                metadata += self.tracing.call_metadata()
+            try:
+                return await method(request, timeout=timeout_seconds, metadata=metadata)
+            except RpcError as failure:
+                error = from_rpc_error(failure, unavailable, **details)
+                if not clock_corrected(self._channels.access, error):
+                    raise error from None
+            try:
+                return await method(request, timeout=timeout_seconds, metadata=metadata)
+            except RpcError as failure:
+                raise from_rpc_error(failure, unavailable, **details) from None
+        except aio.UsageError:
+            # The channel was closed under the call.
+            raise Closed(what="the connection to the cluster") from None
+
+    def broker(self, name: str) -> "BrokerAsyncStub":
+        """Return the stub of a live broker.
+
+        Raises:
+            BrokerUnavailable: the routes have no broker of this name at the moment.
+            NoExternalAddress: it cannot be reached from where this client is.
+        """
+        return BrokerStub(self._channels.get(self.broker_address(name)))
+
+    def broker_address(self, name: str) -> str:
+        """Return "host:port" of a live broker; errors as `broker`."""
+        node = self.routes.broker(name)
+        if node is None:
+            raise BrokerUnavailable(broker=name)
+        return reachable(node)
+
+    async def wait_broker(self, name: str, wait_seconds: float) -> "BrokerAsyncStub":
+        """Return the stub of a broker, waiting for it to come back if it is away.
+
+        Raises:
+            BrokerUnavailable: it did not within `wait_seconds`.
+        """
+        return await self._wait_node(lambda: self.broker(name), wait_seconds)
+
+    def offset_service(self) -> "OffsetServiceAsyncStub":
+        """Return the stub of the offset service: of the last one, if there is none for long.
+
+        Raises:
+            OffsetServiceUnavailable: it has left the routes within the last UNLISTED_SECONDS, or
+                they never had one.
+            NoExternalAddress: it cannot be reached from where this client is.
+        """
+        try:
+            return self._listed_offset_service()
+        except OffsetServiceUnavailable:
+            now_seconds = asyncio.get_running_loop().time()
+            if self._unlisted_from_seconds is None:
+                self._unlisted_from_seconds = now_seconds
+            is_long = now_seconds - self._unlisted_from_seconds >= UNLISTED_SECONDS
+            if self._last_offset_service is None or not is_long:
+                raise
+            return OffsetServiceStub(self._channels.get(self._last_offset_service))
+
+    def _listed_offset_service(self) -> "OffsetServiceAsyncStub":
+        node = self.routes.offset_service()
+        if node is None:
+            raise OffsetServiceUnavailable
+        self._last_offset_service = reachable(node)
+        self._unlisted_from_seconds = None
+        return OffsetServiceStub(self._channels.get(self._last_offset_service))
+
+    async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
+        """Return the stub of the offset service, waiting for it to come back if it is away.
+
+        Raises:
+            OffsetServiceUnavailable: it did not within `wait_seconds`.
+        """
+        try:
+            return await self._wait_node(self._listed_offset_service, wait_seconds)
+        except OffsetServiceUnavailable:
+            return self.offset_service()
+
+    async def pause_for_broker(self, name: str, seconds: float) -> None:
+        """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile."""
+        if self.routes.broker(name) is not None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(BrokerUnavailable):
+            await self.wait_broker(name, seconds)
+
+    async def pause_for_offset_service(self, seconds: float) -> None:
+        """Likewise, before the offset service is."""
+        if self.routes.offset_service() is not None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(OffsetServiceUnavailable):
+            await self._wait_node(self._listed_offset_service, seconds)
+
+    async def _wait_node(self, find: Callable[[], Reply], wait_seconds: float) -> Reply:
+        deadline = asyncio.get_running_loop().time() + wait_seconds
+        while True:
+            seen = self.routes_changed.count
+            try:
+                return find()
+            except RockoonError as error:
+                if not error.retriable:
+                    raise
+                absent = error
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.routes_changed.wait(seen)
+            except TimeoutError:
+                raise absent from None
+
+    # What is made with it
+
+    def producer(self, **settings: Any) -> "Producer":
+        """Return a producer; its settings are those of `rockoon.producer.producer.Producer`."""
+        if self.tracing is not None:
+            from rockoon.tracing.producer import TracedProducer
+
+            return TracedProducer(self, self.tracing, **settings)
+        from rockoon.producer.producer import Producer
+
+        return Producer(self, **settings)
+
+    def transactional_producer(self, group: str, **settings: Any) -> "TransactionalProducer":
+        """Return a producer of messages that are sent exactly when a local transaction commits:
+        `rockoon.transactions.producer.TransactionalProducer`."""
+        if self.tracing is not None:
+            from rockoon.tracing.transactions import TracedTransactionalProducer
+
+            return TracedTransactionalProducer(self, group, self.tracing, **settings)
+        from rockoon.transactions.producer import TransactionalProducer
+
+        return TransactionalProducer(self, group, **settings)
+
+    def pull_consumer(self, *args: Any, **settings: Any) -> "PullConsumer":
+        """Return a consumer that is asked for messages: `rockoon.consumer.pull_consumer.PullConsumer`."""
+        from rockoon.consumer.pull_consumer import PullConsumer
+
+        return PullConsumer(self, *args, **settings)
+
+    def push_consumer(self, *args: Any, **settings: Any) -> "PushConsumer":
+        """Return a consumer that calls a listener: `rockoon.consumer.push_consumer.PushConsumer`."""
+        from rockoon.consumer.push_consumer import PushConsumer
+
+        return PushConsumer(self, *args, **settings)
+
+    @property
+    def admin(self) -> "Admin":
+        """Topics, groups, offsets and status: `rockoon.admin.admin.Admin`."""
+        if self._admin is None:
+            from rockoon.admin.admin import Admin
+
+            self._admin = Admin(self)
+        return self._admin

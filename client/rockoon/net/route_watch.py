@@ -1,0 +1,151 @@
+"""Follows the routes of the topics in use.
+
+One WatchRoutes stream, resumed by revision, at any of the nameservers. While none of them answers,
+the routes stay as they were.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from grpc import RpcError, aio
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.errors import (
+    NameserverUnavailable,
+    NotAuthenticated,
+    RockoonError,
+    TlsFailed,
+    WrongCluster,
+)
+from rockoon.net.routes import Routes
+from rockoon.net.tls import TlsTroubles, why_no_tls
+from rockoon_format.names import DEFAULT_TOPIC
+from rockoon_proto.channels import Channels
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_proto.v1.nameserver_pb2 import WatchRoutesRequest
+from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+log = logging.getLogger(__name__)
+
+# An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
+# created here, so a watch on it brings the nodes and nothing else.
+_NO_TOPIC = DEFAULT_TOPIC
+
+
+class RouteWatch:
+    """What one connection knows of the routes.
+
+    Args:
+        nameservers: "host:port" of each.
+        channels: to them.
+        metadata: of every call.
+
+    Attributes:
+        routes: as they were told last.
+        changed: noted when they are others, and once when watching is of no use: see `refused`.
+        refused: why no nameserver will ever answer; only looked for before the first answer.
+    """
+
+    def __init__(
+        self,
+        nameservers: tuple[str, ...],
+        channels: Channels,
+        metadata: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.routes = Routes()
+        self.changed = Changes()
+        self.refused: RockoonError | None = None
+        self._nameservers = nameservers
+        self._channels = channels
+        self._metadata = metadata
+        # It only grows.
+        self._followed: set[str] = {_NO_TOPIC}
+        self._call: aio.UnaryStreamCall[Any, Any] | None = None
+        self._tls_troubles = TlsTroubles()
+
+    def follows(self, topic: str) -> bool:
+        """Whether changes of a topic are told."""
+        return topic in self._followed
+
+    def follow(self, topic: str) -> None:
+        """Be told of a topic's changes too, from the routes' revision on."""
+        if topic not in self._followed:
+            self._followed.add(topic)
+            if self._call is not None:
+                self._call.cancel()
+
+    def unreachable(self) -> RockoonError:
+        """Why no nameserver has answered."""
+        if self._tls_troubles.first is None:
+            return NameserverUnavailable(address=", ".join(self._nameservers))
+        address, reason = self._tls_troubles.first
+        return TlsFailed(address=address, reason=reason)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        backoff = Backoff()
+        index = 0
+        while True:
+            address = self._nameservers[index % len(self._nameservers)]
+            try:
+                if await self._watch_at(address, backoff):
+                    continue
+                log.debug("the nameserver at %s ended the watch", address)
+            except RpcError as failure:
+                error = from_rpc_error(failure, NameserverUnavailable, address=address)
+                if clock_corrected(self._channels.access, error):
+                    continue
+                if not self.changed.count:
+                    self._note_refusal(address, failure, error)
+                log.debug("the watch at %s ended: %s", address, error)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Only the call was cancelled: a topic was added.
+                continue
+            finally:
+                self._call = None
+            index += 1
+            if index % len(self._nameservers) == 0:
+                await asyncio.sleep(backoff.next_seconds())
+
+    def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
+        """End entering when there is no use in trying on."""
+        now_seconds = asyncio.get_running_loop().time()
+        self._tls_troubles.note(address, why_no_tls(failure, self._channels.tls), now_seconds)
+        if isinstance(error, WrongCluster | NotAuthenticated):
+            self.refused = error
+        elif self._tls_troubles.lasting(self._nameservers, now_seconds):
+            self.refused = self.unreachable()
+        if self.refused is not None:
+            self.changed.note()
+
+    async def _watch_at(self, address: str, backoff: Backoff) -> bool:
+        """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
+        topics = frozenset(self._followed)
+        request = WatchRoutesRequest(
+            topics=sorted(topics),
+            after_revision=self.routes.revision,
+            history=self.routes.history,
+        )
+        stub: NameServerAsyncStub = NameServerStub(self._channels.get(address))
+        call = stub.WatchRoutes(request, metadata=self._metadata)
+        self._call = call
+        try:
+            async for update in call:
+                backoff.reset()
+                is_first = not self.changed.count
+                if self.routes.apply(update, topics) or is_first:
+                    self.changed.note()
+                if not self.routes.revision:
+                    # Another etcd.
+                    return True
+            return False
+        finally:
+            call.cancel()

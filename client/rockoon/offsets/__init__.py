@@ -1,0 +1,1 @@
+"""Progress: where a reader starts, and where its offsets are kept."""

@@ -1,0 +1,294 @@
+"""Progress that a reader keeps itself, in a file or a database of its own.
+
+An `OffsetStore` has to know where to start, and what changed since it was stored last. That part is
+the same wherever offsets are kept, and is here; a `Keeper` only reads and writes them. Keep
+progress in your own database by writing a keeper (two methods and a close):
+
+    store = KeptOffsetStore(cluster, "billing", MyKeeper(...))
+    cluster.push_consumer("billing", {"orders": "*"}, handle, mode="broadcasting",
+                          member_id="shop-7", offset_store=store)
+
+`client/examples/exactly_once_sqlite.py` is one that commits rows and progress together.
+
+Invariants:
+- Where a queue starts is kept before it is answered: after a crash "behind the newest message" is
+  the same place still.
+- Nothing is written that was not resolved; an offset goes with the birth of the queue it is of.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rockoon.admin.offset_calls import ask_offset_service
+from rockoon.errors import (
+    CommitBehind,
+    ConsumeDisabled,
+    GroupNotFound,
+    QueueNotFound,
+    RockoonError,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_store import Persisted
+from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_proto.start_position import (
+    NewQueueRule,
+    policy_from_wire,
+    rules_from_wire,
+    search_timestamp_ms,
+)
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig, ListGroupsReply, ListGroupsRequest
+from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
+
+
+@dataclass(slots=True)
+class Kept:
+    """All that a keeper keeps, or a part of it that changed."""
+
+    places: dict[MessageQueue, Place] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    """Topic to the revision at which its reader first looked at it: what tells new queues."""
+
+
+class Keeper(Protocol):
+    """Where progress is kept. The store calls one method at a time."""
+
+    async def load(self) -> Kept:
+        """Take hold of the place and return what is kept there; called once, first.
+
+        Raises:
+            StoreLocked: another process keeps its progress there.
+            StoreCorrupt: what is there cannot be read.
+            StoreNotWritable: nothing could be written there.
+        """
+
+    async def write(self, changed: Kept) -> None:
+        """Make changes durable, all or none. A place replaces the former one of its queue, whether
+        it is higher or lower.
+
+        Raises:
+            RockoonError: nothing was written; a retriable error is tried again.
+        """
+
+    async def close(self) -> None:
+        """Let go of the place; also called after a `load` that failed."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One reading of a queue, from Resolve until it is removed."""
+
+    offset: int
+    birth: int
+
+
+class KeptOffsetStore:
+    """Progress of one reader, kept by `keeper`. Source of the interface: LocalFileOffsetStore.
+
+    Args:
+        cluster: asked where queues begin and end.
+        group: whose start policy and out-of-range policies count.
+        keeper: where progress is kept.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, keeper: Keeper) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._keeper = keeper
+        self._queue_places = QueuePlaces(cluster)
+        self._kept = Kept()
+        self._readings: dict[MessageQueue, _Reading] = {}
+        # Two writes at once could leave the older offset.
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read what is kept.
+
+        Raises:
+            StoreLocked, StoreCorrupt, StoreNotWritable: as the keeper says.
+        """
+        self._kept = await self._keeper.load()
+
+    async def close(self) -> None:
+        """Let go of the place where progress is kept. Stores nothing."""
+        async with self._writing:
+            await self._keeper.close()
+
+    async def resolve(
+        self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
+    ) -> dict[MessageQueue, Start | RockoonError]:
+        """Decide where to start, as `OffsetStore.resolve`; queues of a broker that is away come
+        with its error, and progress that the group's policy refuses with InvalidOffset or
+        OffsetBeyondEnd.
+
+        Raises:
+            ConsumeDisabled: the group is paused.
+            GroupNotFound, TopicNotFound: somebody deleted it.
+            NameserverUnavailable: none of them can tell the group's policies.
+        """
+        group = await self._group_config()
+        if group.consume_disabled:
+            raise ConsumeDisabled(group=self._group)
+        births: dict[MessageQueue, int] = {}
+        since: dict[str, int] = {}
+        for topic in {queue.topic for queue in queues}:
+            births.update((await self._cluster.route(topic, route_revision)).births)
+            since[topic] = self._kept.since.get(topic) or self._cluster.routes.topic_revision(topic)
+        found: dict[MessageQueue, Start | RockoonError] = {}
+        by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            if queue in births:
+                by_broker[queue.broker].append(queue)
+            else:
+                found[queue] = QueueNotFound(
+                    topic=queue.topic, queue=queue.queue_id, broker=queue.broker
+                )
+        for some in by_broker.values():
+            try:
+                found.update(await self._decide(some, births, since, group, consume_from))
+            except RockoonError as error:
+                found.update(dict.fromkeys(some, error))
+        starts = [start for start in found.values() if isinstance(start, Start)]
+        await self._keep_starts(starts, births, since)
+        return found
+
+    async def _group_config(self) -> GroupConfig:
+        reply: ListGroupsReply = await self._cluster.call_nameserver(
+            "ListGroups", ListGroupsRequest()
+        )
+        for group in reply.groups:
+            if group.config.name == self._group:
+                return group.config
+        raise GroupNotFound(group=self._group)
+
+    async def _decide(
+        self,
+        queues: list[MessageQueue],
+        births: Mapping[MessageQueue, int],
+        since: Mapping[str, int],
+        group: GroupConfig,
+        reader: ConsumeFrom,
+    ) -> dict[MessageQueue, Start | RockoonError]:
+        states = await self._queue_places.states(queues)
+        kept = self._kept.places
+        unread = [queue for queue in queues if queue not in kept]
+        cluster_rule = NewQueueRule.EXACT
+        if unread and not group.new_queue_rule:
+            cluster_rule = await self._cluster_rule(unread[0])
+        rules = rules_from_wire(group, policy_from_wire(reader.to_wire()), cluster_rule)
+        facts = {
+            queue: facts_of(
+                queue, births[queue], states[queue], since[queue.topic], rules, kept.get(queue)
+            )
+            for queue in queues
+        }
+        times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
+        offsets = await self._queue_places.search(
+            {queue: time for queue, time in times.items() if time is not None}
+        )
+        found: dict[MessageQueue, Start | RockoonError] = {}
+        for queue, known in facts.items():
+            try:
+                found[queue] = start_on(queue, known, offsets.get(queue))
+            except RockoonError as error:
+                found[queue] = error
+        return found
+
+    async def _cluster_rule(self, queue: MessageQueue) -> NewQueueRule:
+        """The rule in force for a group that does not say, which the offset service knows."""
+        place = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
+        request = QueryRequest(group=self._group, queue=place)
+        reply: QueryReply = await ask_offset_service(self._cluster, "Query", request)
+        return NewQueueRule(reply.rule)
+
+    async def _keep_starts(
+        self,
+        starts: Iterable[Start],
+        births: Mapping[MessageQueue, int],
+        since: Mapping[str, int],
+    ) -> None:
+        async with self._writing:
+            places = {start.queue: Place(start.offset, births[start.queue]) for start in starts}
+            await self._write(places, since)
+            for queue, place in places.items():
+                self._readings[queue] = _Reading(place.offset, place.birth)
+
+    async def _write(
+        self, places: Mapping[MessageQueue, Place], since: Mapping[str, int] | None = None
+    ) -> None:
+        held = self._kept
+        changed = Kept(
+            {queue: place for queue, place in places.items() if held.places.get(queue) != place},
+            {t: revision for t, revision in (since or {}).items() if held.since.get(t) != revision},
+        )
+        if changed.places or changed.since:
+            await self._keeper.write(changed)
+            held.places.update(changed.places)
+            held.since.update(changed.since)
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        reading = self._readings.get(queue)
+        if reading is not None and (offset > reading.offset or not increase_only):
+            reading.offset = offset
+
+    def read_memory(self, queue: MessageQueue) -> int | None:
+        reading = self._readings.get(queue)
+        return reading.offset if reading else None
+
+    async def read_store(self, queue: MessageQueue) -> int | None:
+        place = self._kept.places.get(queue)
+        return place.offset if place else None
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        remembered = self.read_memory(queue)
+        return await self.read_store(queue) if remembered is None else remembered
+
+    async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
+        async with self._writing:
+            places = {
+                queue: place
+                for queue in queues
+                if (reading := self._readings.get(queue))
+                and (place := Place(reading.offset, reading.birth)) != self._kept.places.get(queue)
+            }
+            try:
+                await self._write(places)
+            except RockoonError as error:
+                if not error.retriable:
+                    raise
+                return Persisted(kept=dict.fromkeys(places, error))
+            return Persisted(stored={queue: place.offset for queue, place in places.items()})
+
+    async def persist_all(self) -> Persisted:
+        return await self.persist(list(self._readings))
+
+    async def release(self, queues: Collection[MessageQueue]) -> Persisted:
+        """Store as `persist` does: nobody else waits for these queues."""
+        return await self.persist(queues)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store an offset now.
+
+        Raises:
+            CommitBehind: more is stored already.
+            KeyError: the queue was never resolved.
+            RockoonError: it was not stored.
+        """
+        async with self._writing:
+            reading = self._readings[queue]
+            stored = self._kept.places.get(queue)
+            if stored is not None and stored.birth == reading.birth and offset < stored.offset:
+                raise CommitBehind(offset=offset, stored=stored.offset, queue=queue)
+            await self._write({queue: Place(offset, reading.birth)})
+            reading.offset = max(reading.offset, offset)
+
+    def remove(self, queue: MessageQueue) -> None:
+        self._readings.pop(queue, None)
+
+    def clone(self, topic: str) -> dict[MessageQueue, int]:
+        return {q: reading.offset for q, reading in self._readings.items() if q.topic == topic}

@@ -1,0 +1,281 @@
+"""Progress in a file of this machine: what members of a broadcasting group use.
+
+    {directory}/{client id}/{group}/
+        offsets.json        RocketMQ's file; Java reads ours and we read Java's
+        offsets.json.bak    the one before
+        lock                held while a process uses the directory
+
+Beside RocketMQ's `offsetTable` the file has an object `rockoon`, which Java ignores: the birth of
+each queue and since when each topic is read. Without it (a file that Java wrote last) offsets are
+taken to be of the queues that are there now.
+
+Invariants:
+- At every moment one of the two files is whole: a file is written under another name, synced, and
+  renamed, after the one before it was renamed to `.bak`.
+- A damaged file never becomes the `.bak`: it is moved aside (`.damaged`) before the next write.
+
+Source: LocalFileOffsetStore, ConfigManager.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotWritable
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
+from rockoon.offsets.own_start import BIRTH_UNKNOWN, Place
+from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
+from rockoon_format.lenient_json import ConfigError, Json, parse_json
+
+log = logging.getLogger(__name__)
+
+DEFAULT_DIRECTORY = Path("~/.rockoon_offsets")
+OnCorrupt = Literal["refuse", "policy"]
+Answer = TypeVar("Answer")
+
+_OWN_FIELD = "rockoon"
+
+
+class OffsetsFile:
+    """Keeps progress in `offsets.json`; a `Keeper`.
+
+    Args:
+        folder: of this client and group alone; made if it is not there.
+        on_corrupt: when neither the file nor its `.bak` can be read: "refuse" to start, or begin
+            as if there were none, by "policy".
+    """
+
+    def __init__(self, folder: Path, on_corrupt: OnCorrupt = "refuse") -> None:
+        if on_corrupt not in ("refuse", "policy"):
+            raise InvalidArgument(reason=f"on_corrupt is {on_corrupt!r}, not 'refuse' or 'policy'")
+        self.path = folder / "offsets.json"
+        self.backup_path = folder / "offsets.json.bak"
+        self._folder = folder
+        self._on_corrupt = on_corrupt
+        self._lock: int | None = None
+        self._kept = Kept()
+        self._thread = ThreadPoolExecutor(1, "rockoon-offsets")
+        self._closed = False
+
+    async def load(self) -> Kept:
+        """Lock the folder, read the file, and see that it can be written.
+
+        Raises:
+            StoreLocked: another process uses the folder.
+            StoreCorrupt: neither file can be read, and `on_corrupt` is "refuse".
+            StoreNotWritable: the folder cannot be made, or nothing can be written to it.
+        """
+        return await self._in_turn(self._load)
+
+    async def write(self, changed: Kept) -> None:
+        """Write the whole file anew.
+
+        Raises:
+            StoreNotWritable: it could not be; the former file is as it was.
+        """
+        await self._in_turn(lambda: self._merge(changed))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._in_turn(self._unlock)
+            self._thread.shutdown(wait=False)
+
+    async def _in_turn(self, work: Callable[[], Answer]) -> Answer:
+        # A write whose waiter was cancelled goes on; the next one must not overtake it.
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _load(self) -> Kept:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(
+                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise self._not_writable(error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLocked(path=self._folder) from None
+        except OSError as error:
+            raise self._not_writable(error) from error
+        self._kept = self._read()
+        # A disk that takes nothing is better known now than after the first messages.
+        self._write(encode(self._kept))
+        return Kept(dict(self._kept.places), dict(self._kept.since))
+
+    def _read(self) -> Kept:
+        failures: dict[Path, str] = {}
+        for path in (self.path, self.backup_path):
+            try:
+                kept = decode(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, ConfigError) as error:
+                failures[path] = str(error)
+                continue
+            if path == self.backup_path:
+                why = failures.get(self.path, "it is not there")
+                log.warning("%s: %s; goes on with %s", self.path, why, path.name)
+            self._set_aside(failures)
+            return kept
+        if not failures:
+            return Kept()
+        if self._on_corrupt == "refuse":
+            path, reason = next(iter(failures.items()))
+            raise StoreCorrupt(
+                f"{path} is damaged ({reason}) and there is no {self.backup_path.name} to go on "
+                "with; repair or remove it, or start with on_corrupt='policy'",
+                path=path,
+                reason=reason,
+            )
+        for path, reason in failures.items():
+            log.error("%s is damaged: %s", path, reason)
+        log.error("ALL PROGRESS IN %s IS LOST: every queue starts by policy", self._folder)
+        self._set_aside(failures)
+        return Kept()
+
+    def _merge(self, changed: Kept) -> None:
+        kept = Kept({**self._kept.places, **changed.places}, {**self._kept.since, **changed.since})
+        self._write(encode(kept))
+        self._kept = kept
+
+    def _set_aside(self, damaged: dict[Path, str]) -> None:
+        for path in damaged:
+            try:
+                path.replace(path.with_name(f"{path.name}.damaged"))
+            except OSError as error:
+                raise self._not_writable(error) from error
+
+    def _write(self, content: bytes) -> None:
+        temporary = self.path.with_name("offsets.json.tmp")
+        try:
+            # A file of its own at every try: one whose sync failed holds what only seems written.
+            temporary.unlink(missing_ok=True)
+            temporary.touch(0o600)
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if self.path.exists():
+                self.path.replace(self.backup_path)
+            temporary.replace(self.path)
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> StoreNotWritable:
+        reason = error.strerror or str(error)
+        return StoreNotWritable(
+            f"progress cannot be kept in {self._folder}: {reason}",
+            path=self._folder,
+            reason=reason,
+        )
+
+
+class LocalFileOffsetStore(KeptOffsetStore):
+    """Progress in `{directory}/{client_id}/{group}/offsets.json`.
+
+    Args:
+        cluster: asked where queues begin and end.
+        group: the broadcasting group.
+        client_id: the same at every start of this reader, another for every reader.
+        directory: default `~/.rockoon_offsets`.
+        on_corrupt: when neither the file nor its `.bak` can be read: "refuse" to start, or begin
+            as if there were none, by "policy", with a warning.
+
+    Raises:
+        InvalidArgument: the client id or the group cannot be the name of a folder.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        client_id: str,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        on_corrupt: OnCorrupt = "refuse",
+    ) -> None:
+        for name in (client_id, group):
+            if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+                raise InvalidArgument(reason=f"{name!r} cannot be the name of a folder of offsets")
+        folder = Path(directory or DEFAULT_DIRECTORY).expanduser() / client_id / group
+        super().__init__(cluster, group, OffsetsFile(folder, on_corrupt))
+        self.folder = folder
+
+
+def encode(kept: Kept) -> bytes:
+    """Return an `offsets.json` that RocketMQ reads."""
+    offsets = {
+        LocalQueue(queue.topic, queue.broker, queue.queue_id): place.offset
+        for queue, place in kept.places.items()
+    }
+    root = json.loads(write_local_offsets(offsets))
+    births = [
+        {"topic": queue.topic, "brokerName": queue.broker, "queueId": queue.queue_id, "at": birth}
+        for queue, place in sorted(kept.places.items())
+        if (birth := place.birth) != BIRTH_UNKNOWN
+    ]
+    root[_OWN_FIELD] = {"births": births, "since": dict(sorted(kept.since.items()))}
+    return json.dumps(root, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(content: bytes) -> Kept:
+    """Read an `offsets.json` of RocketMQ or ours.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    if not content.strip():
+        raise ConfigError("it is empty")
+    offsets = read_local_offsets(content)
+    root = parse_json(content)
+    own = root.get(_OWN_FIELD) if isinstance(root, dict) else None
+    births: dict[MessageQueue, int] = {}
+    since: dict[str, int] = {}
+    if isinstance(own, dict):
+        listed, topics = own.get("births"), own.get("since")
+        if not isinstance(listed, list) or not isinstance(topics, dict):
+            raise ConfigError(f"{_OWN_FIELD}: births or since is missing")
+        births = dict(_birth(each) for each in listed)
+        since = {topic: _number(revision, "since") for topic, revision in topics.items()}
+    places = {
+        (queue := MessageQueue(*local)): Place(offset, births.get(queue, BIRTH_UNKNOWN))
+        for local, offset in offsets.items()
+        if offset >= 0  # RocketMQ's -1: nothing known
+    }
+    return Kept(places, since)
+
+
+def _birth(entry: Json) -> tuple[MessageQueue, int]:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{_OWN_FIELD}: births: not an object")
+    topic, broker = entry.get("topic"), entry.get("brokerName")
+    if not isinstance(topic, str) or not isinstance(broker, str):
+        raise ConfigError(f"{_OWN_FIELD}: births: an entry names no queue")
+    queue = MessageQueue(topic, broker, _number(entry.get("queueId"), "queueId"))
+    return queue, _number(entry.get("at"), "at")
+
+
+def _number(value: Json, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{_OWN_FIELD}: {place} is not a number")
+    return value

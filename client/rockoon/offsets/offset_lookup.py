@@ -1,0 +1,141 @@
+"""Places on queues as the brokers know them: ends, and offsets for times."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
+from rockoon.message import MessageQueue
+from rockoon.net.connection import Cluster
+from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_proto import start_position
+from rockoon_proto.v1 import nameserver_pb2 as wire
+from rockoon_proto.v1.broker_pb2 import (
+    BrokerQueue,
+    QueueState,
+    QueueStatusRequest,
+    SearchOffsetRequest,
+)
+
+
+class QueuePlaces:
+    """Asks each broker once for all the queues it has."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def choose(
+        self, queues: Iterable[MessageQueue], consume_from: ConsumeFrom
+    ) -> dict[MessageQueue, Start]:
+        """Find the offsets that a start policy means, for a reader that keeps no progress.
+
+        Raises:
+            QueueNotFound: a queue does not exist.
+            BrokerUnavailable: a broker is away.
+        """
+        chosen: dict[MessageQueue, Start] = {}
+        for broker, some in _by_broker(queues).items():
+            states, as_of_ms = await self._status(broker, some)
+            times: Mapping[MessageQueue, int] = {}
+            if consume_from.kind == wire.CONSUME_FROM_TIMESTAMP:
+                times = await self._search(broker, some, consume_from.value)
+            elif consume_from.kind == wire.CONSUME_FROM_DURATION:
+                times = await self._search(broker, some, as_of_ms - consume_from.value)
+            for queue, state in states.items():
+                offset = _offset(consume_from, state, times.get(queue))
+                chosen[queue] = Start(
+                    queue,
+                    offset,
+                    "ASSIGNED",
+                    f"{wire.ConsumeFrom.Name(consume_from.kind)} of "
+                    f"[{state.min_offset}, {state.max_offset})",
+                )
+        return chosen
+
+    async def states(
+        self, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, start_position.QueueState]:
+        """Return what decides where a reader starts on each queue."""
+        found: dict[MessageQueue, start_position.QueueState] = {}
+        for broker, some in _by_broker(queues).items():
+            states, as_of_ms = await self._status(broker, some)
+            for queue, state in states.items():
+                is_known = state.HasField("first_in_memory_by_distance")
+                in_memory = state.first_in_memory_by_distance if is_known else None
+                found[queue] = start_position.QueueState(
+                    state.min_offset, state.max_offset, in_memory, as_of_ms
+                )
+        return found
+
+    async def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the oldest offset of each queue, and one past the newest."""
+        states = await self.states(queues)
+        return {queue: (each.min_offset, each.max_offset) for queue, each in states.items()}
+
+    async def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return the first offset of each queue that was stored at its time or later."""
+        by_time: dict[int, list[MessageQueue]] = defaultdict(list)
+        for queue, time_ms in times_ms.items():
+            by_time[time_ms].append(queue)
+        found: dict[MessageQueue, int] = {}
+        for time_ms, queues in by_time.items():
+            for broker, some in _by_broker(queues).items():
+                found.update(await self._search(broker, some, time_ms))
+        return found
+
+    async def _status(
+        self, broker: str, queues: list[MessageQueue]
+    ) -> tuple[dict[MessageQueue, QueueState], int]:
+        reply = await self._cluster.call(
+            self._cluster.broker(broker).QueueStatus,
+            QueueStatusRequest(queues=_to_wire(queues), route_revision=self._revision(queues)),
+            unavailable=BrokerUnavailable,
+            broker=broker,
+        )
+        for state in reply.queues:
+            if state.HasField("error"):
+                raise from_wire(state.error)
+        return dict(zip(queues, reply.queues, strict=True)), reply.as_of_ms
+
+    def _revision(self, queues: list[MessageQueue]) -> int:
+        return max(self._cluster.routes.topic_revision(queue.topic) for queue in queues)
+
+    async def _search(
+        self, broker: str, queues: list[MessageQueue], timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        reply = await self._cluster.call(
+            self._cluster.broker(broker).SearchOffset,
+            SearchOffsetRequest(
+                queues=_to_wire(queues),
+                timestamp_ms=timestamp_ms,
+                route_revision=self._revision(queues),
+            ),
+            unavailable=BrokerUnavailable,
+            broker=broker,
+        )
+        for found in reply.offsets:
+            if found.HasField("error"):
+                raise from_wire(found.error)
+        return {queue: found.offset for queue, found in zip(queues, reply.offsets, strict=True)}
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        found[queue.broker].append(queue)
+    return found
+
+
+def _to_wire(queues: Iterable[MessageQueue]) -> list[BrokerQueue]:
+    return [BrokerQueue(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+
+
+def _offset(consume_from: ConsumeFrom, state: QueueState, by_time: int | None) -> int:
+    if by_time is not None:
+        return by_time
+    if consume_from.kind == wire.CONSUME_FROM_FIRST:
+        return state.min_offset
+    if consume_from.kind == wire.CONSUME_FROM_LAST:
+        return state.max_offset
+    if consume_from.kind == wire.CONSUME_FROM_TAIL:
+        return max(state.max_offset - consume_from.value, state.min_offset)
+    raise InvalidArgument(reason="a reader without a group must say where to start")

@@ -1,0 +1,60 @@
+"""Where a reader starts that keeps its own progress. Pure: facts in, a decision out.
+
+The decision is the offset service's (`rockoon_proto.start_position`), with this reader in the place
+of the group: by rule EXACT a queue is new when it was born after *this reader* first looked at the
+topic, however long the group has been there. So a member that comes late starts by policy, and
+queues that were added while it was away are read from their beginning.
+
+Source: RebalancePushImpl#computePullFromWhereWithException for broadcasting; RocketMQ knows neither
+births nor policies for progress that does not fit.
+"""
+
+from dataclasses import dataclass
+
+from rockoon.message import MessageQueue
+from rockoon.offsets.start import Start
+from rockoon_proto.start_position import Facts, GroupRules, QueueState, Stored, decide
+
+BIRTH_UNKNOWN = 0
+"""Of progress that RocketMQ wrote: taken to be of the queue that is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Progress on one queue."""
+
+    offset: int
+    """Next offset to consume."""
+    birth: int = BIRTH_UNKNOWN
+    """Revision at which the queue was created: a queue of the same name is another one."""
+
+
+def facts_of(
+    queue: MessageQueue,
+    birth: int,
+    state: QueueState,
+    since: int,
+    rules: GroupRules,
+    kept: Place | None,
+) -> Facts:
+    """What one decision is made on.
+
+    Args:
+        queue, birth: which, and the revision at which it was created.
+        state: as its broker tells.
+        since: revision at which this reader first looked at the topic.
+        rules: of its group.
+        kept: progress; None: nothing is kept.
+    """
+    stored = None
+    if kept is not None:
+        stored = Stored(kept.offset, birth if kept.birth == BIRTH_UNKNOWN else kept.birth)
+    return Facts(queue, state, birth, since, rules, stored, who="this reader")
+
+
+def start_on(queue: MessageQueue, facts: Facts, offset_at_time: int | None = None) -> Start:
+    """Where reading starts; arguments and errors as of `rockoon_proto.start_position.decide`."""
+    decision = decide(facts, offset_at_time)
+    return Start(
+        queue, decision.offset, decision.reason.name, decision.explanation, gap=decision.gap
+    )

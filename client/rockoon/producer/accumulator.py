@@ -1,0 +1,375 @@
+"""Batches in the making: what a producer has taken and no broker has acknowledged yet.
+
+Pure: no loop, clock or socket; times are given. (A future is made where a task waits.)
+
+Invariants:
+- A message is in exactly one batch, a batch belongs to one lane, and a lane's batches leave it in
+  the order in which they were opened. A batch that comes back goes in again at the front.
+- A lane with a queue (the sender chose it, by name or by key) has one batch out at a time: that is
+  what keeps its order when a batch fails and is tried again. A lane without one (round robin) has
+  one batch out per queue.
+- `claimed_bytes` counts the messages not acknowledged that a task awaits, `unclaimed_bytes` those
+  that none does. Only these have to be bounded here: a task that awaits sends nothing meanwhile.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Container
+from math import inf
+
+from numpy import cumsum, int64, uint32
+from numpy.typing import NDArray
+
+from rockoon.errors import RockoonError
+from rockoon.message import MessageQueue, SendResult
+from rockoon.producer.outgoing import Extras
+from rockoon.producer.sequences import BatchSequence, SequenceBook
+from rockoon_proto.v1.broker_pb2 import Appended
+
+# A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
+# body, near enough to bound memory by.
+MESSAGE_OVERHEAD_BYTES = 160
+
+
+class ProducerBatch:
+    """Messages of one lane that are sent together."""
+
+    __slots__ = (
+        "_starts",
+        "_waiters",
+        "awaited",
+        "awaited_bytes",
+        "bodies",
+        "born_timestamp_ms",
+        "bytes",
+        "close_bytes",
+        "count",
+        "deadline",
+        "extras",
+        "ids",
+        "is_done",
+        "lane",
+        "last_error",
+        "lengths",
+        "linger_end",
+        "outcome",
+        "queue",
+        "seen",
+        "sequence",
+        "tries",
+    )
+
+    def __init__(self, lane: "Lane") -> None:
+        self.lane = lane
+        self.bodies: list[bytes] = []
+        self.extras: dict[int, Extras] = {}
+        self.bytes = 0
+        # 0 until the first message opens the batch: `send` has one comparison for both events.
+        self.close_bytes = 0
+        self.born_timestamp_ms = 0
+        self.linger_end = 0.0
+        self.deadline = 0.0
+        # Set while it is out, and after.
+        self.queue: MessageQueue | None = None
+        self.count = 0
+        self.ids = b""
+        self.lengths: NDArray[uint32] | None = None
+        self.tries = 0
+        # An idempotent producer's: set while it is out, and kept while it may be stored.
+        self.sequence: BatchSequence | None = None
+        self.last_error: RockoonError | None = None
+        self.is_done = False
+        self.outcome: Appended | RockoonError | None = None
+        # Receipts awaited before the outcome, and failures that an awaiter was told after it.
+        self.awaited = 0
+        self.awaited_bytes = 0
+        self.seen = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._starts: list[int] | None = None
+
+    def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
+        """Return a future for the outcome; with an index, for who awaits that message.
+
+        Each has its own: cancelling one must not disturb the others.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        if index is not None:
+            self.lane.accumulator.claim(self, index)
+        return future
+
+    def settle(self, outcome: Appended | RockoonError) -> None:
+        """Give the outcome, once, and let go of the messages."""
+        self.count = len(self.bodies)
+        self.outcome = outcome
+        self.is_done = True
+        self.bodies = []
+        self.extras = {}
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake who waits, although there is no outcome."""
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    @property
+    def unseen_failures(self) -> int:
+        """How many messages of a failed batch nobody has been told about."""
+        if not isinstance(self.outcome, RockoonError):
+            return 0
+        return max(self.count - max(self.awaited, self.seen), 0)
+
+    def result(self, index: int) -> SendResult:
+        """Return where a message went.
+
+        Raises:
+            RockoonError: the batch failed.
+        """
+        outcome = self.outcome
+        if isinstance(outcome, RockoonError):
+            self.seen += 1
+            raise fresh(outcome)
+        assert outcome is not None
+        assert self.queue is not None
+        assert self.lengths is not None
+        if self._starts is None:
+            ends = cumsum(self.lengths, dtype=int64)
+            self._starts = (ends - self.lengths).tolist()
+        digits = len(self.ids) // self.count
+        run, first = outcome, 0
+        if len(outcome.more) == self.count - 1:
+            # Delayed messages: one by one.
+            run, first = (outcome.more[index - 1] if index else outcome), index
+        elif outcome.more:
+            run, first = self._run_of(outcome, index)
+        return SendResult(
+            queue=self.queue,
+            queue_offset=run.first_queue_offset + index - first,
+            physical_offset=run.first_physical_offset + self._starts[index] - self._starts[first],
+            message_id=self.ids[index * digits : (index + 1) * digits].decode(),
+            store_timestamp_ms=run.store_timestamp_ms,
+            store_host=run.store_host,
+        )
+
+    def _run_of(self, outcome: Appended, index: int) -> tuple[Appended, int]:
+        """Return where a message went of a batch that was stored in parts, and which came first."""
+        first = 0
+        for run in (outcome, *outcome.more):
+            if index < first + run.messages:
+                return run, first
+            first += run.messages
+        raise AssertionError("the broker stored less than it was sent")
+
+
+def fresh(error: RockoonError) -> RockoonError:
+    """Return an equal exception: one object raised in many tasks would collect all tracebacks."""
+    return type(error)(str(error), **error.details)
+
+
+class Lane:
+    """Where messages that go the same way are collected: a topic's round robin, or one queue."""
+
+    __slots__ = (
+        "accumulator",
+        "alarm_at",
+        "batch",
+        "busy",
+        "delayed",
+        "is_hurried",
+        "is_ready",
+        "not_before",
+        "out",
+        "queue",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        accumulator: "Accumulator",
+        topic: str,
+        queue: MessageQueue | None,
+        *,
+        delayed: bool = False,
+    ) -> None:
+        self.accumulator = accumulator
+        self.delayed = delayed
+        """Its messages wait at the broker for their time: they never share a batch with others."""
+        self.topic = topic
+        self.queue = queue
+        self.batch = ProducerBatch(self)
+        """The open one; `send` adds to it."""
+        self.waiting: deque[ProducerBatch] = deque()
+        """Closed ones, oldest first."""
+        self.out = 0
+        """How many are with a broker."""
+        self.busy: set[MessageQueue] = set()
+        """Queues that a batch of this lane is out to."""
+        self.is_hurried = False
+        """Somebody awaits a message of the open batch: do not let it linger."""
+        self.is_ready = False
+        """It is in the dispatcher's ready line."""
+        self.alarm_at = inf
+        """When the dispatcher will look at it by itself."""
+        self.not_before = 0.0
+        """After a failure: when to try again."""
+
+    def __repr__(self) -> str:
+        return f"Lane({self.queue or self.topic})"
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits to be sent; batches may be out."""
+        return not self.waiting and not self.batch.bodies
+
+    def head(self) -> ProducerBatch | None:
+        """Return the batch to send next, maybe the open one."""
+        if self.waiting:
+            return self.waiting[0]
+        return self.batch if self.batch.bodies else None
+
+    def take(self) -> ProducerBatch:
+        """Remove the head, which must exist."""
+        if self.waiting:
+            return self.waiting.popleft()
+        batch = self.batch
+        self.batch = ProducerBatch(self)
+        self.is_hurried = False
+        return batch
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Remove every batch that is not out, oldest first."""
+        taken = []
+        while self.head() is not None:
+            taken.append(self.take())
+        return taken
+
+    def close_batch(self) -> None:
+        """Close the open batch, which has messages."""
+        self.waiting.append(self.batch)
+        self.batch = ProducerBatch(self)
+        self.is_hurried = False
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Put a batch that failed in front again."""
+        self.waiting.appendleft(batch)
+
+
+class Accumulator:
+    """All lanes of a producer, and the count of what they hold.
+
+    Args:
+        hurry: is told when a task begins to await a message of a lane's open batch.
+        sequences: of an idempotent producer.
+    """
+
+    def __init__(
+        self, hurry: "Callable[[Lane], None]", sequences: SequenceBook | None = None
+    ) -> None:
+        self.sequences = sequences
+        self.spread: dict[str, Lane] = {}
+        """Round robin lanes by topic."""
+        self.chosen: dict[MessageQueue, Lane] = {}
+        """Lanes of chosen queues."""
+        self.delayed_spread: dict[str, Lane] = {}
+        self.delayed_chosen: dict[MessageQueue, Lane] = {}
+        """The same for delayed messages."""
+        self.early: dict[str, Lane] = {}
+        """By topic: messages whose queue depends on its route, until that is known."""
+        self.claimed_bytes = 0
+        self.unclaimed_bytes = 0
+        self.pending: dict[ProducerBatch, None] = {}
+        """Opened and not settled, oldest first."""
+        self._hurry = hurry
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.claimed_bytes + self.unclaimed_bytes
+
+    def open_spread(self, topic: str) -> Lane:
+        lane = self.spread[topic] = Lane(self, topic, None)
+        return lane
+
+    def open_chosen(self, queue: MessageQueue) -> Lane:
+        lane = self.chosen[queue] = Lane(self, queue.topic, queue)
+        return lane
+
+    def delayed_lane(self, topic: str, queue: MessageQueue | None) -> Lane:
+        """The lane of delayed messages to a topic's queues in turn, or to one queue."""
+        if queue is None:
+            lane = self.delayed_spread.get(topic)
+            if lane is None:
+                lane = self.delayed_spread[topic] = Lane(self, topic, None, delayed=True)
+            return lane
+        lane = self.delayed_chosen.get(queue)
+        if lane is None:
+            lane = self.delayed_chosen[queue] = Lane(self, topic, queue, delayed=True)
+        return lane
+
+    def lanes(self) -> list[Lane]:
+        return [
+            *self.spread.values(),
+            *self.chosen.values(),
+            *self.delayed_spread.values(),
+            *self.delayed_chosen.values(),
+            *self.early.values(),
+        ]
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        return [lane for lane in self.lanes() if lane.topic == topic]
+
+    def claim(self, batch: ProducerBatch, index: int) -> None:
+        """A task awaits a message: its bytes are that task's now."""
+        if batch.is_done:
+            return
+        batch.awaited += 1
+        size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
+        size = min(size, batch.bytes - batch.awaited_bytes)
+        batch.awaited_bytes += size
+        self.unclaimed_bytes -= size
+        self.claimed_bytes += size
+        self.hurry(batch)
+
+    def hurry(self, batch: ProducerBatch) -> None:
+        """Do not let a batch linger."""
+        lane = batch.lane
+        if lane.batch is batch and not lane.is_hurried:
+            lane.is_hurried = True
+            self._hurry(lane)
+
+    def settle(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
+        """A batch is acknowledged or given up."""
+        if batch.sequence is not None and self.sequences is not None:
+            outcome = self.sequences.settled(batch, outcome)
+        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
+        self.claimed_bytes -= batch.awaited_bytes
+        self.pending.pop(batch, None)
+        batch.settle(outcome)
+
+    def move(self, batch: ProducerBatch) -> None:
+        """A batch's messages have been put into others: forget it and wake who awaits them."""
+        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
+        self.claimed_bytes -= batch.awaited_bytes
+        self.pending.pop(batch, None)
+        batch.wake()
+
+    def forget_idle(self, known: Container[str]) -> None:
+        """Drop the empty lanes of topics that are not among the known ones."""
+        for lane in self.lanes():
+            if lane.topic not in known and lane.is_empty and not lane.out:
+                self.forget(lane)
+
+    def forget(self, lane: Lane) -> None:
+        """Drop a lane; whoever empties it settles its batches."""
+        if lane.delayed and lane.queue is not None:
+            del self.delayed_chosen[lane.queue]
+        elif lane.delayed:
+            del self.delayed_spread[lane.topic]
+        elif lane.queue is not None:
+            del self.chosen[lane.queue]
+        elif self.early.get(lane.topic) is lane:
+            del self.early[lane.topic]
+        else:
+            del self.spread[lane.topic]

@@ -1,0 +1,173 @@
+"""One broker's AppendStream: batches out, replies back in the same order.
+
+A stream that breaks hands back every batch it had not been answered for, and is opened again with
+the next batch. Whether the broker stored those batches is then unknown: sending them again is what
+makes delivery at-least-once.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grpc import RpcError, aio
+
+from rockoon.errors import BrokerUnavailable, Internal, RockoonError
+from rockoon.producer.accumulator import ProducerBatch
+from rockoon_proto.failed_call import from_rpc_error
+from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+
+class StreamEvents(Protocol):
+    """Who is told what became of the batches."""
+
+    def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
+        """The broker answered for a batch: stored, or refused."""
+
+    def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
+        """The stream broke; these batches, oldest first, have no answer."""
+
+
+class AppendStream:
+    """Sends the batches of one broker.
+
+    Args:
+        broker: its name.
+        connect: returns its address and stub; raises BrokerUnavailable while it is not in the
+            routes.
+        metadata: for the call.
+        events: is told about every batch submitted, exactly once.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        connect: "Callable[[], tuple[str, BrokerAsyncStub]]",
+        metadata: tuple[tuple[str, str], ...],
+        events: StreamEvents,
+    ) -> None:
+        self.broker = broker
+        self.address: str | None = None
+        """Where the stream goes, None while it is not open."""
+        self._connect = connect
+        self._metadata = metadata
+        self._events = events
+        self._outgoing: deque[AppendRequest] = deque()
+        # Submitted and not answered, with the time of submission; oldest first.
+        self._unanswered: deque[tuple[ProducerBatch, int, float]] = deque()
+        self._wanted = asyncio.Event()
+        self._last_id = 0
+        self._call: aio.StreamStreamCall[Any, Any] | None = None
+        self._requests: _Requests | None = None
+        self._is_finished = False
+
+    def submit(self, batch: ProducerBatch, request: AppendRequest, now: float) -> None:
+        """Send a batch behind those submitted before."""
+        self._last_id += 1
+        request.request_id = self._last_id
+        self._outgoing.append(request)
+        self._unanswered.append((batch, self._last_id, now))
+        self._wanted.set()
+
+    @property
+    def unwritten(self) -> int:
+        """How many batches have not been given to the transport yet."""
+        return len(self._outgoing)
+
+    def oldest(self) -> tuple[ProducerBatch, float] | None:
+        """Return the batch that has waited longest for its answer, and since when."""
+        if not self._unanswered:
+            return None
+        batch, _, since = self._unanswered[0]
+        return batch, since
+
+    def interrupt(self) -> None:
+        """Break the stream: the broker does not answer, or is somewhere else now."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def finish(self) -> None:
+        """End the stream once everything submitted is answered; nothing more is submitted."""
+        self._is_finished = True
+        if self._requests is not None:
+            self._requests.is_finished = True
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Send and receive, until finished."""
+        while True:
+            await self._wanted.wait()
+            if self._is_finished and not self._unanswered:
+                return
+            error = await self._run_once()
+            if self._unanswered or not self._is_finished:
+                self._break(error)
+
+    async def _run_once(self) -> RockoonError:
+        """Open a stream, use it until it breaks and return why it did."""
+        try:
+            self.address, stub = self._connect()
+        except RockoonError as error:
+            return error
+        self._requests = _Requests(self._outgoing, self._wanted)
+        call = stub.AppendStream(self._requests, metadata=self._metadata)
+        self._call = call
+        try:
+            async for reply in call:
+                if not self._accept(reply):
+                    return Internal(service=self.broker, reason="a reply that nobody asked for")
+        except RpcError as failure:
+            return from_rpc_error(failure, BrokerUnavailable, broker=self.broker)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+        finally:
+            self._call = None
+            self.address = None
+            call.cancel()
+        return BrokerUnavailable(broker=self.broker)
+
+    def _accept(self, reply: AppendReply) -> bool:
+        if not self._unanswered or self._unanswered[0][1] != reply.request_id:
+            return False
+        batch, _, _ = self._unanswered.popleft()
+        self._events.answered(batch, reply)
+        return True
+
+    def _break(self, error: RockoonError) -> None:
+        batches = [batch for batch, _, _ in self._unanswered]
+        self._unanswered.clear()
+        # The broken call's request iterator may still hold the old ones, and must not take what
+        # is meant for the next call. It waits for more, and nobody else would end it.
+        self._outgoing.clear()
+        if self._requests is not None:
+            self._requests.is_finished = True
+            self._requests = None
+        self._wanted.set()
+        self._outgoing = deque()
+        self._wanted = asyncio.Event()
+        self._events.broken(self.broker, batches, error)
+
+
+class _Requests:
+    """The requests of one call: whatever is in the queue, then whatever comes."""
+
+    def __init__(self, outgoing: deque[AppendRequest], wanted: asyncio.Event) -> None:
+        self._outgoing = outgoing
+        self._wanted = wanted
+        self.is_finished = False
+
+    def __aiter__(self) -> "_Requests":
+        return self
+
+    async def __anext__(self) -> AppendRequest:
+        while not self._outgoing:
+            if self.is_finished:
+                raise StopAsyncIteration
+            self._wanted.clear()
+            await self._wanted.wait()
+        return self._outgoing.popleft()

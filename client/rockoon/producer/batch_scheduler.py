@@ -1,0 +1,373 @@
+"""Which batch goes to which queue, and when.
+
+Pure: the routes and the time come in, assignments come out. Lanes that have something to send and
+may be able to stand in `_ready`; every other lane with messages is where the event that it waits
+for will find it:
+
+- its own batch is out            -> `acknowledged` or `refused` of that batch
+- its queues owe another an answer -> the same, and `expire`: `_wake_owed` (idempotent only)
+- its brokers have no free slot   -> `Slots.blocked` of each, looked at when a slot is free
+- its batch may linger            -> `_alarms`, and `Slots.lingering` until the broker is idle
+- its brokers or it have failed   -> `_alarms`
+- its brokers are not in the routes, or its topic is not known -> `_absent`, until routes change
+"""
+
+import heapq
+import itertools
+import math
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rockoon.backoff import Backoff
+from rockoon.errors import (
+    BrokerUnavailable,
+    NoWritableQueue,
+    RockoonError,
+    TimedOut,
+)
+from rockoon.message import MessageQueue
+from rockoon.producer.accumulator import Accumulator, Lane, ProducerBatch
+from rockoon.producer.queue_selectors import RoundRobin
+from rockoon.producer.sequences import SequenceBook
+from rockoon_proto.v1.broker_pb2 import Appended
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A batch that is to go to a queue now."""
+
+    batch: ProducerBatch
+    queue: MessageQueue
+
+
+class Slots:
+    """What is known about one broker as a receiver."""
+
+    __slots__ = ("backoff", "blocked", "error", "in_flight", "is_live", "lingering", "not_before")
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.in_flight = 0
+        self.is_live = False
+        # After a failure: when to try again, and what it was.
+        self.not_before = 0.0
+        self.error: RockoonError | None = None
+        self.backoff = backoff
+        # In the order in which they are to be served; one at most once.
+        self.blocked: OrderedDict[Lane, None] = OrderedDict()
+        self.lingering: dict[Lane, None] = {}
+
+
+class Dispatcher:
+    """Hands out batches.
+
+    Args:
+        accumulator: the lanes.
+        in_flight_max: batches that one broker may have at a time.
+        round_robin_start: where the first topic's round robin begins.
+    """
+
+    def __init__(
+        self, accumulator: Accumulator, in_flight_max: int, round_robin_start: int = 0
+    ) -> None:
+        self._accumulator = accumulator
+        self._in_flight_max = in_flight_max
+        self._brokers: dict[str, Slots] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._round_robin: dict[str, RoundRobin] = {}
+        self._start = round_robin_start
+        self._ready: deque[Lane] = deque()
+        self._absent: dict[Lane, None] = {}
+        self._alarms: list[tuple[float, int, Lane]] = []
+        self._sequence = itertools.count()
+        # Why there are no queues yet.
+        self._unknown: dict[str, RockoonError] = {}
+
+    # What happens outside
+
+    def set_queues(self, topic: str, queues: Sequence[MessageQueue]) -> None:
+        """A topic's queues are these now."""
+        self._queues[topic] = tuple(queues)
+        self._unknown.pop(topic, None)
+        self._round_robin.setdefault(topic, RoundRobin(self._start))
+        self._wake_absent()
+
+    def set_unknown(self, topic: str, error: RockoonError) -> None:
+        """A topic's queues cannot be learnt at the moment."""
+        self._unknown[topic] = error
+
+    def drop_topic(self, topic: str) -> None:
+        """A topic is gone; its lanes must be emptied by the caller."""
+        self._queues.pop(topic, None)
+        self._round_robin.pop(topic, None)
+        self._unknown.pop(topic, None)
+
+    def set_live(
+        self, brokers: Collection[str], unreachable: Mapping[str, RockoonError] | None = None
+    ) -> None:
+        """These brokers are in the routes now.
+
+        Args:
+            brokers: those that can be sent to.
+            unreachable: those that cannot, and why.
+        """
+        for name in brokers:
+            slots = self._slots(name)
+            if not slots.is_live:
+                # It was away: what it failed with then says nothing about it now.
+                slots.is_live = True
+                slots.not_before = 0.0
+                slots.error = None
+                slots.backoff.reset()
+        for name, error in (unreachable or {}).items():
+            self._slots(name).error = error
+        for name, slots in self._brokers.items():
+            slots.is_live = name in brokers
+            if not slots.is_live:
+                while slots.blocked:
+                    self.ready(slots.blocked.popitem(last=False)[0])
+        self._wake_absent()
+
+    def ready(self, lane: Lane) -> None:
+        """A lane may have something to send: look at it."""
+        if not lane.is_ready:
+            lane.is_ready = True
+            self._ready.append(lane)
+
+    def acknowledged(self, batch: ProducerBatch, appended: Appended) -> None:
+        """A batch is stored."""
+        slots = self._returned(batch)
+        slots.backoff.reset()
+        slots.not_before = 0.0
+        slots.error = None
+        batch.lane.not_before = 0.0
+        self._accumulator.settle(batch, appended)
+
+    def refused(
+        self,
+        batch: ProducerBatch,
+        error: RockoonError,
+        now: float,
+        *,
+        blame_broker: bool,
+    ) -> None:
+        """A batch failed in a way that can pass; it waits at the front of its lane again.
+
+        Of several batches of one broker, tell the youngest first.
+
+        Args:
+            batch: it was out.
+            error: why.
+            now: seconds, of the clock that deadlines are on.
+            blame_broker: other batches would fare no better with this broker.
+        """
+        slots = self._returned(batch)
+        batch.last_error = error
+        batch.tries += 1
+        sequences = self._accumulator.sequences
+        if sequences is not None and batch.sequence is not None and sequences.refused(batch):
+            batch.lane = self._lane_of_queue(batch)
+        lane = batch.lane
+        lane.put_back(batch)
+        self.ready(lane)
+        if blame_broker:
+            slots.error = error
+            if slots.not_before <= now:
+                slots.not_before = now + slots.backoff.next_seconds()
+        else:
+            lane.not_before = now + slots.backoff.next_seconds()
+
+    def failed(self, batch: ProducerBatch, error: RockoonError) -> None:
+        """A batch that was out failed for good."""
+        self._returned(batch)
+        self._accumulator.settle(batch, error)
+
+    # What is to be done
+
+    def assignments(self, now: float) -> Iterator[Assignment]:
+        """Yield what can be sent now; each assignment yielded is out from then on."""
+        while self._alarms and self._alarms[0][0] <= now:
+            lane = heapq.heappop(self._alarms)[2]
+            lane.alarm_at = math.inf
+            self.ready(lane)
+        while True:
+            while self._ready:
+                lane = self._ready.popleft()
+                lane.is_ready = False
+                queue = self._examine(lane, now)
+                if queue is not None:
+                    yield self._assign(lane, queue)
+            if not self._ready_blocked():
+                return
+
+    def next_alarm(self) -> float | None:
+        """Return when to look again although nothing has happened, None for never."""
+        return self._alarms[0][0] if self._alarms else None
+
+    def expire(self, now: float) -> list[ProducerBatch]:
+        """Give up, and return, the batches that are past their deadline and not out."""
+        expired = []
+        for lane in self._accumulator.lanes():
+            while (head := lane.head()) is not None and head.deadline <= now:
+                lane.take()
+                self._accumulator.settle(head, head.last_error or self._reason(lane))
+                if head.queue is not None:
+                    self._wake_owed(head.queue)
+                expired.append(head)
+        return expired
+
+    # Inside
+
+    def _slots(self, broker: str) -> Slots:
+        slots = self._brokers.get(broker)
+        if slots is None:
+            slots = self._brokers[broker] = Slots(Backoff())
+        return slots
+
+    def _returned(self, batch: ProducerBatch) -> Slots:
+        assert batch.queue is not None
+        lane = batch.lane
+        lane.out -= 1
+        lane.busy.discard(batch.queue)
+        slots = self._slots(batch.queue.broker)
+        slots.in_flight -= 1
+        if slots.in_flight == 0:
+            for lingering in slots.lingering:
+                self.ready(lingering)
+            slots.lingering.clear()
+        if slots.blocked:
+            # Before the lane whose batch this was, or busy lanes would keep the slots for ever.
+            self.ready(slots.blocked.popitem(last=False)[0])
+        self.ready(lane)
+        self._wake_owed(batch.queue)
+        return slots
+
+    def _lane_of_queue(self, batch: ProducerBatch) -> Lane:
+        assert batch.queue is not None
+        accumulator = self._accumulator
+        return accumulator.chosen.get(batch.queue) or accumulator.open_chosen(batch.queue)
+
+    def _wake_owed(self, queue: MessageQueue) -> None:
+        """A queue may owe no answer any more: look at the lanes that may wait for that."""
+        accumulator = self._accumulator
+        if accumulator.sequences is not None:
+            for lane in (accumulator.chosen.get(queue), accumulator.spread.get(queue.topic)):
+                if lane is not None:
+                    self.ready(lane)
+
+    def _assign(self, lane: Lane, queue: MessageQueue) -> Assignment:
+        batch = lane.take()
+        batch.queue = queue
+        sequences = self._sequences_of(lane)
+        if sequences is not None:
+            sequences.assign(batch, queue)
+        lane.out += 1
+        lane.busy.add(queue)
+        self._slots(queue.broker).in_flight += 1
+        self.ready(lane)
+        return Assignment(batch, queue)
+
+    def _sequences_of(self, lane: Lane) -> SequenceBook | None:
+        """Who numbers a lane's batches: nobody those of delayed messages, which the broker stores
+        elsewhere first."""
+        return None if lane.delayed else self._accumulator.sequences
+
+    def _ready_blocked(self) -> bool:
+        for slots in self._brokers.values():
+            free = self._in_flight_max - slots.in_flight
+            while slots.blocked and free > 0:
+                self.ready(slots.blocked.popitem(last=False)[0])
+                free -= 1
+        return bool(self._ready)
+
+    def _wake_absent(self) -> None:
+        absent, self._absent = self._absent, {}
+        for lane in absent:
+            self.ready(lane)
+
+    def _examine(self, lane: Lane, now: float) -> MessageQueue | None:
+        """Return the queue for the lane's head, or leave the lane where it will be found."""
+        head = lane.head()
+        if head is None:
+            return None
+        if lane.not_before > now:
+            self._alarm(lane, lane.not_before)
+            return None
+        queues = self._queues.get(lane.topic)
+        if not queues:
+            self._absent[lane] = None
+            return None
+        if lane.queue is not None:
+            queues = (lane.queue,)
+        is_due = (
+            head is not lane.batch or lane.is_hurried or head.linger_end <= now or head.tries > 0
+        )
+
+        sequences = self._sequences_of(lane)
+
+        def usable(queue: MessageQueue) -> bool:
+            slots = self._brokers.get(queue.broker)
+            if slots is None or not slots.is_live or slots.not_before > now:
+                return False
+            if queue in lane.busy or (sequences is not None and sequences.is_owed(queue, head)):
+                return False
+            return slots.in_flight == 0 or (is_due and slots.in_flight < self._in_flight_max)
+
+        if lane.queue is not None:
+            if usable(lane.queue):
+                return lane.queue
+        else:
+            chosen = self._round_robin[lane.topic].choose(queues, usable)
+            if chosen is not None:
+                return chosen
+        self._park(lane, head, queues, now, is_due=is_due)
+        return None
+
+    def _park(
+        self,
+        lane: Lane,
+        head: ProducerBatch,
+        queues: Sequence[MessageQueue],
+        now: float,
+        *,
+        is_due: bool,
+    ) -> None:
+        pauses = []
+        sequences = self._sequences_of(lane)
+        free = {
+            queue.broker
+            for queue in queues
+            if queue not in lane.busy and not (sequences and sequences.is_owed(queue, head))
+        }
+        for broker in free:
+            slots = self._slots(broker)
+            if not slots.is_live:
+                self._absent[lane] = None
+            elif slots.not_before > now:
+                pauses.append(slots.not_before)
+            elif not is_due:
+                slots.lingering[lane] = None
+                pauses.append(head.linger_end)
+            else:
+                slots.blocked[lane] = None
+        if pauses:
+            self._alarm(lane, min(pauses))
+
+    def _alarm(self, lane: Lane, when: float) -> None:
+        if when < lane.alarm_at:
+            lane.alarm_at = when
+            heapq.heappush(self._alarms, (when, next(self._sequence), lane))
+
+    def _reason(self, lane: Lane) -> RockoonError:
+        if lane.topic in self._unknown:
+            return self._unknown[lane.topic]
+        queues = self._queues.get(lane.topic, ()) if lane.queue is None else (lane.queue,)
+        errors = [self._slots(queue.broker).error for queue in queues]
+        for error in errors:
+            if error is not None:
+                return error
+        if any(self._slots(queue.broker).is_live for queue in queues):
+            return TimedOut(f"{lane.queue or lane.topic} took no messages before their deadline")
+        if lane.queue is not None:
+            return BrokerUnavailable(broker=lane.queue.broker)
+        return NoWritableQueue(topic=lane.topic)

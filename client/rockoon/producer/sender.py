@@ -1,0 +1,462 @@
+"""The carrier: the producer's tasks, between the pure dispatcher and the brokers' streams.
+
+One task hands out batches (`pump`), one per broker sends them and takes the answers, one follows
+the routes, one gives up what is overdue. All state is the event loop's: nothing here is locked.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rockoon.backoff import Backoff
+from rockoon.changes import Changes
+from rockoon.clock import Clock
+from rockoon.compression import Compression
+from rockoon.errors import (
+    Busy,
+    Closed,
+    MalformedBatch,
+    NoExternalAddress,
+    NotAuthenticated,
+    NotReady,
+    QueueNotFound,
+    RockoonError,
+    StoreNotWritable,
+    TopicNotFound,
+    TopicNotWritable,
+    WrongCluster,
+    from_wire,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.host import LOOPBACK, born_host
+from rockoon.net.routes import TopicRoute
+from rockoon.producer.accumulator import Accumulator, Lane, ProducerBatch
+from rockoon.producer.append_stream import AppendStream
+from rockoon.producer.batch_scheduler import Assignment, Dispatcher
+from rockoon.producer.outgoing import BatchEncoder, Packing
+from rockoon.producer.sequences import SequenceBook
+from rockoon.producer.settings import ProducerSettings
+from rockoon_proto.failed_call import clock_corrected
+from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
+from rockoon_proto.v1.nameserver_pb2 import BROKER
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+    from rockoon.tracing.producer import TracedBatches
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+log = logging.getLogger(__name__)
+
+# How often batches are looked at whose time may be over.
+_SWEEP_SECONDS = 0.25
+# A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
+_FINISH_SECONDS_MAX = 1.0
+_UNREPORTED_MAX = 1000
+
+_BROKER_WIDE = (Busy, NotReady, StoreNotWritable)
+_WRONG_QUEUE = (QueueNotFound, TopicNotFound)
+
+
+class Carrier:
+    """Carries batches to brokers.
+
+    Args:
+        cluster: the connection, entered; its TaskGroup owns the tasks.
+        settings: the producer's.
+        clock: epoch milliseconds.
+        on_route: called when a topic's queues become known, or others.
+        on_give_up: called when a topic turns out not to be there, or not writable.
+    """
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        settings: ProducerSettings,
+        clock: Clock,
+        on_route: Callable[[TopicRoute], None],
+        on_give_up: Callable[[str], None],
+    ) -> None:
+        self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
+        self.accumulator = Accumulator(self._hurry, self._sequences)
+        self.traces: TracedBatches | None = None
+        """Told of every batch that goes out and comes back, when messages are traced."""
+        self.settled = Changes()
+        """Counts batches acknowledged or given up."""
+        self.routes: dict[str, TopicRoute] = {}
+        """Routes of the topics that can be written to."""
+        tasks = cluster.tasks
+        self._cluster = cluster
+        self._settings = settings
+        self._on_route = on_route
+        self._on_give_up = on_give_up
+        self._loop = asyncio.get_running_loop()
+        self._instance_hash = secrets.randbits(32)
+        self._clock = clock
+        self._packing = Packing(
+            Compression(settings.compression),
+            settings.compression_bytes_min,
+            settings.compression_level,
+        )
+        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
+        self._dispatcher = Dispatcher(
+            self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
+        )
+        self._resolving: dict[str, asyncio.Task[None]] = {}
+        self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
+        self._unreported: list[ProducerBatch] = []
+        # Brokers of which the log says that this client has no address for them.
+        self._unreachable: set[str] = set()
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._tasks = [
+            tasks.create_task(work, name=f"rockoon producer {name}")
+            for name, work in (
+                ("pump", self._pump_forever()),
+                ("routes", self._follow_routes()),
+                ("sweep", self._sweep_forever()),
+            )
+        ]
+
+    # For the producer
+
+    def ready(self, lane: Lane) -> None:
+        """A lane has a new or a full batch."""
+        self._dispatcher.ready(lane)
+        self._wake.set()
+        if lane.topic not in self.routes:
+            self.resolve(lane.topic)
+
+    def know(self, route: TopicRoute) -> None:
+        """Somebody has the route already."""
+        if route.name not in self.routes:
+            self._learn(route)
+
+    def look(self, topic: str) -> TopicRoute | None:
+        """Return a topic's route as it is this moment; the task that follows may be a turn late."""
+        current = self._cluster.routes.topic(topic)
+        if current is not None and current != self.routes.get(topic):
+            self._learn(current)
+        return self.routes.get(topic)
+
+    def resolve(self, topic: str) -> None:
+        """Learn a topic's route, unless that is under way."""
+        if topic not in self._resolving:
+            self._resolving[topic] = self._cluster.tasks.create_task(
+                self._resolve(topic), name=f"rockoon producer route of {topic}"
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """False once a task has ended that never should: nothing will be delivered any more."""
+        return not any(task.done() for task in self._tasks)
+
+    @property
+    def is_behind(self) -> bool:
+        """There is work that only wants the event loop's turn."""
+        return self._wake.is_set() or any(stream.unwritten for stream, _ in self._streams.values())
+
+    def settle(self, batch: ProducerBatch, error: RockoonError) -> None:
+        """Give up a batch that is not out."""
+        self.accumulator.settle(batch, error)
+        self._note_settled(batch)
+
+    def take_unreported(self) -> list[ProducerBatch]:
+        """Return, once, the failed batches with messages nobody was told about."""
+        batches, self._unreported = self._unreported, []
+        return [batch for batch in batches if batch.unseen_failures]
+
+    async def close(self) -> None:
+        """End streams and tasks; what is still pending fails with Closed."""
+        streams = [stream for stream, _ in self._streams.values()]
+        tasks = [task for _, task in self._streams.values()]
+        for stream in streams:
+            stream.finish()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=_FINISH_SECONDS_MAX)
+        finally:
+            for task in (*self._tasks, *self._resolving.values(), *tasks):
+                task.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            for batch in list(self.accumulator.pending):
+                if batch.sequence is not None:
+                    batch.sequence.may_be_stored = True
+                self.settle(batch, Closed(what="the producer"))
+
+    # Handing out
+
+    def _hurry(self, lane: Lane) -> None:
+        self._dispatcher.ready(lane)
+        self._wake.set()
+
+    async def _pump_forever(self) -> None:
+        host = await born_host(self._cluster.nameservers[0])
+        self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
+        while True:
+            self._wake.clear()
+            for assignment in self._dispatcher.assignments(self._loop.time()):
+                self._send(assignment)
+                # Encoding takes a millisecond: let the streams write what they have.
+                await asyncio.sleep(0)
+            self._set_timer(self._dispatcher.next_alarm())
+            await self._wake.wait()
+
+    def _set_timer(self, when: float | None) -> None:
+        if self._timer is not None:
+            if when == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if when is not None:
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._wake.set()
+
+    def _send(self, assignment: Assignment) -> None:
+        batch, queue = assignment.batch, assignment.queue
+        sequence = batch.sequence
+        if not batch.ids:
+            # Made once: a batch that is sent again has the same ids.
+            batch.ids = self._encoder.take_ids(len(batch.bodies))
+            if self.traces is not None:
+                self.traces.choose(batch)
+        try:
+            frames, lengths = self._encoder.encode(
+                queue.topic.encode(),
+                queue.queue_id,
+                batch.bodies,
+                batch.extras,
+                batch.ids,
+                batch.born_timestamp_ms,
+                (sequence.producer_id, sequence.first) if sequence is not None else None,
+            )
+        except ValueError as failure:
+            self._fail(batch, MalformedBatch(index=0, reason=str(failure)))
+            return
+        batch.lengths = lengths
+        request = AppendRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            frames=frames,
+            record_lengths=lengths.astype("<u4").tobytes(),
+            route_revision=self._cluster.routes.topic_revision(queue.topic),
+        )
+        if batch.lane.delayed:
+            request.handling = DELAYED
+        if sequence is not None:
+            request.producer_id = sequence.producer_id
+            request.first_sequence = sequence.first
+            request.first_sent_ms_ago = sequence.sent(self._loop.time())
+        if self.traces is not None:
+            self.traces.sending(batch, request)
+        self._stream(queue.broker).submit(batch, request, self._loop.time())
+
+    def _stream(self, broker: str) -> AppendStream:
+        known = self._streams.get(broker)
+        if known is not None:
+            return known[0]
+
+        def connect() -> "tuple[str, BrokerAsyncStub]":
+            stub = self._cluster.broker(broker)
+            return self._cluster.routes.broker_address(broker) or "", stub
+
+        stream = AppendStream(broker, connect, self._cluster.metadata, self)
+        task = self._cluster.tasks.create_task(
+            stream.run(), name=f"rockoon producer stream to {broker}"
+        )
+        self._streams[broker] = (stream, task)
+        return stream
+
+    # Answers
+
+    def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
+        """The broker answered for a batch: stored, or refused."""
+        if reply.HasField("appended"):
+            self._dispatcher.acknowledged(batch, reply.appended)
+            self._note_settled(batch)
+        else:
+            self._refused(batch, from_wire(reply.error))
+        self._wake.set()
+
+    def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
+        """The stream broke; these batches, oldest first, have no answer."""
+        for batch in batches:
+            if batch.sequence is not None:
+                batch.sequence.may_be_stored = True
+        is_final = isinstance(error, WrongCluster) or (
+            isinstance(error, NotAuthenticated) and not clock_corrected(self._cluster.access, error)
+        )
+        if is_final:
+            for batch in batches:
+                self._fail(batch, error)
+        else:
+            # A broker that leaves ends its streams when everything is answered.
+            level = logging.WARNING if batches else logging.INFO
+            log.log(
+                level, "stream to %s: %s; %d batches are sent again", broker, error, len(batches)
+            )
+            now = self._loop.time()
+            for batch in reversed(batches):
+                if gone := self._gone(batch.lane):
+                    self._fail(batch, gone)
+                else:
+                    self._dispatcher.refused(batch, error, now, blame_broker=True)
+        self._wake.set()
+
+    def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
+        # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
+        # before us: then the routes are about to say so, and everything for the topic fails.
+        # One that has forgotten this producer does not have a batch that it never got before.
+        forgotten = self._sequences is not None and self._sequences.begin_anew(batch, error)
+        if not (error.retriable or isinstance(error, _WRONG_QUEUE) or forgotten):
+            self._fail(batch, error)
+        elif gone := self._gone(batch.lane):
+            self._fail(batch, gone)
+        else:
+            self._dispatcher.refused(
+                batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
+            )
+
+    def _gone(self, lane: Lane) -> RockoonError | None:
+        """Say why a lane leads nowhere: while a batch was out, its topic or queue was deleted."""
+        route = self.routes.get(lane.topic)
+        if route is None:
+            return TopicNotFound(topic=lane.topic)
+        if lane.queue is not None and lane.queue not in route.births:
+            return _queue_not_found(lane.queue)
+        return None
+
+    def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
+        self._dispatcher.failed(batch, error)
+        self._note_settled(batch)
+
+    def _note_settled(self, batch: ProducerBatch) -> None:
+        if batch.unseen_failures:
+            self._unreported.append(batch)
+            del self._unreported[:-_UNREPORTED_MAX]
+        if self.traces is not None:
+            self.traces.settled(batch)
+        self.settled.note()
+
+    # Routes
+
+    async def _resolve(self, topic: str) -> None:
+        backoff = Backoff(seconds_max=0.25)
+        try:
+            while True:
+                try:
+                    self._learn(await self._cluster.route(topic, retry_seconds=0))
+                except RockoonError as error:
+                    if not error.retriable:
+                        self._give_up(topic, error)
+                        return
+                    self._dispatcher.set_unknown(topic, error)
+                else:
+                    return
+                if not self._has_pending(topic):
+                    return
+                await asyncio.sleep(backoff.next_seconds())
+        finally:
+            del self._resolving[topic]
+
+    def _has_pending(self, topic: str) -> bool:
+        return any(batch.lane.topic == topic for batch in self.accumulator.pending)
+
+    async def _follow_routes(self) -> None:
+        changed = self._cluster.routes_changed
+        while True:
+            seen = changed.count
+            routes = self._cluster.routes
+            brokers = [node for node in routes.nodes if node.kind == BROKER]
+            self._dispatcher.set_live(
+                {node.name for node in brokers if node.address},
+                {
+                    each.name: self._told_unreachable(each.name)
+                    for each in brokers
+                    if not each.address
+                },
+            )
+            for topic, route in list(self.routes.items()):
+                current = routes.topic(topic)
+                if current is None:
+                    self._give_up(topic, TopicNotFound(topic=topic))
+                elif current != route:
+                    self._learn(current)
+            for broker, (stream, _) in self._streams.items():
+                address = routes.broker_address(broker)
+                if address is not None and stream.address not in (None, address):
+                    stream.interrupt()
+            self._wake.set()
+            await changed.wait(seen)
+
+    def _told_unreachable(self, broker: str) -> RockoonError:
+        """Why messages cannot go to a live broker; the first time in the log as well, since others
+        may do instead."""
+        error = NoExternalAddress(name=broker)
+        if broker not in self._unreachable:
+            self._unreachable.add(broker)
+            log.warning("%s", error)
+        return error
+
+    def _learn(self, route: TopicRoute) -> None:
+        if not route.writable:
+            self._give_up(route.name, TopicNotWritable(topic=route.name))
+            return
+        known = self.routes.get(route.name)
+        if self._sequences is not None and known is not None:
+            for queue, birth in route.births.items():
+                if known.births.get(queue, birth) != birth:
+                    self._sequences.renew(queue)
+        self.routes[route.name] = route
+        self._dispatcher.set_queues(route.name, route.queues)
+        for lane in self.accumulator.lanes_of(route.name):
+            if lane.queue is not None and lane.queue not in route.births:
+                queue = lane.queue
+                self.accumulator.forget(lane)
+                for batch in lane.take_all():
+                    self.settle(batch, _queue_not_found(queue))
+        self._on_route(route)
+        self._wake.set()
+
+    def _give_up(self, topic: str, error: RockoonError) -> None:
+        self.routes.pop(topic, None)
+        self._dispatcher.drop_topic(topic)
+        for lane in self.accumulator.lanes_of(topic):
+            for batch in lane.take_all():
+                self.settle(batch, error)
+        if self._sequences is not None:
+            self._sequences.forget_topic(topic)
+        self._on_give_up(topic)
+
+    # Time
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            now = self._loop.time()
+            for batch in self._dispatcher.expire(now):
+                self._note_settled(batch)
+            for stream, _ in self._streams.values():
+                oldest = stream.oldest()
+                if oldest is None:
+                    continue
+                batch, since = oldest
+                if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
+                    stream.interrupt()
+            self.accumulator.forget_idle(self.routes)
+
+
+def new_producer_id() -> int:
+    """Return an id that no other producer has: 64 random bits, not all 0."""
+    return secrets.randbits(64) or 1
+
+
+def _queue_not_found(queue: MessageQueue) -> QueueNotFound:
+    return QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)

@@ -1,0 +1,1 @@
+"""OpenTelemetry spans; nothing else in the SDK imports this package."""

@@ -1,0 +1,65 @@
+"""A consumer's handler inside a span: one per call that has a traced message, none otherwise."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
+
+from rockoon.consumer.delivery import Handler, is_async
+from rockoon.message import Message
+from rockoon.tracing.tracing import Tracing, context_in, place_attributes
+
+
+def traced_handler(tracing: Tracing, group: str, handler: Handler) -> Handler:
+    """Return a handler of the same kind, async or plain, that calls the given one.
+
+    What it raises is noted on the span and raised; so is a result that is not None.
+    """
+
+    def begin(argument: Any) -> Span | None:
+        messages: Sequence[Message] = argument if isinstance(argument, list) else (argument,)
+        contexts: list[SpanContext] = []
+        for message in messages:
+            context = context_in(message.traceparent)
+            if context is not None:
+                contexts.append(context)
+        if not contexts:
+            return None
+        first = messages[0]
+        attributes: dict[str, str | int] = {
+            "messaging.destination.name": first.topic,
+            **place_attributes(first.queue, group),
+            "rockoon.queue_offset": first.queue_offset,
+            "rockoon.attempt": first.attempt,
+        }
+        if len(messages) == 1:
+            attributes["messaging.message.id"] = first.message_id
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        return tracing.start("process", "process", SpanKind.CONSUMER, attributes, contexts)
+
+    def note(span: Span, argument: Any, result: object) -> None:
+        last = argument[-1] if isinstance(argument, list) else argument
+        if result is not None:
+            span.set_attribute("rockoon.result", str(result))
+        tracing.note_handled(group, last.queue, last.queue_offset, span.get_span_context())
+
+    async def handle(argument: Any) -> Any:
+        span = begin(argument)
+        if span is None:
+            return await handler(argument)
+        with use_span(span, end_on_exit=True):
+            result = await handler(argument)
+            note(span, argument, result)
+            return result
+
+    def handle_in_thread(argument: Any) -> Any:
+        span = begin(argument)
+        if span is None:
+            return handler(argument)
+        with use_span(span, end_on_exit=True):
+            result = handler(argument)
+            note(span, argument, result)
+            return result
+
+    return handle if is_async(handler) else handle_in_thread

@@ -1,0 +1,1 @@
+"""Messages that are sent exactly when a local transaction commits."""

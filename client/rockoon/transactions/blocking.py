@@ -1,0 +1,103 @@
+"""Transactions for blocking code: what `rockoon.sync` gives out.
+
+producer = cluster.transactional_producer("payments", check=check)
+with producer.transaction("paid", body, keys=order_id) as transaction:
+    database.mark_paid(order_id)
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rockoon.errors import RockoonError
+from rockoon.message import SendResult
+from rockoon.producer.outgoing import Body
+from rockoon.transactions.transaction import Resolution, Transaction
+
+if TYPE_CHECKING:
+    from rockoon import sync
+    from rockoon.transactions.producer import TransactionalProducer
+
+
+class BlockingTransaction:
+    """An open transaction; `transaction` is the asyncio one, to be read."""
+
+    def __init__(self, cluster: "sync.Cluster", transaction: Transaction) -> None:
+        self._cluster = cluster
+        self.transaction = transaction
+
+    @property
+    def message_id(self) -> str:
+        """As `Transaction.message_id`."""
+        return self.transaction.message_id
+
+    @property
+    def resolution(self) -> Resolution:
+        """UNKNOWN while it is open."""
+        return self.transaction.resolution
+
+    def commit(self) -> SendResult:
+        """As `Transaction.commit`."""
+        return self._cluster.call(self.transaction.commit())
+
+    def rollback(self) -> None:
+        """As `Transaction.rollback`."""
+        self._cluster.call(self.transaction.rollback())
+
+
+class BlockingTransactionalProducer:
+    """A `TransactionalProducer` for blocking code; its check runs in a thread of its own.
+
+    Made by `rockoon.sync.Cluster.transactional_producer`.
+    """
+
+    def __init__(self, cluster: "sync.Cluster", producer: "TransactionalProducer") -> None:
+        self._cluster = cluster
+        self.asyncio = producer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def begin(self, topic: str, body: Body, **options: Any) -> BlockingTransaction:
+        """As `TransactionalProducer.begin`."""
+        begun = self._cluster.call(self.asyncio.begin(topic, body, **options))
+        return BlockingTransaction(self._cluster, begun)
+
+    @contextmanager
+    def transaction(self, topic: str, body: Body, **options: Any) -> Iterator[BlockingTransaction]:
+        """As `TransactionalProducer.transaction`; the block runs in the caller's thread."""
+        begun = self.begin(topic, body, **options)
+        try:
+            yield begun
+        except BaseException as failure:
+            if begun.resolution is Resolution.UNKNOWN:
+                try:
+                    begun.rollback()
+                except RockoonError as error:
+                    failure.add_note(f"it was not rolled back, its check will be asked: {error}")
+            raise
+        if begun.resolution is Resolution.UNKNOWN:
+            begun.commit()
+
+    def send_in_transaction(
+        self,
+        topic: str,
+        body: Body,
+        execute: Callable[[Transaction], Resolution],
+        **options: Any,
+    ) -> Transaction:
+        """As `TransactionalProducer.send_in_transaction`; `execute` runs in a thread."""
+        return self._cluster.call(self.asyncio.send_in_transaction(topic, body, execute, **options))
+
+    def close(self) -> None:
+        """As `TransactionalProducer.close`."""
+        self._cluster.call(self.asyncio.close())

@@ -1,0 +1,173 @@
+"""How a producer answers for half messages whose sender has not: one stream from every live broker.
+
+A sender can die between its half message and the end of its transaction. So every producer of a
+group offers itself to all brokers, also those it never sent anything to, and each is asked for what
+the others left behind.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from grpc import RpcError
+
+from rockoon.backoff import Backoff
+from rockoon.errors import BrokerUnavailable, RockoonError
+from rockoon.message import Batch, Message, MessageQueue
+from rockoon.transactions.transaction import HalfPlace, Resolution
+from rockoon_format.record import decode_record
+from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionCheck
+from rockoon_proto.v1.nameserver_pb2 import BROKER
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[Message], Awaitable[Resolution] | Resolution]
+"""Says what became of the local transaction of a message; async, or plain (run in a thread)."""
+Answer = Callable[[str, HalfPlace, Resolution], Awaitable[None]]
+
+
+class TransactionChecks:
+    """Keeps a stream to each live broker and answers what comes.
+
+    Args:
+        cluster: the connection, entered; its TaskGroup owns the tasks.
+        group: the producer group.
+        client_id: of this producer, no other's.
+        known: what the producer itself knows of a message id; None when nothing.
+        check: the user's; asked when the producer knows nothing.
+        answer: tells a broker: message id, where the half message is, what became of it.
+        running_max: checks that may run at once; further ones wait in the brokers.
+        check_seconds_max: how long one may take before it counts as UNKNOWN.
+    """
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        group: str,
+        client_id: str,
+        *,
+        known: Callable[[str], Resolution | None],
+        check: Check,
+        answer: Answer,
+        running_max: int,
+        check_seconds_max: float,
+    ) -> None:
+        self._cluster = cluster
+        self._request = CheckTransactionsRequest(producer_group=group, client_id=client_id)
+        self._known = known
+        self._check = check
+        self._is_async = _is_async(check)
+        self._answer = answer
+        self._slots = asyncio.Semaphore(running_max)
+        self._check_seconds_max = check_seconds_max
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.asking: set[str] = set()
+        """Brokers that have this producer on their list now."""
+        self._following = cluster.tasks.create_task(
+            self._follow_brokers(), name=f"rockoon transaction checks of {group}"
+        )
+
+    async def close(self) -> None:
+        """End the streams and what is being checked."""
+        tasks = [self._following, *self._streams.values(), *self._running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    async def _follow_brokers(self) -> None:
+        changed = self._cluster.routes_changed
+        while True:
+            seen = changed.count
+            live = {node.name for node in self._cluster.routes.nodes if node.kind == BROKER}
+            for broker in live - self._streams.keys():
+                self._streams[broker] = self._cluster.tasks.create_task(
+                    self._listen(broker), name=f"rockoon transaction checks at {broker}"
+                )
+            for broker in self._streams.keys() - live:
+                self._streams.pop(broker).cancel()
+            await changed.wait(seen)
+
+    async def _listen(self, broker: str) -> None:
+        """Be on a broker's list for as long as it is in the routes."""
+        backoff = Backoff()
+        while True:
+            try:
+                call = self._cluster.broker(broker).CheckTransactions(
+                    self._request, metadata=self._cluster.metadata
+                )
+                try:
+                    async for wish in call:
+                        backoff.reset()
+                        self.asking.add(broker)
+                        if wish.frame:
+                            await self._begin(broker, wish)
+                finally:
+                    self.asking.discard(broker)
+                    call.cancel()
+            except RpcError as failure:
+                error: RockoonError = from_rpc_error(failure, BrokerUnavailable, broker=broker)
+                clock_corrected(self._cluster.access, error)
+                log.debug("transaction checks at %s: %s", broker, error)
+            except RockoonError as absent:
+                log.debug("transaction checks at %s: %s", broker, absent)
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _begin(self, broker: str, wish: TransactionCheck) -> None:
+        # While all are taken nothing more is read, and the broker asks somebody else.
+        await self._slots.acquire()
+        task = self._cluster.tasks.create_task(self._run(broker, wish))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: self._slots.release())
+
+    async def _run(self, broker: str, wish: TransactionCheck) -> None:
+        message = _message(broker, wish.frame)
+        resolution = self._known(message.message_id)
+        if resolution is None:
+            resolution = await self._ask(message)
+        try:
+            place = HalfPlace(broker, wish.queue_offset, wish.physical_offset)
+            await self._answer(message.message_id, place, resolution)
+        except RockoonError as failure:
+            # It is asked again, this producer or another.
+            log.warning(
+                "the broker was not told to %s %s: %s",
+                resolution.value,
+                message.message_id,
+                failure,
+            )
+
+    async def _ask(self, message: Message) -> Resolution:
+        try:
+            async with asyncio.timeout(self._check_seconds_max):
+                answer: Any = (
+                    await self._check(message)  # type: ignore[misc]
+                    if self._is_async
+                    else await asyncio.to_thread(self._check, message)
+                )
+        except Exception:
+            # The root of the user's code: whatever it raises says that it does not know.
+            log.exception("the check of transaction %s failed", message.message_id)
+            return Resolution.UNKNOWN
+        if not isinstance(answer, Resolution):
+            log.error("the check of transaction %s returned %r", message.message_id, answer)
+            return Resolution.UNKNOWN
+        return answer
+
+
+def _is_async(check: Check) -> bool:
+    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__)
+
+
+def _message(broker: str, frame: bytes) -> Message:
+    record = decode_record(frame, check_crc=False)
+    queue = MessageQueue(record.topic.decode(), broker, record.queue_id)
+    message: Message = Batch(queue, frame, [len(frame)])[0]
+    return message

@@ -1,0 +1,492 @@
+"""A producer of messages that are sent exactly when a local transaction commits.
+
+    def check(message):
+        return Resolution.COMMIT if is_paid(message.keys[0]) else Resolution.ROLLBACK
+
+    producer = cluster.transactional_producer("payments", check=check)
+    async with producer.transaction("paid", body, keys=order_id) as transaction:
+        database.mark_paid(order_id)
+
+What is promised: once the half message is stored, the message reaches its topic if and only if
+somebody says commit, whichever processes die meanwhile. A sender that dies before it has said
+anything is answered for by any live producer of its group, through `check`.
+
+What is not: that a half message is stored only once. When a broker dies between storing it and
+answering, it is sent again under a new id, and the check is asked for both. A check that looks for
+`message.message_id` tells them apart; one that goes by something else may commit both.
+`client/examples/pay_and_tell_sqlite.py` shows a check that never has to guess.
+"""
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rockoon.backoff import Backoff
+from rockoon.clock import Clock, wall_clock_ms
+from rockoon.errors import (
+    BrokerUnavailable,
+    Busy,
+    Closed,
+    Internal,
+    InvalidArgument,
+    NoWritableQueue,
+    QueueNotFound,
+    RockoonError,
+    StoreFailed,
+    TimedOut,
+    TopicNotWritable,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from rockoon.message import MessageQueue
+from rockoon.net.host import born_host
+from rockoon.net.routes import TopicRoute
+from rockoon.producer.outgoing import (
+    BODY_BYTES_MAX,
+    BatchEncoder,
+    Body,
+    Extras,
+    body_too_large,
+    check_topic,
+    encode_extras,
+    to_body,
+)
+from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
+from rockoon.transactions.checks import Check, TransactionChecks
+from rockoon.transactions.transaction import HalfPlace, Resolution, Transaction
+from rockoon_format.names import group_fault
+from rockoon_format.properties import (
+    PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED,
+    encode,
+)
+from rockoon_proto.v1.broker_pb2 import (
+    HALF,
+    AppendReply,
+    AppendRequest,
+    EndTransactionReply,
+    EndTransactionRequest,
+)
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Cluster
+
+__all__ = ["Resolution", "Transaction", "TransactionalProducer"]
+
+log = logging.getLogger(__name__)
+
+# What no broker has confirmed: so many ends are remembered for the checks that will come.
+_UNTOLD_MAX = 10_000
+# One try of a call; the delivery timeout is for all of them.
+_TRY_SECONDS_MAX = 10.0
+
+Execute = Callable[[Transaction], Awaitable[Resolution] | Resolution]
+# After these nobody knows whether the half message was stored.
+_AMBIGUOUS = (BrokerUnavailable, Internal, StoreFailed, TimedOut)
+
+
+class TransactionalProducer:
+    """Sends messages in transactions. Made by `cluster.transactional_producer()`.
+
+    Not thread-safe: to be used from the cluster's event loop.
+
+    Args:
+        cluster: the connection, entered; it closes the producer when it is closed itself.
+        group: the producer group. Brokers ask any live producer of the group about half messages
+            of all of them, so every one must be able to tell.
+        check: gets a Message and says what became of its local transaction: COMMIT, ROLLBACK, or
+            UNKNOWN to be asked again, which is also the answer while it may still be running
+            in another process. Async, or plain (then run in a thread). One that raises, or
+            takes longer than `check_seconds_max`, says UNKNOWN.
+        key_hash: which queue a key goes to; see `rockoon.producer.queue_selectors`.
+        clock: epoch milliseconds.
+        delivery_timeout_seconds: how long to go on trying, for a half message and for its end.
+        open_max: transactions that may be open at once.
+        checks_max: checks that may run at once.
+        check_seconds_max: how long one check may take.
+
+    Raises:
+        InvalidArgument: the group's name cannot be one, or a number is out of bounds.
+        Closed: the cluster is not entered, or was left.
+    """
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        group: str,
+        *,
+        check: Check,
+        key_hash: KeyHash = crc32_key_hash,
+        clock: Clock = wall_clock_ms,
+        delivery_timeout_seconds: float = 30.0,
+        open_max: int = 10_000,
+        checks_max: int = 32,
+        check_seconds_max: float = 60.0,
+    ) -> None:
+        if fault := group_fault(group):
+            raise InvalidArgument(reason=fault)
+        if not callable(check):
+            raise InvalidArgument(reason="check is not callable")
+        if min(delivery_timeout_seconds, check_seconds_max, open_max, checks_max) <= 0:
+            raise InvalidArgument(reason="timeouts and bounds must be above 0")
+        self.group = group
+        self._cluster = cluster
+        self._key_hash = key_hash
+        self._clock = clock
+        self._timeout_seconds = delivery_timeout_seconds
+        self._open_max = open_max
+        self._instance_hash = secrets.randbits(32)
+        self._encoder: BatchEncoder | None = None
+        self._round_robin = RoundRobin(secrets.randbelow(1 << 16))
+        # What this producer can say without the user's check: by message id.
+        self._open: dict[str, Transaction] = {}
+        self._sending: set[str] = set()
+        self._untold: OrderedDict[str, Resolution] = OrderedDict()
+        self._is_closed = False
+        self._checks = TransactionChecks(
+            cluster,
+            group,
+            f"{cluster.client_id}#{self._instance_hash:08x}",
+            known=self._known,
+            check=check,
+            answer=self._answer,
+            running_max=checks_max,
+            check_seconds_max=check_seconds_max,
+        )
+        cluster.adopt(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def asked_by(self) -> frozenset[str]:
+        """Names of the brokers that would ask this producer now."""
+        return frozenset(self._checks.asking)
+
+    @asynccontextmanager
+    async def transaction(
+        self, topic: str, body: Body, **options: Any
+    ) -> AsyncIterator[Transaction]:
+        """Commit the message when the block ends, roll it back when the block raises.
+
+        The block may also end the transaction itself. Should the commit fail after the block has
+        succeeded, the error is raised, and the check will be asked.
+
+        Args:
+            topic, body, options: as for `begin`.
+
+        Raises:
+            RockoonError: as `begin`, on entering; as `Transaction.commit`, on leaving.
+        """
+        transaction = await self.begin(topic, body, **options)
+        try:
+            yield transaction
+        except BaseException:
+            if transaction.resolution is Resolution.UNKNOWN:
+                await self._roll_back(transaction)
+            raise
+        if transaction.resolution is Resolution.UNKNOWN:
+            await transaction.commit()
+
+    async def send_in_transaction(
+        self, topic: str, body: Body, execute: Execute, **options: Any
+    ) -> Transaction:
+        """Send a message, run the local transaction, do as it says; RocketMQ's way of writing it.
+
+        Args:
+            topic, body, options: as for `begin`.
+            execute: the local transaction: gets the Transaction, returns a Resolution. Async, or
+                plain (then run in a thread). With UNKNOWN nothing is said now, and the check will
+                be asked; likewise when it raises, for it may have committed before.
+
+        Returns:
+            The transaction; `resolution` and `result` say what became of it.
+
+        Raises:
+            RockoonError: as `begin` and `Transaction.commit`; and what `execute` raises.
+        """
+        transaction = await self.begin(topic, body, **options)
+        try:
+            answer: Any = (
+                await execute(transaction)
+                if inspect.iscoroutinefunction(execute)
+                else await asyncio.to_thread(execute, transaction)
+            )
+        finally:
+            # From here on it is the check that knows.
+            if transaction.resolution is Resolution.UNKNOWN:
+                self._open.pop(transaction.message_id, None)
+        if not isinstance(answer, Resolution):
+            raise InvalidArgument(reason=f"execute returned {answer!r}, not a Resolution")
+        if answer is Resolution.COMMIT:
+            await transaction.commit()
+        elif answer is Resolution.ROLLBACK:
+            await transaction.rollback()
+        return transaction
+
+    async def begin(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        check_after_seconds: int | None = None,
+    ) -> Transaction:
+        """Store a half message; the caller ends the transaction with `commit` or `rollback`.
+
+        Args:
+            topic, body, keys, tags, properties, queue, key: as for `Producer.send`. Order is that
+                of the commits, not of the half messages.
+            check_after_seconds: how long the local transaction may take before the broker asks;
+                by default the broker's `transaction_timeout_ms`. While this producer lives it says
+                UNKNOWN for a transaction that it has open, and the broker goes on asking.
+
+        Raises:
+            RockoonError: as `Producer.send` and awaiting its receipt. Nothing is stored, or it is
+                rolled back when this producer is asked about it.
+        """
+        if self._is_closed:
+            raise Closed(what="the transactional producer")
+        if len(self._open) >= self._open_max:
+            raise Busy(reason=f"{len(self._open)} transactions are open")
+        check_topic(topic)
+        body = to_body(body)
+        if len(body) > BODY_BYTES_MAX:
+            raise body_too_large(len(body))
+        extras = self._extras(keys, tags, properties, check_after_seconds)
+        if queue is not None and key is not None:
+            raise InvalidArgument(reason="give a queue or a key, not both")
+        if queue is not None and queue.topic != topic:
+            raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
+        deadline = asyncio.get_running_loop().time() + self._timeout_seconds
+        return await self._send_half(topic, body, extras, queue, key, deadline)
+
+    async def close(self) -> None:
+        """End the streams of checks. Open transactions are left to the check of another producer.
+
+        Calling it again does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._checks.close()
+        self._cluster.release(self)
+
+    # Half messages
+
+    def _extras(
+        self,
+        keys: str | Sequence[str] | None,
+        tags: str | None,
+        properties: Mapping[str, str] | None,
+        check_after_seconds: int | None,
+    ) -> Extras:
+        head, tail = encode_extras(keys, tags, properties)
+        own = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
+        if check_after_seconds is not None:
+            if check_after_seconds < 0:
+                raise InvalidArgument(reason=f"check_after_seconds is {check_after_seconds}")
+            own[PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS] = str(int(check_after_seconds))
+        return head, tail + encode(own)
+
+    async def _send_half(
+        self,
+        topic: str,
+        body: bytes,
+        extras: Extras,
+        queue: MessageQueue | None,
+        key: str | None,
+        deadline: float,
+    ) -> Transaction:
+        loop = asyncio.get_running_loop()
+        encoder = await self._ready_encoder()
+        backoff = Backoff()
+        while True:
+            chosen: MessageQueue | None = None
+            try:
+                route = await self._cluster.route(
+                    topic, retry_seconds=max(deadline - loop.time(), 0)
+                )
+                chosen = self._choose(route, queue, key)
+                return await self._send_once(encoder, chosen, body, extras, deadline)
+            except RockoonError as error:
+                # A broker may not have heard of a new queue yet, or of its deletion before us.
+                retriable = error.retriable or (
+                    isinstance(error, QueueNotFound) and chosen is not None and chosen != queue
+                )
+                pause = backoff.next_seconds()
+                if not retriable or loop.time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _send_once(
+        self,
+        encoder: BatchEncoder,
+        queue: MessageQueue,
+        body: bytes,
+        extras: Extras,
+        deadline: float,
+    ) -> Transaction:
+        stub = self._cluster.broker(queue.broker)
+        ids = encoder.take_ids(1)
+        message_id = ids.decode()
+        try:
+            frames, lengths = encoder.encode(
+                queue.topic.encode(), queue.queue_id, [body], {0: extras}, ids, self._clock()
+            )
+        except ValueError as failure:
+            raise InvalidArgument(reason=str(failure)) from failure
+        request = AppendRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            frames=frames,
+            record_lengths=lengths.astype("<u4").tobytes(),
+            route_revision=self._cluster.routes.topic_revision(queue.topic),
+            handling=HALF,
+        )
+        # The broker may ask about it before its answer is here.
+        self._sending.add(message_id)
+        try:
+            reply: AppendReply = await self._cluster.call(
+                stub.Append,
+                request,
+                unavailable=BrokerUnavailable,
+                timeout_seconds=self._try_seconds(deadline),
+                broker=queue.broker,
+            )
+        except RockoonError as error:
+            if isinstance(error, _AMBIGUOUS):
+                self._keep_untold(message_id, Resolution.ROLLBACK)
+            raise
+        except asyncio.CancelledError:
+            self._keep_untold(message_id, Resolution.ROLLBACK)
+            raise
+        finally:
+            self._sending.discard(message_id)
+        where = reply.appended
+        half = HalfPlace(queue.broker, where.first_queue_offset, where.first_physical_offset)
+        transaction = Transaction(message_id, queue, half, self._end)
+        self._open[message_id] = transaction
+        return transaction
+
+    def _choose(
+        self, route: TopicRoute, queue: MessageQueue | None, key: str | None
+    ) -> MessageQueue:
+        if not route.writable:
+            raise TopicNotWritable(topic=route.name)
+        if queue is not None:
+            if queue not in route.births:
+                raise QueueNotFound(topic=route.name, queue=queue.queue_id, broker=queue.broker)
+            return queue
+        if key is not None and route.queues:
+            return route.queues[self._key_hash(key) % len(route.queues)]
+        routes = self._cluster.routes
+        chosen = self._round_robin.choose(
+            route.queues, lambda each: routes.broker_address(each.broker) is not None
+        )
+        if chosen is None:
+            raise NoWritableQueue(topic=route.name)
+        return chosen
+
+    async def _ready_encoder(self) -> BatchEncoder:
+        if self._encoder is None:
+            host = await born_host(self._cluster.nameservers[0])
+            self._encoder = self._encoder or BatchEncoder(host, self._instance_hash, self._clock)
+        return self._encoder
+
+    def _keep_untold(self, message_id: str, resolution: Resolution) -> None:
+        self._untold[message_id] = resolution
+        while len(self._untold) > _UNTOLD_MAX:
+            self._untold.popitem(last=False)
+
+    # Ends
+
+    async def _end(self, transaction: Transaction, resolution: Resolution) -> EndTransactionReply:
+        message_id = transaction.message_id
+        try:
+            reply = await self._tell(transaction.half, resolution, from_check=False)
+        except (TransactionEnded, TransactionNotFound):
+            raise
+        except BaseException:
+            self._keep_untold(message_id, resolution)
+            raise
+        finally:
+            self._open.pop(message_id, None)
+        self._untold.pop(message_id, None)
+        return reply
+
+    async def _answer(self, message_id: str, half: HalfPlace, resolution: Resolution) -> None:
+        await self._tell(half, resolution, from_check=True)
+        if resolution is not Resolution.UNKNOWN:
+            self._untold.pop(message_id, None)
+
+    async def _tell(
+        self, half: HalfPlace, resolution: Resolution, *, from_check: bool
+    ) -> EndTransactionReply:
+        """Say how a transaction ends, again and again until the broker has confirmed it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_seconds
+        backoff = Backoff()
+        request = EndTransactionRequest(
+            producer_group=self.group,
+            queue_offset=half.queue_offset,
+            physical_offset=half.physical_offset,
+            resolution=resolution.on_wire,
+            from_check=from_check,
+        )
+        while True:
+            try:
+                stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
+                reply: EndTransactionReply = await self._cluster.call(
+                    stub.EndTransaction,
+                    request,
+                    unavailable=BrokerUnavailable,
+                    timeout_seconds=self._try_seconds(deadline),
+                    broker=half.broker,
+                )
+            except RockoonError as error:
+                pause = backoff.next_seconds()
+                if not error.retriable or loop.time() + pause >= deadline:
+                    raise
+            else:
+                return reply
+            await asyncio.sleep(pause)
+
+    async def _roll_back(self, transaction: Transaction) -> None:
+        """After a failure that is to be raised: one of the rollback's own must not hide it."""
+        try:
+            await transaction.rollback()
+        except RockoonError as error:
+            log.warning("%s was not rolled back, its check will be asked: %s", transaction, error)
+
+    def _known(self, message_id: str) -> Resolution | None:
+        """What this producer can say itself about a half message; None if only `check` can."""
+        transaction = self._open.get(message_id)
+        if transaction is not None:
+            return transaction.resolution
+        if message_id in self._sending:
+            return Resolution.UNKNOWN
+        return self._untold.get(message_id)
+
+    def _try_seconds(self, deadline: float) -> float:
+        left = deadline - asyncio.get_running_loop().time()
+        return min(max(left, 0.001), _TRY_SECONDS_MAX)
