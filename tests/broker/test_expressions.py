@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.expressions import select
-from rockoon_broker.store.reading import GetResult, GetStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_format import sql92
 from rockoon_format.batch import encode_batch
 from rockoon_format.properties import encode

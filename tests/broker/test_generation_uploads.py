@@ -20,7 +20,7 @@ from rockoon_broker.compaction.uploads import (
     Uploads,
 )
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_proto.errors import Busy, InvalidArgument, StoreNotWritable
 from support.waiting import DEADLINE_SECONDS
 

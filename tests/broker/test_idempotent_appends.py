@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.sequences.snapshot import decode_snapshot
+from rockoon_broker.idempotence.snapshot import decode_snapshot
 from rockoon_format.batch import encode_batch
 from rockoon_format.sequences import encode_sequences
 from rockoon_proto.errors import (

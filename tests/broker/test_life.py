@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.topic_file import TopicFile
+from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_proto import errors
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.protocol import PROTOCOL

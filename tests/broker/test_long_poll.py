@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon_broker.long_poll import PullProgress, Step, WaitingPulls
-from rockoon_broker.store.reading import GetResult, GetStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 
 class Sleeper:

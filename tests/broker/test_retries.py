@@ -2,7 +2,7 @@
 
 import pytest
 
-from rockoon_broker.retries import (
+from rockoon_broker.retries.retries import (
     FAILURE_BYTES_MAX,
     Failure,
     GroupRules,

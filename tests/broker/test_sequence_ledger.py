@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rockoon_broker.sequences.ledger import (
+from rockoon_broker.idempotence.ledger import (
     REPEAT_MARGIN_MS,
     RUNS_MAX,
     MemoryLimits,
@@ -15,7 +15,7 @@ from rockoon_broker.sequences.ledger import (
     SequenceKey,
     SequenceLedger,
 )
-from rockoon_broker.sequences.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
+from rockoon_broker.idempotence.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
 from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from support.seeds import seeds

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.sequences.ledger import MemoryLimits, Run, SequenceKey
-from rockoon_broker.sequences.memory import (
+from rockoon_broker.idempotence.ledger import MemoryLimits, Run, SequenceKey
+from rockoon_broker.idempotence.memory import (
     SNAPSHOT_SECONDS,
     SequenceMemory,
 )
-from rockoon_broker.sequences.snapshot import FILE, decode_snapshot
+from rockoon_broker.idempotence.snapshot import FILE, decode_snapshot
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Appended
 from rockoon_format.batch import encode_batch

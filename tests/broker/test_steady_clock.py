@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
-from rockoon_broker.store.retention import LogFileAge, come_back
+from rockoon_broker.store.retention.retention import LogFileAge, come_back
 from rockoon_runtime.access.replays import UsedSignatures
 from support.aside_desk import AsideDesk
 from support.broker import batch

@@ -7,8 +7,8 @@ import pytest
 
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
-from rockoon_broker.topic_file import TopicFile
-from rockoon_broker.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_broker.topics.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
 
 NOW_MS = 1_700_000_000_000
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rockoon_broker.topics import (
+from rockoon_broker.topics.topics import (
     INCARNATION_UNKNOWN,
     RouteChange,
     ServedTopic,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.clock import SystemClock
-from rockoon_broker.turns import in_turns
+from rockoon_broker.cooperative import in_turns
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes

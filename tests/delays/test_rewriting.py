@@ -10,7 +10,7 @@ from rockoon_broker.delays.rewriting import (
     set_aside,
     stored_once_more,
 )
-from rockoon_broker.settling.sources import named_source
+from rockoon_broker.pending.sources import named_source
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.properties import decode
 from rockoon_format.record import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rockoon_broker.delays.timetable import NEAR_MS, Timetable
-from rockoon_broker.settling.settled_queue import SettledQueue
+from rockoon_broker.pending.pending_queue import SettledQueue
 from rockoon_format.consume_queue import encode_entries
 from support.seeds import seeds
 

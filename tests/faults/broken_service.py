@@ -68,8 +68,13 @@ def broker_rewrites_nothing() -> None:
 
 
 def broker_believes_entries() -> None:
-    replace("rockoon_broker.store.reading:plausible_count", lambda _: lambda rows, *_: len(rows))
-    replace("rockoon_broker.store.reading:matching_count", lambda _: lambda _, rows, *__: len(rows))
+    replace(
+        "rockoon_broker.store.reading.reader:plausible_count", lambda _: lambda rows, *_: len(rows)
+    )
+    replace(
+        "rockoon_broker.store.reading.reader:matching_count",
+        lambda _: lambda _, rows, *__: len(rows),
+    )
 
 
 def recovery_believes_bodies() -> None:
@@ -79,11 +84,11 @@ def recovery_believes_bodies() -> None:
 
         return __init__
 
-    replace("rockoon_broker.store.log_scan:LogScan.__init__", made)
+    replace("rockoon_broker.store.log.scan:LogScan.__init__", made)
 
 
 def broker_appends_repeats() -> None:
-    replace("rockoon_broker.sequences.ledger:SequenceLedger.stored", lambda _: lambda *_: ())
+    replace("rockoon_broker.idempotence.ledger:SequenceLedger.stored", lambda _: lambda *_: ())
 
 
 def anybody_locks() -> None:
@@ -98,7 +103,7 @@ def a_call_fails() -> None:
     async def fails(*_: object) -> None:
         raise ValueError("nobody foresaw this")
 
-    replace("rockoon_broker.service:BrokerService.SearchOffset", lambda _: fails)
+    replace("rockoon_broker.rpc.service:BrokerService.SearchOffset", lambda _: fails)
 
 
 class Mechanism(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from rockoon_broker import access_rules as broker
+from rockoon_broker.rpc import access_rules as broker
 from rockoon_format import resources
 from rockoon_format.resources import topic_need
 from rockoon_nameserver import access_rules as nameserver

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from rockoon_broker.settling.settled_queue import PENDING_BYTES, SettledQueue
+from rockoon_broker.pending.pending_queue import PENDING_BYTES, SettledQueue
 from rockoon_format.consume_queue import decode_entries, encode_entries, filler_entries
 from support.seeds import seeds
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.settling.settlement import SNAPSHOT_FILE, Loaded, Settlement
-from rockoon_broker.settling.snapshot import decode_snapshot
-from rockoon_broker.settling.sources import named_source, sources_of
+from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, Loaded, Settlement
+from rockoon_broker.pending.snapshot import decode_snapshot
+from rockoon_broker.pending.sources import named_source, sources_of
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.dropped_topics import read_marks
 from rockoon_broker.store.errors import AppendFailed, UnknownOffset
+from rockoon_broker.store.queues.dropped_topics import read_marks
 from rockoon_broker.store.settings import Flush
 from support.store_directory import (
     FailingDisk,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import StoreLocked, UnstorableTopic
-from rockoon_broker.store.reading import GetStatus
+from rockoon_broker.store.reading.reader import GetStatus
+from rockoon_broker.store.recovery.verify import rebuild_consume_queues, verify_store
 from rockoon_broker.store.settings import Flush
-from rockoon_broker.store.verify import rebuild_consume_queues, verify_store
 from rockoon_format.batch import BatchError, decode_columns, encode_batch
 from support.store_directory import (
     BORN_HOST,

@@ -8,8 +8,8 @@ import pytest
 
 from rockoon_broker.long_poll import PullProgress, Step
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.reading import Boundary, GetStatus
-from rockoon_broker.store.verify import verify_store
+from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.hashes import index_key_hash
 from support.compacted_store import RETENTION_MS, CompactedStore, Kept, Model
 from support.seeds import seeds

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.compacted.compaction import REPLACED_KEPT_MS
-from rockoon_broker.store.reading import GetStatus
+from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_broker.store.settings import Flush
 from rockoon_format.generation import (
     CURRENT_FILE,

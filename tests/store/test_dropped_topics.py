@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.dropped_topics import read_marks
-from rockoon_broker.store.reading import GetStatus
+from rockoon_broker.store.queues.dropped_topics import read_marks
+from rockoon_broker.store.reading.reader import GetStatus
+from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
-from rockoon_broker.store.verify import verify_store
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
 from support.store_directory import (

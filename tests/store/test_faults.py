@@ -14,9 +14,9 @@ from rockoon_broker.store.errors import (
     StoreFailed,
     StoreNotWritable,
 )
+from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
-from rockoon_broker.store.verify import verify_store
 from rockoon_format.batch import encode_batch
 from support.store_directory import (
     BORN_HOST,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.loss import LossCause, earliest_loss
-from rockoon_broker.store.retention import DiskUsage, LogFileAge, RetentionRules, decide
+from rockoon_broker.store.retention.expiry import LossCause, earliest_loss
+from rockoon_broker.store.retention.retention import DiskUsage, LogFileAge, RetentionRules, decide
 from support.seeds import seeds
 from support.store_directory import FailingDisk, Owner, settings
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rockoon_broker.store import queue_codes
+from rockoon_broker.store.queues import codes as queue_codes
 from rockoon_format.batch import decode_columns
 from rockoon_format.hashes import tags_code
 from support.store_directory import Owner, crashed_copy, settings
@@ -90,7 +90,7 @@ def test_what_is_proved_is_not_read_from_the_log_again(
         proved.append(offset)
         return prove(log, key, offset, entries, levels)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("rockoon_broker.store.reading.proved_count", counted)
+    monkeypatch.setattr("rockoon_broker.store.reading.reader.proved_count", counted)
     owner = filled(tmp_path)
     assert wanted(owner) == BODIES[::2]
     assert proved == []

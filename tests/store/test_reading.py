@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.reading import Boundary, GetStatus
+from rockoon_broker.store.reading.reader import Boundary, GetStatus
 from rockoon_format.batch import decode_columns
 from rockoon_format.hashes import tags_code
 from support import store_directory

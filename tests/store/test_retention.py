@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import StoreNotWritable
-from rockoon_broker.store.reading import Boundary, GetStatus
-from rockoon_broker.store.retention import (
+from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.retention.retention import (
     DiskUsage,
     LogFileAge,
     RetentionDecision,

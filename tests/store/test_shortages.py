@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store import syncer
+from rockoon_broker.store.log import syncer
 from rockoon_broker.store.settings import Flush
 from support.descriptors import no_descriptors
 from support.store_directory import (

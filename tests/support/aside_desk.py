@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rockoon_broker.appends import AppendLimits, Appends, Placed
-from rockoon_broker.aside import MessagesAside
-from rockoon_broker.sequences.ledger import MemoryLimits, SequenceLedger
+from rockoon_broker.append import AppendLimits, Appends, Placed
+from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
+from rockoon_broker.pending.pending_messages import MessagesAside
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns

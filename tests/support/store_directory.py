@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Appended, Store
-from rockoon_broker.store.verify import verify_store
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
 from support import golden_store

@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from rockoon.tracing.tracing import Tracing, context_in, contexts_in
-from rockoon_broker.pull_tracing import PullTracing
-from rockoon_broker.pulls import Pulled, PullWish
-from rockoon_broker.store.reading import GetResult, GetStatus
+from rockoon_broker.pull import Pulled, PullWish
+from rockoon_broker.rpc.pull_tracing import PullTracing
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_format.traceparents import SEARCHED_BYTES_MAX, TRACEPARENT_MARK, find_traceparents
 
 NAMED_MAX = 128

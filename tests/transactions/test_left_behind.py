@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from rockoon_broker.store.markers import read_recovery_point
+from rockoon_broker.store.recovery.checkpoint_files import read_recovery_point
 from rockoon_format.batch import encode_batch
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import (

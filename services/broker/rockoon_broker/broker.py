@@ -14,26 +14,26 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rockoon_broker.appends import AppendLimits, Appends, Placed, check_keys
-from rockoon_broker.aside import MessagesAside
+from rockoon_broker.append import AppendLimits, Appends, Placed, check_keys
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
-from rockoon_broker.foreign_store import refuse_batch_queues
+from rockoon_broker.idempotence.ledger import SequencedBatch
+from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
-from rockoon_broker.pulls import Pulled, Pulls, PullWish
-from rockoon_broker.retries import GroupRules
-from rockoon_broker.routes import change_from_wire
-from rockoon_broker.sequences.ledger import SequencedBatch
-from rockoon_broker.sequences.memory import SequenceMemory
+from rockoon_broker.pending.pending_messages import MessagesAside
+from rockoon_broker.pull import Pulled, Pulls, PullWish
+from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
-from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.store.store import Store
-from rockoon_broker.topic_file import TopicFile
-from rockoon_broker.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
+from rockoon_broker.topics.foreign_store import refuse_batch_queues
+from rockoon_broker.topics.routes import change_from_wire
+from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
 from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.nameservers import Nameservers

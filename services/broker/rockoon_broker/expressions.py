@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rockoon_broker.store.reading import GetResult, GetStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_format import sql92
 from rockoon_format.columns import decode_columns
 from rockoon_format.frames import slices

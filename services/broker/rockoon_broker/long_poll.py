@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from rockoon_broker.store.consume_queue import QueueKey
-from rockoon_broker.store.reading import GetResult, GetStatus
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 Wake = Callable[[], None]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
-from rockoon_broker.service import BrokerService
+from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.traffic import SIZE_BOUNDS
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 

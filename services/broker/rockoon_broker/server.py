@@ -12,11 +12,11 @@ from typing import Any
 
 from grpc import aio
 
-from rockoon_broker.access_rules import RULES
 from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
-from rockoon_broker.service import SERVICE_NAME, BrokerService, add_to_server
+from rockoon_broker.rpc.access_rules import RULES
+from rockoon_broker.rpc.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StartInterrupted, StoreError

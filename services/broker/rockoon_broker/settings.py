@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.delays.rewriting import DelayRules
-from rockoon_broker.sequences.ledger import MemoryLimits
+from rockoon_broker.idempotence.ledger import MemoryLimits
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rockoon_broker.delays.rewriting import Aside
-from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.columns import decode_columns
 from rockoon_format.record import Record, RecordError, encode_record

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.config_files import read_config
-from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_format.config_json import (
     ConfigError,
     DataVersion,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_broker.appends import Appends, Placed
+from rockoon_broker.append import Appends, Placed
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
@@ -44,12 +44,12 @@ from rockoon_broker.delays.rewriting import (
 from rockoon_broker.delays.rolled import RolledMessages
 from rockoon_broker.delays.threatened import threatened
 from rockoon_broker.delays.timetable import Timetable, due_times
-from rockoon_broker.sequences.ledger import Run
-from rockoon_broker.settling.settled_queue import Pending
-from rockoon_broker.settling.settlement import Settlement
-from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.idempotence.ledger import Run
+from rockoon_broker.pending.pending_index import Settlement
+from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed, UnknownOffset
-from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN, timer_deliver_ms
 from rockoon_format.message_id import OffsetMessageId, decode_offset_id, encode_offset_id

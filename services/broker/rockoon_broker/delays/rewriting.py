@@ -15,7 +15,7 @@ that will never be delivered is closed: a record in rmq_sys_wheel_timer, queue 1
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rockoon_broker.settling.sources import named_source
+from rockoon_broker.pending.sources import named_source
 from rockoon_format.delay_levels import parse_java_int
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rockoon_broker.delays.timetable import due_times
-from rockoon_broker.settling.settled_queue import SettledQueue
-from rockoon_broker.store.retention import LogFileAge
+from rockoon_broker.pending.pending_queue import SettledQueue
+from rockoon_broker.store.retention.retention import LogFileAge
 
 
 def threatened(

@@ -14,7 +14,7 @@ no memory for each entry beyond the queue's.
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.settling.settled_queue import Pending, SettledQueue
+from rockoon_broker.pending.pending_queue import Pending, SettledQueue
 from rockoon_format.consume_queue import EntryArray
 from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
 

@@ -23,7 +23,7 @@ from rockoon_broker.index.pace import (
 )
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
-from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_format.index_entries import index_entries
 from rockoon_format.index_file import IndexHeader

@@ -11,7 +11,7 @@ from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import IndexDirectory, StoredFile
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
-from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_format.index_entries import KeyEntries, index_entries
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rockoon_broker.clock import Clock
+from rockoon_broker.cooperative import in_turns
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.lookup import CANDIDATES_MAX, Wanted
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.store import Store
-from rockoon_broker.turns import in_turns
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.properties import (
     PROPERTY_KEYS,

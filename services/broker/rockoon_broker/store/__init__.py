@@ -4,7 +4,7 @@ Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`,
 `consume_queue`, `syncer`, `markers`, `recovery`, `reading`, `retention`, `verify`.
 """
 
-from rockoon_broker.store.reading import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus, QueueStatus
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Appended, Store
 

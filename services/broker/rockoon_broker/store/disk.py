@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rockoon_broker.store.errors import Shortage, StartInterrupted
-from rockoon_broker.store.retention import DiskUsage
+from rockoon_broker.store.retention.retention import DiskUsage
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

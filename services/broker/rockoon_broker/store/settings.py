@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypedDict
 
-from rockoon_broker.store.retention import parse_hours
+from rockoon_broker.store.retention.retention import parse_hours
 from rockoon_format.batch import SIZE_MAX
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.properties import PROPERTIES_BYTES_MAX

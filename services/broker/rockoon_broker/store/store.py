@@ -22,15 +22,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_broker.store.cleaner import Cleaner, LossForecast
 from rockoon_broker.store.clock import Clock, SystemClock
-from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
-from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dispatch_queue import DispatchQueue, Undispatched
-from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.errors import (
     Shortage,
     StoreBusy,
@@ -39,16 +34,21 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
     UnknownOffset,
 )
-from rockoon_broker.store.log_reading import LogChunk, Sought, find_record, read_chunk
-from rockoon_broker.store.markers import AbortFile, MarkerFiles, read_checkpoint
-from rockoon_broker.store.points import RecoveryPoints
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
+from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
 from rockoon_broker.store.process_lock import ProcessLock
-from rockoon_broker.store.queue_repair import QueueRepair
-from rockoon_broker.store.reading import Boundary, GetResult, QueueStatus, Reader, StoredAt
-from rockoon_broker.store.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
-from rockoon_broker.store.retention import LogFileAge, RetentionDecision
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, Reader, StoredAt
+from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
+from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
+from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
+from rockoon_broker.store.retention.cleaner import Cleaner, LossForecast
+from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
-from rockoon_broker.store.syncer import DoomedDirectory, Syncer, finish_removals
 from rockoon_format.batch import (
     SYS_FLAGS_ALLOWED,
     check_batch,

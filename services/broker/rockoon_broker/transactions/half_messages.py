@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rockoon_broker.settling.sources import named_source
+from rockoon_broker.pending.sources import named_source
 from rockoon_format.columns import decode_columns
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,

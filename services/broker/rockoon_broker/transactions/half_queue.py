@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rockoon_broker.config_files import read_config
-from rockoon_broker.settling.settled_queue import Pending
-from rockoon_broker.settling.settlement import Settlement
-from rockoon_broker.store.consume_queue import QueueKey
+from rockoon_broker.pending.pending_index import Settlement
+from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.store.errors import StoreLayoutError, UnknownOffset
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_messages import (
     HALF_QUEUE_ID,

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rockoon_broker.settling.settled_queue import IntArray, Pending
-from rockoon_broker.settling.sources import sources_of
+from rockoon_broker.pending.pending_queue import IntArray, Pending
+from rockoon_broker.pending.sources import sources_of
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
-from rockoon_broker.store.reading import Boundary
+from rockoon_broker.store.reading.reader import Boundary
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_QUEUE_ID,

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.appends import Appends, Placed
+from rockoon_broker.append import Appends, Placed
 from rockoon_broker.clock import Clock
-from rockoon_broker.settling.settlement import Settlement
+from rockoon_broker.pending.pending_index import Settlement
 from rockoon_broker.store.errors import StoreError
-from rockoon_broker.store.log_reading import LogChunk
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.asking import Asking
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules, WaitingHalf

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rockoon_broker.store.commit_log import CommitLog
 from rockoon_broker.store.compacted import takeover
 from rockoon_broker.store.compacted.fitting import (
     StoreFacts,
@@ -35,10 +34,11 @@ from rockoon_broker.store.compacted.open_generation import (
     open_generation,
 )
 from rockoon_broker.store.compacted.takeover import Candidate, Worker
-from rockoon_broker.store.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.dropped_topics import DroppedTopics
 from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.generation import (
     CURRENT_FILE,

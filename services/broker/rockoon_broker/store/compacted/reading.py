@@ -1,7 +1,7 @@
 """What readers ask of a compacted queue: a generation answers for what it covers, the log for more.
 
 A queue of no generation costs one look into a dict. Source of the answers' order and meaning:
-`rockoon_broker.store.reading`, whose `Reader` this one wraps.
+`rockoon_broker.store.reading.reader`, whose `Reader` this one wraps.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
-from rockoon_broker.store.consume_queue import QueueKey
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
-from rockoon_broker.store.reading import (
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.reading.reader import (
     Boundary,
     GetResult,
     GetStatus,

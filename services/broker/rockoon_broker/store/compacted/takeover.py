@@ -21,7 +21,7 @@ from rockoon_broker.store.compacted.open_generation import (
     open_generation,
 )
 from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.syncer import DoomedDirectory, RemovalRefused, removal
+from rockoon_broker.store.log.syncer import DoomedDirectory, RemovalRefused, removal
 from rockoon_format.file_names import file_name_to_offset
 from rockoon_format.generation import (
     CURRENT_FILE,

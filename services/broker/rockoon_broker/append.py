@@ -1,0 +1,342 @@
+"""Batches on their way into the log: placed in the order they come, answered when they are durable.
+
+Invariants:
+1. Placing a batch and noting who waits for it happen without a pause in between, so `_pending` is
+   in the order of the log and one sync answers a prefix of it.
+2. Nobody is answered by a sync that failed, nor afterwards.
+3. What an idempotent producer's batch lacks is looked up, appended and noted without a pause in
+   between: of two repeats on two streams the second finds the first, synced or not.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.clock import Clock
+from rockoon_broker.idempotence.ledger import Run, Runs, SequencedBatch, SequenceLedger
+from rockoon_broker.steady_clock import SteadyClock
+from rockoon_broker.store import errors as store_errors
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
+from rockoon_format.batch import BatchError, BatchFault
+from rockoon_format.columns import decode_columns
+from rockoon_format.index_entries import have_keys
+from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
+from rockoon_format.sequences import first_without_sequence
+from rockoon_proto.errors import (
+    BodyTooLarge,
+    InvalidArgument,
+    InvalidTopicName,
+    KeyMissing,
+    MalformedBatch,
+    NotReady,
+    PropertiesTooLarge,
+    RockoonError,
+    StoreFailed,
+    StoreNotWritable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLimits:
+    """What a batch must not exceed."""
+
+    batch_bytes_max: int
+    batch_messages_max: int
+    body_bytes_max: int
+    properties_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A batch in the log."""
+
+    appended: Appended
+    durable: "asyncio.Future[RockoonError | None] | None"
+    """Done when the batch is as durable as was promised; None when it is already. The result is
+    None, or why it never will be."""
+    runs: Runs = ()
+    """Of a repeat only: where all of the batch went, `appended` being the last of it."""
+
+
+class Appends:
+    """The way into a store. Used by the event loop's thread alone.
+
+    Args:
+        store: open.
+        limits: of one batch.
+        sequences: what idempotent producers have sent.
+        clock: store timestamps.
+        waits_for_sync: whether an answer has to wait for a sync (flush = sync).
+        arrived: called for each queue that has new messages for its readers.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: AppendLimits,
+        sequences: SequenceLedger,
+        clock: Clock,
+        *,
+        waits_for_sync: bool,
+        arrived: Callable[[QueueKey], None],
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._sequences = sequences
+        self._clock = clock
+        self.store_clock = SteadyClock(clock, store.recovery.store_timestamp_ms)
+        self._waits_for_sync = waits_for_sync
+        self._store_host = encode_host(*store.settings.store_host)
+        self._arrived = arrived
+        # End of each batch that waits for a sync, who waits, and since when.
+        self._pending: deque[tuple[int, asyncio.Future[RockoonError | None], float]] = deque()
+        self._loop = asyncio.get_running_loop()
+        # Set whenever a sync has made room; whoever waits for room clears it first.
+        self._room = asyncio.Event()
+        self._failure: RockoonError | None = None
+        self.messages = 0
+        self.bytes = 0
+        self.taken = Flow()
+        self.sync_waits = SyncWaits()
+
+    async def place(
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        lengths: bytes,
+        check: Callable[[], None],
+        sequenced: SequencedBatch | None = None,
+        *,
+        made_here: bool = False,
+    ) -> Placed:
+        """Put a batch into the log; waits only while too much is unsynced.
+
+        Cancelling it while it waits is safe: nothing was appended then.
+
+        Args:
+            topic, queue_id: the queue.
+            frames: records back to back.
+            lengths: their sizes, packed little-endian u32.
+            check: raises when the queue may not be written. Asked again after every wait: what is
+                appended to a topic deleted meanwhile would come back with the next of its name.
+            sequenced: of an idempotent producer: only what is not stored yet is appended.
+            made_here: as for `Store.append`; not together with `sequenced`.
+
+        Raises:
+            RockoonError: the batch is refused, or the store takes none; nothing was appended.
+        """
+        sizes = np.frombuffer(lengths, "<u4") if made_here else self._check(frames, lengths)
+        if sequenced is not None:
+            check_sequences(sequenced, frames, sizes)
+        while True:
+            check()
+            try:
+                if sequenced is not None:
+                    return self._place_once(sequenced, topic, queue_id, frames, sizes)
+                return self._place(topic, queue_id, frames, sizes, made_here=made_here)
+            except store_errors.StoreBusy:
+                self._room.clear()
+                await self._room.wait()
+
+    async def place_records(
+        self, topic: str, queue_id: int, frames: Sequence[bytes], check: Callable[[], None]
+    ) -> Placed:
+        """Put records of one queue into the log that the broker made out of others; as `place`."""
+        lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
+        return await self.place(topic, queue_id, b"".join(frames), lengths, check, made_here=True)
+
+    def confirmed(self, end: int) -> None:
+        """The log is durable up to `end`: let readers see it, answer who waits."""
+        if self._failure is not None:
+            return
+        try:
+            advanced = self._store.confirm(end)
+        except (store_errors.StoreFailed, store_errors.StoreClosed):
+            # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
+            return
+        pending = self._pending
+        now = self._clock.monotonic_seconds()
+        while pending and pending[0][0] <= end:
+            _, durable, placed_at = pending.popleft()
+            self.sync_waits.note(now - placed_at, now)
+            if not durable.done():
+                durable.set_result(None)
+        for queue in advanced:
+            self._arrived(queue)
+        self._room.set()
+
+    def failed(self, reason: str) -> None:
+        """A sync failed: whoever waits is told, and so is everybody who comes."""
+        self._failure = StoreFailed(reason=reason)
+        while self._pending:
+            durable = self._pending.popleft()[1]
+            if not durable.done():
+                durable.set_result(self._failure)
+        self._room.set()
+
+    def check_limits(self, frames: bytes, lengths: bytes) -> None:
+        """Refuse what a client may not send: for batches that are not stored as they came.
+
+        Raises:
+            MalformedBatch, BodyTooLarge, PropertiesTooLarge.
+        """
+        sizes = self._check(frames, lengths)
+        try:
+            columns = decode_columns(frames, sizes)
+        except (RecordError, ValueError) as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        limits = self._limits
+        for found, limit, refusal in (
+            (columns.body_lengths, limits.body_bytes_max, BodyTooLarge),
+            (columns.sent_properties_lengths, limits.properties_bytes_max, PropertiesTooLarge),
+        ):
+            over = np.flatnonzero(found > limit)
+            if len(over):
+                raise refusal(index=int(over[0]), limit=limit)
+
+    def _check(self, frames: bytes, lengths: bytes) -> NDArray[np.uint32]:
+        if not lengths or len(lengths) % 4:
+            raise MalformedBatch(index=0, reason=f"{len(lengths)} bytes of record lengths")
+        count = len(lengths) // 4
+        if count > self._limits.batch_messages_max:
+            most = self._limits.batch_messages_max
+            raise MalformedBatch(index=0, reason=f"{count} messages, more than {most}")
+        if len(frames) > self._limits.batch_bytes_max:
+            most = self._limits.batch_bytes_max
+            raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
+        return np.frombuffer(lengths, "<u4")
+
+    def _place(
+        self,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        sizes: NDArray[np.uint32],
+        *,
+        made_here: bool = False,
+    ) -> Placed:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            appended = self._store.append(
+                topic, queue_id, frames, sizes, self.store_clock.now_ms(), made_here=made_here
+            )
+        except BatchError as failure:
+            raise self._refusal(failure) from failure
+        except store_errors.BatchTooLarge as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        except store_errors.UnstorableTopic as failure:
+            raise InvalidTopicName(topic=topic, reason=str(failure)) from failure
+        except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
+            raise StoreNotWritable(reason=str(failure)) from failure
+        except store_errors.StoreFailed as failure:
+            raise StoreFailed(reason=str(failure)) from failure
+        except store_errors.StoreClosed as failure:
+            raise NotReady(service="the broker", reason="it is stopping") from failure
+        self.messages += appended.count
+        self.bytes += appended.end_offset - appended.first_physical_offset
+        if not made_here:
+            self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
+        if not self._waits_for_sync:
+            self._arrived((topic, queue_id))
+            return Placed(appended, None)
+        return Placed(appended, self._wait_for(appended.end_offset))
+
+    def _place_once(
+        self,
+        sequenced: SequencedBatch,
+        topic: str,
+        queue_id: int,
+        frames: bytes,
+        sizes: NDArray[np.uint32],
+    ) -> Placed:
+        """Append what is not stored yet of a batch."""
+        if self._failure is not None:
+            raise self._failure
+        runs = self._sequences.stored(sequenced, len(sizes), self._clock.now_ms())
+        stored = sum(run.messages for run in runs)
+        if stored == len(sizes):
+            return self._placed_before(runs)
+        if stored:
+            frames, sizes = frames[int(sizes[:stored].sum()) :], sizes[stored:]
+        placed = self._place(topic, queue_id, frames, sizes)
+        run = Run(
+            first_sequence=sequenced.first_sequence + stored,
+            messages=placed.appended.count,
+            first_queue_offset=placed.appended.first_queue_offset,
+            first_physical_offset=placed.appended.first_physical_offset,
+            store_timestamp_ms=placed.appended.store_timestamp_ms,
+            store_host=self._store_host,
+        )
+        self._sequences.note(sequenced.key, run)
+        return replace(placed, runs=(*runs, run)) if runs else placed
+
+    def _placed_before(self, runs: Runs) -> Placed:
+        """A batch that is in the log, and durable when all that is in the log now is."""
+        last = runs[-1]
+        appended = Appended(
+            first_queue_offset=last.first_queue_offset,
+            first_physical_offset=last.first_physical_offset,
+            end_offset=self._store.appended_end,
+            count=last.messages,
+            store_timestamp_ms=last.store_timestamp_ms,
+        )
+        if not self._pending:
+            return Placed(appended, None, runs)
+        return Placed(appended, self._wait_for(self._pending[-1][0]), runs)
+
+    def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
+        durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
+        self._pending.append((end, durable, self._clock.monotonic_seconds()))
+        return durable
+
+    def _refusal(self, failure: BatchError) -> RockoonError:
+        if failure.reason is BatchFault.BODY_TOO_LARGE:
+            return BodyTooLarge(index=failure.index, limit=self._limits.body_bytes_max)
+        if failure.reason is BatchFault.PROPERTIES_TOO_LARGE:
+            return PropertiesTooLarge(index=failure.index, limit=self._limits.properties_bytes_max)
+        return MalformedBatch(index=failure.index, reason=str(failure).partition(": ")[2])
+
+
+def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.uint32]) -> None:
+    """Raise unless the records say the same of themselves: a later start goes by what they say."""
+    if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.int64)) != len(frames):
+        raise MalformedBatch(index=0, reason="record lengths do not add up")
+    try:
+        wrong = first_without_sequence(
+            frames, sizes, sequenced.key.producer_id, sequenced.first_sequence
+        )
+    except ValueError as failure:
+        raise InvalidArgument(reason=str(failure)) from failure
+    if wrong is not None:
+        number = sequenced.first_sequence + wrong
+        raise MalformedBatch(index=wrong, reason=f"it does not end with sequence {number}")
+
+
+def check_keys(topic: str, frames: bytes, lengths: bytes) -> None:
+    """Refuse messages without a key, for a compacted topic: it could not tell which they replace.
+
+    Args:
+        topic: for the error.
+        frames: records back to back, not checked yet.
+        lengths: their sizes, packed little-endian u32.
+
+    Raises:
+        KeyMissing: the property KEYS of a message is missing or blank.
+        MalformedBatch: these are no records.
+    """
+    try:
+        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
+    except (RecordError, ValueError) as failure:
+        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    properties_lengths = np.maximum(columns.properties_lengths, 0)
+    keyed = have_keys(frames, np.cumsum(columns.lengths) - properties_lengths, properties_lengths)
+    if not keyed.all():
+        raise KeyMissing(index=int(keyed.argmin()), topic=topic)

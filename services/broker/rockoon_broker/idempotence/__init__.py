@@ -1,0 +1,1 @@
+"""Idempotent producers: which sequence numbers are stored, and where."""

@@ -1,0 +1,78 @@
+"""What the log says of idempotent producers: the runs of messages that bear sequence numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.idempotence.ledger import Run, SequenceKey
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
+from rockoon_format.record import (
+    AT_STORE_TIMESTAMP_V4,
+    HOST_V4_BYTES,
+    HOST_V6_EXTRA_BYTES,
+    SYS_FLAG_BORN_HOST_V6,
+)
+from rockoon_format.sequences import find_sequences
+
+_TIMESTAMP_BYTES = 8
+
+
+def takes_sequences(topic: str) -> bool:
+    """Whether an idempotent producer may send to a topic.
+
+    Into the others the broker puts copies of messages, and these bear the numbers of the originals.
+    """
+    return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
+
+
+def runs_in(chunk: LogChunk) -> Iterator[tuple[SequenceKey, Run]]:
+    """Yield the runs of a part of the log, in its order.
+
+    A batch that lies across two parts comes as two runs. A damaged record says nothing: its number
+    would be somebody else's.
+    """
+    records = chunk.records
+    found = find_sequences(chunk.frames, records.offsets, records.sizes)
+    found = found.of(np.isin(found.indices, chunk.intact(found.indices)))
+    if not len(found.indices):
+        return
+    indices = found.indices
+    # Whatever changes from one record to the next, or does not go up by one, begins a run.
+    same: tuple[NDArray[Any], ...] = (
+        found.producer_ids,
+        found.first_sequences,
+        records.topic_numbers[indices],
+        records.queue_ids[indices],
+    )
+    rising = (indices, found.batch_indices, records.queue_offsets[indices])
+    begins = np.ones(len(indices), np.bool_)
+    begins[1:] = False
+    for column in same:
+        begins[1:] |= column[1:] != column[:-1]
+    for column in rising:
+        begins[1:] |= column[1:] != column[:-1] + 1
+    firsts = np.flatnonzero(begins)
+    counts = np.diff(firsts, append=len(indices))
+    for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
+        index = int(indices[first])
+        topic = records.topics[int(records.topic_numbers[index])].decode()
+        if not takes_sequences(topic):
+            continue
+        position = int(records.offsets[index])
+        born_v6 = int(records.sys_flags[index]) & SYS_FLAG_BORN_HOST_V6
+        host_at = position + AT_STORE_TIMESTAMP_V4 + _TIMESTAMP_BYTES
+        host_at += HOST_V6_EXTRA_BYTES if born_v6 else 0
+        yield (
+            SequenceKey(int(found.producer_ids[first]), topic, int(records.queue_ids[index])),
+            Run(
+                first_sequence=int(found.first_sequences[first] + found.batch_indices[first]),
+                messages=count,
+                first_queue_offset=int(records.queue_offsets[index]),
+                first_physical_offset=chunk.start + position,
+                store_timestamp_ms=int(records.store_timestamps_ms[index]),
+                store_host=chunk.frames[host_at : host_at + HOST_V4_BYTES],
+            ),
+        )

@@ -1,0 +1,307 @@
+"""The settled queues over an open store: what waits is known again after any end of the process.
+
+Each queue is worked out of the log: its entries are its ConsumeQueue's, and what is settled is what
+later records name as their source (sources.py). A snapshot spares a start most of that reading.
+
+Invariants:
+1. Everything settled is settled by a record in the log. So there is nothing to lose but time when a
+   snapshot is missing, damaged or old: the log says it again.
+2. A snapshot is taken of one moment, with the log's end at that moment, and written only when the
+   log is durable up to there. Else a power cut could take a delivery back and keep the note of it.
+3. A record settles what lies before it in the log, so nothing before the oldest pending entry has
+   to be read.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.pending.pending_queue import SettledQueue
+from rockoon_broker.pending.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from rockoon_broker.pending.sources import sources_of
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.store import Store
+from rockoon_format.consume_queue import EntryArray
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_FILE = "settledQueues"
+SNAPSHOT_SECONDS = 10.0
+# A start reads no more than this behind the snapshot, or than the snapshot is large.
+UNCOVERED_BYTES_MAX = 64 << 20
+# A large snapshot waits until the log has grown by this share of it.
+GROWTH_SHARE_MIN = 0.25
+ENTRIES_PER_READ = 16_384
+READ_BYTES = 8 << 20
+
+# Nothing is wrong with these: what a snapshot would have said is in the log.
+_NO_SNAPSHOT = "there is no snapshot"
+_ANOTHER_BROKER = "another broker has used the store since the snapshot was written"
+
+Export = Callable[[], tuple[Path, bytes]]
+"""A file that goes with the snapshot and what it holds now."""
+Named = Callable[[LogChunk, NDArray[np.int64], NDArray[np.int64]], None]
+"""Sees what is read at a start: a chunk, which of its records name a source, and the sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A state to be written down once the log is durable up to what it covers."""
+
+    snapshot: Snapshot
+    exports: tuple[tuple[Path, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a start found."""
+
+    pending: int
+    log_bytes_read: int
+    rebuilt_because: str
+    """Why the snapshot was of no use; empty when it was, and when there was nothing to know."""
+
+
+class Settlement:
+    """The settled queues of one store. Used by whoever owns the store, except for `write`.
+
+    Add the queues and notes, then `load` once; from then on take in entries, append what is made
+    out of them (naming them), settle them, and let a snapshot be written now and then.
+
+    Args:
+        store: open.
+        config: the store's config directory.
+        disk: where the snapshot is written.
+    """
+
+    def __init__(self, store: Store, config: Path, disk: Disk) -> None:
+        self._store = store
+        self._path = config / SNAPSHOT_FILE
+        self._disk = disk
+        self._queues: dict[QueueKey, SettledQueue] = {}
+        self._notes: dict[str, tuple[Callable[[], bytes], Callable[[bytes], None]]] = {}
+        self._exports: list[Export] = []
+        self._named: list[Named] = []
+        # Of the newest capture, which may not be written yet.
+        self._covered_end = 0
+        self._snapshot_bytes = 0
+        self._captured_at = 0.0
+        self._waiting: Captured | None = None
+
+    # Before `load`.
+
+    def add_queue(self, topic: str, queue_id: int) -> None:
+        """Follow a queue. Nobody else may settle its entries."""
+        self._queues[topic, queue_id] = SettledQueue()
+
+    def add_note(
+        self, name: str, write: Callable[[], bytes], read: Callable[[bytes], None]
+    ) -> None:
+        """Keep something else in the snapshot, which may get lost.
+
+        Args:
+            name: of the section, unlike a queue's "topic/number".
+            write: what to keep, asked at each capture.
+            read: called by `load` with what was kept; not called when there is nothing. Raises
+                ValueError or struct.error when that is of another form.
+        """
+        self._notes[name] = write, read
+
+    def add_export(self, export: Export) -> None:
+        """Write a file for others whenever a snapshot is written, of the same moment."""
+        self._exports.append(export)
+
+    def add_named(self, named: Named) -> None:
+        """Look at the records that name a source, as `load` reads them in the log's order."""
+        self._named.append(named)
+
+    def load(self, settled_below: Mapping[QueueKey, int]) -> Loaded:
+        """Find out what is pending. May read the whole log; call it in a thread at the start.
+
+        Args:
+            settled_below: queue offsets below which another broker settled everything.
+
+        Raises:
+            OSError: the disk.
+        """
+        reason = self._read_snapshot()
+        if reason and self._path.exists():
+            # Once the log has grown, nothing would tell that it is of no use.
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(self._path.parent)
+        begin = self._covered_end if not reason else self._store.appended_end
+        for key, queue in self._queues.items():
+            below = settled_below.get(key, 0)
+            queue.settle_below(min(below, self._store.max_offset(*key)))
+            first_new = queue.next_offset
+            while (found := self.new_entries(key)) is not None:
+                queue.take_in(*found)
+            new = queue.pending()
+            news = new.positions[new.offsets >= first_new]
+            begin = min(begin, int(news[0])) if len(news) else begin
+        if not any(map(len, self._queues.values())):
+            # Nothing waits, so nothing can be settled.
+            self._covered_end = self._store.visible_end
+            return Loaded(0, 0, "")
+        log_bytes_read = self._replay(begin)
+        self._covered_end = self._store.visible_end
+        loaded = Loaded(sum(map(len, self._queues.values())), log_bytes_read, reason)
+        if reason:
+            log.log(
+                logging.INFO if reason in (_NO_SNAPSHOT, _ANOTHER_BROKER) else logging.WARNING,
+                "what waits was worked out of %d bytes of log, because %s: %d messages",
+                log_bytes_read,
+                reason,
+                loaded.pending,
+            )
+        return loaded
+
+    # While the store is open.
+
+    def queue(self, topic: str, queue_id: int) -> SettledQueue:
+        """A queue that was added."""
+        return self._queues[topic, queue_id]
+
+    def new_entries(self, key: QueueKey) -> tuple[int, EntryArray] | None:
+        """Entries of a queue that were not taken in; some of them if they are many.
+
+        Returns:
+            The first one's queue offset and the entries, for `SettledQueue.take_in`; None if there
+            are none. What retention has deleted is passed over.
+
+        Raises:
+            OSError: the disk.
+        """
+        queue = self._queues[key]
+        end = self._store.max_offset(*key)
+        while queue.next_offset < end:
+            offset = max(queue.next_offset, self._store.min_offset(*key))
+            entries = self._store.entries(*key, offset, ENTRIES_PER_READ)
+            if len(entries):
+                return offset, entries
+            # Everything is deleted, or somebody has deleted a file of the queue.
+            queue.skip_to(min(offset + 1, end))
+        return None
+
+    def capture_if_due(self, now_seconds: float) -> None:
+        """Note the state, when it is time to write it down.
+
+        Args:
+            now_seconds: monotonic.
+        """
+        grown = self._store.appended_end - self._covered_end
+        if grown <= 0 or self._waiting is not None:
+            return
+        elapsed = now_seconds - self._captured_at
+        worth_it = grown >= self._snapshot_bytes * GROWTH_SHARE_MIN
+        if (elapsed >= SNAPSHOT_SECONDS and worth_it) or grown >= max(
+            UNCOVERED_BYTES_MAX, self._snapshot_bytes
+        ):
+            self._captured_at = now_seconds
+            self._waiting = self.capture()
+
+    def take_durable(self) -> Captured | None:
+        """The noted state, once, when the log is durable as far as it covers: `write` it now."""
+        waiting = self._waiting
+        if waiting is None or waiting.snapshot.covered_end > self._store.durable_end:
+            return None
+        self._waiting = None
+        return waiting
+
+    def capture(self) -> Captured:
+        """The state of this moment. It may be written when the log is durable up to its end."""
+        sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
+        sections |= {name: write() for name, (write, _) in self._notes.items()}
+        self._covered_end = self._store.appended_end
+        self._snapshot_bytes = sum(map(len, sections.values()))
+        snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
+        return Captured(snapshot, tuple(export() for export in self._exports))
+
+    def write(self, captured: Captured) -> None:
+        """Durably replace the snapshot and what goes with it; may be called from any thread.
+
+        Raises:
+            OSError: the old files are still there, which is as true as before.
+        """
+        for changed in self._disk.make_directory(self._path.parent):
+            self._disk.sync_directory(changed)
+        self._disk.replace_file(self._path, encode_snapshot(captured.snapshot))
+        for path, content in captured.exports:
+            self._disk.replace_file(path, content)
+
+    # Inside.
+
+    def _read_snapshot(self) -> str:
+        """Take over the snapshot; returns why not, or an empty text."""
+        if not self._path.exists():
+            return _NO_SNAPSHOT
+        try:
+            snapshot = decode_snapshot(self._path.read_bytes())
+            queues = {
+                key: SettledQueue.from_bytes(snapshot.sections[section_of(key)])
+                for key in self._queues
+                if section_of(key) in snapshot.sections
+            }
+        except ValueError as error:
+            return f"{self._path} cannot be used: {error}"
+        if snapshot.lineage != self._store.recovery.lineage:
+            return _ANOTHER_BROKER
+        if snapshot.covered_end > self._store.appended_end:
+            return f"{self._path} knows of a longer log"
+        for key, queue in queues.items():
+            if queue.next_offset > self._store.max_offset(*key):
+                return f"{self._path} knows of more entries of queue {key[1]} of {key[0]}"
+        for name, (_, read) in self._notes.items():
+            if name in snapshot.sections:
+                try:
+                    read(snapshot.sections[name])
+                except (ValueError, struct.error) as error:
+                    return f"{self._path} cannot be used: {name}: {error}"
+        self._queues |= queues
+        self._covered_end = snapshot.covered_end
+        return ""
+
+    def _replay(self, begin: int) -> int:
+        """Settle what records from a physical offset on name; returns how many bytes were read."""
+        queues = [queue for queue in self._queues.values() if len(queue)]
+        bytes_read = 0
+        position, end = begin, self._store.visible_end
+        while position < end:
+            chunk = self._store.read_log(position, READ_BYTES)
+            if chunk.skipped_bytes:
+                log.error(
+                    "%d bytes of the log before offset %d are damaged: what they settled is done "
+                    "again",
+                    chunk.skipped_bytes,
+                    chunk.next_offset,
+                )
+            bytes_read += len(chunk.frames)
+            indices, sources = sources_of(chunk.frames, chunk.records)
+            intact = chunk.intact(indices)
+            if len(intact) < len(indices):
+                log.error(
+                    "%d records before offset %d of the log are damaged: what they settled is done "
+                    "again",
+                    len(indices) - len(intact),
+                    chunk.next_offset,
+                )
+                indices, sources = intact, sources[np.isin(indices, intact)]
+            if len(sources):
+                for queue in queues:
+                    queue.settle(sources)
+                for named in self._named:
+                    named(chunk, indices, sources)
+            position = chunk.next_offset
+        return bytes_read
+
+
+def section_of(key: QueueKey) -> str:
+    """Name of a queue's section."""
+    return f"{key[0]}/{key[1]}"

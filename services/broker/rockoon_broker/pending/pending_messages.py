@@ -1,0 +1,128 @@
+"""What the broker keeps aside until something happens, over one store and one snapshot.
+
+Delayed messages wait for their time, half messages for their transaction's end. What they have in
+common is in `settling`: the log
+says what is settled, and a snapshot, written here now and then, spares a start the reading of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from rockoon_broker.append import Appends
+from rockoon_broker.clock import Clock
+from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
+from rockoon_broker.delays.delays import Delays
+from rockoon_broker.pending.pending_index import Captured, Settlement
+from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.half_queue import rocketmq_progress
+from rockoon_broker.transactions.transactions import CheckQueue, Transactions
+from rockoon_proto.errors import RockoonError
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+LAST_WORDS_SECONDS_MAX = 1.0
+
+
+class MessagesAside:
+    """Everything kept aside in one store. `load` it once, then `run` it.
+
+    Args:
+        store: open.
+        appends: the way into it.
+        settings: the broker's.
+        config: the store's config directory.
+        clock, disk: the broker's.
+        check_queue: raises when a client's message may not go to a queue now.
+        knows: whether the broker has a queue, whoever may write to it.
+
+    Attributes:
+        settlement: what is settled.
+        delays: the delayed messages.
+        transactions: the half messages.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        appends: Appends,
+        settings: BrokerSettings,
+        config: Path,
+        clock: Clock,
+        disk: Disk,
+        check_queue: CheckQueue,
+        knows: Callable[[str, int], bool],
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self.settlement = Settlement(store, config, disk)
+        self._delay_offsets = DelayOffsetFile(config, clock.now_ms)
+        self.delays = Delays(
+            store,
+            appends,
+            self.settlement,
+            clock,
+            rules=settings.for_delays(),
+            pending_max=settings.delayed_messages_max,
+            reserved_ms=int(settings.reserved_hours * 3_600_000),
+            knows=knows,
+        )
+        self.settlement.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))
+        self.transactions = Transactions(
+            store,
+            appends,
+            self.settlement,
+            clock,
+            rules=settings.for_checks(),
+            pending_max=settings.transactions_pending_max,
+            check_queue=check_queue,
+        )
+
+    def load(self) -> None:
+        """Find out what waits; may read the whole log, so call it in a thread at the start.
+
+        Raises:
+            StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
+            OSError: the disk.
+        """
+        loaded = self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
+        self.delays.resume(read_timer_checkpoint(self._config))
+        self.transactions.take_over(rebuilt=bool(loaded.rebuilt_because))
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.delays.run(), name="delays")
+            tasks.create_task(self.transactions.run(), name="transactions")
+            tasks.create_task(self._write_snapshots(), name="settled-snapshots")
+
+    async def finish(self) -> None:
+        """After the last call and the loops: append what has to be in the log when it is closed."""
+        try:
+            async with asyncio.timeout(LAST_WORDS_SECONDS_MAX):
+                await self.transactions.close()
+        except TimeoutError:
+            log.info("the log has no room for the last op records")
+
+    def write_last(self, captured: Captured) -> None:
+        """The state of a store that was closed in order, captured before."""
+        try:
+            self.settlement.write(captured)
+        except OSError as failure:
+            log.warning("the next start reads more of the log, no snapshot: %s", failure)
+
+    async def _write_snapshots(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                self.settlement.capture_if_due(self._clock.monotonic_seconds())
+                captured = self.settlement.take_durable()
+                if captured is not None:
+                    await asyncio.to_thread(self.settlement.write, captured)
+            except (OSError, StoreError, RockoonError) as failure:
+                log.warning("what is settled is not written down: %s", failure)

@@ -1,0 +1,1 @@
+"""Failed messages: stored again for another try, or as dead letters."""

@@ -1,0 +1,65 @@
+"""Spans of batches whose sender traces them, from their place in the log to their sync.
+
+Loaded only by a broker that exports traces: it needs OpenTelemetry.
+"""
+
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+
+from opentelemetry.trace import SpanKind, Tracer, use_span
+
+from rockoon_broker.append import Placed
+from rockoon_proto.errors import RockoonError
+from rockoon_proto.v1.broker_pb2 import AppendRequest
+from rockoon_runtime.telemetry.call_tracing import context_of, end
+
+Place = Callable[[AppendRequest], Awaitable[Placed]]
+
+
+class AppendTracing:
+    """Puts a span around the way of a batch.
+
+    Args:
+        tracer: continues traces that are sampled, and begins none.
+        place: puts a batch into the log, or raises RockoonError.
+    """
+
+    def __init__(self, tracer: Tracer, place: Place) -> None:
+        self._tracer = tracer
+        self._place = place
+
+    async def place(self, request: AppendRequest) -> Placed:
+        """As the `place` given. The span ends when the batch is durable, or never will be."""
+        if not request.traceparent:
+            return await self._place(request)
+        span = self._tracer.start_span(
+            f"append {request.topic}",
+            context_of(request.traceparent),
+            SpanKind.SERVER,
+            {
+                "messaging.system": "rocketmq",
+                "messaging.operation.name": "append",
+                "messaging.destination.name": request.topic,
+                "messaging.destination.partition.id": str(request.queue_id),
+                "messaging.batch.message_count": len(request.record_lengths) // 4,
+            },
+        )
+        try:
+            # Log lines of what is refused bear its ids.
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                placed = await self._place(request)
+        except BaseException as failure:
+            end(span, failure)
+            raise
+        span.add_event("in the log")
+        span.set_attribute("rockoon.queue_offset", placed.appended.first_queue_offset)
+        span.set_attribute("rockoon.physical_offset", placed.appended.first_physical_offset)
+        if placed.durable is None:
+            span.end()
+        else:
+
+            def settled(durable: "Future[RockoonError | None]") -> None:
+                end(span, None if durable.cancelled() else durable.result())
+
+            placed.durable.add_done_callback(settled)
+        return placed

@@ -1,0 +1,166 @@
+"""ReadLog of the wire: stretches of the log, cut anywhere, in pieces that keep nobody waiting."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.rpc.queue_states import OFFSET_MAX
+from rockoon_broker.store.errors import StoreClosed
+from rockoon_broker.store.errors import StoreFailed as StoreHasFailed
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_broker.store.store import Store
+from rockoon_proto.errors import (
+    InvalidArgument,
+    InvalidOffset,
+    LogTrimmed,
+    NotReady,
+    StoreCorrupt,
+    StoreFailed,
+)
+from rockoon_proto.v1 import broker_pb2
+
+BYTES_DEFAULT = 1 << 20
+BYTES_MAX = 4 << 20
+# What is read, or searched, between two turns of others on the loop.
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What of a request was read so far."""
+
+    start: int
+    position: int
+    at_record: bool
+    with_deleted_topics: bool = False
+    skipped_bytes: int = 0
+    first_offset: int | None = None
+    frames: list[bytes] = field(default_factory=list)
+    lengths: list[NDArray[np.uint32]] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, chunk: LogChunk, store: Store) -> None:
+        """Take over the records of a chunk; unless all are wanted, those that did not go with
+        their topic."""
+        self.position = chunk.next_offset
+        kept = np.ones(chunk.records.count, np.bool_)
+        if not self.with_deleted_topics:
+            kept = kept_records(chunk, store)
+        if not kept.any():
+            return
+        if self.first_offset is None:
+            self.first_offset = chunk.start + int(chunk.records.offsets[kept.argmax()])
+        frames = chunk.frames
+        if not kept.all():
+            starts, ends = chunk.records.offsets, chunk.records.offsets + chunk.records.sizes
+            bounds = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
+            frames = b"".join(chunk.frames[start:end] for start, end in bounds)
+        self.frames.append(frames)
+        self.lengths.append(chunk.lengths[kept])
+        self.bytes += len(frames)
+
+
+def kept_records(chunk: LogChunk, store: Store) -> NDArray[np.bool_]:
+    """Which records of a chunk did not go with their topic, bool[n]."""
+    records = chunk.records
+    kept = np.ones(records.count, np.bool_)
+    for number, raw in enumerate(records.topics):
+        topic = raw.decode(errors="replace")
+        # What goes with a topic is all that stands before one place.
+        if not store.is_dropped(topic, chunk.start):
+            continue
+        for index in np.flatnonzero(records.topic_numbers == number).tolist():
+            kept[index] = not store.is_dropped(topic, chunk.start + int(records.offsets[index]))
+    return kept
+
+
+async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker_pb2.ReadLogReply:
+    """Answer a request.
+
+    Raises:
+        InvalidArgument, InvalidOffset: a field is out of bounds.
+        LogTrimmed: the log begins behind the place that is asked for.
+        StoreCorrupt: the disk refuses.
+        StoreFailed, NotReady: the store takes and gives nothing any more.
+    """
+    for offset in (request.physical_offset, request.end_offset):
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidOffset(offset=offset)
+    if not 0 <= request.max_bytes <= BYTES_MAX:
+        raise InvalidArgument(reason=f"max_bytes is {request.max_bytes}, not 1 to {BYTES_MAX}")
+    start = request.physical_offset
+    stretch = Stretch(start, start, request.at_record, request.with_deleted_topics)
+    reads = start < request.end_offset
+    if reads:
+        try:
+            await read(broker, stretch, request.end_offset, request.max_bytes or BYTES_DEFAULT)
+        except OSError as failure:
+            path = broker.settings.store_path
+            raise StoreCorrupt(path=path, reason=f"the disk refused: {failure}") from failure
+        except StoreHasFailed as failure:
+            raise StoreFailed(reason=str(failure)) from failure
+        except StoreClosed as failure:
+            raise NotReady(service="the broker", reason="it is stopping") from failure
+    reply = to_wire(stretch, broker.store)
+    if not reads:
+        marks = sorted(broker.store.dropped_marks.items())
+        reply.dropped.extend(
+            broker_pb2.DroppedTopic(topic=topic, dropped_below=mark) for topic, mark in marks
+        )
+    return reply
+
+
+async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> None:
+    """Read the records that start before `end`, as many as fit, or pass over bytes without any."""
+    store = broker.store
+    while stretch.position < min(end, store.visible_end) and stretch.bytes < bytes_max:
+        # Retention may have been at work while others had their turn.
+        if stretch.position < store.log_min_offset:
+            if stretch.frames:
+                return
+            raise LogTrimmed(
+                position=stretch.position,
+                broker=broker.settings.name,
+                log_min_offset=store.log_min_offset,
+            )
+        if stretch.at_record:
+            wanted = min(PIECE_BYTES, bytes_max - stretch.bytes, end - stretch.position)
+            chunk = store.read_log(stretch.position, wanted, PIECE_BYTES)
+            if chunk.skipped_bytes:
+                # What is passed over stands at a reply's beginning.
+                if not stretch.frames and stretch.position == stretch.start:
+                    stretch.position = chunk.next_offset
+                    stretch.skipped_bytes = chunk.skipped_bytes
+                    stretch.at_record = chunk.next_at_record
+                return
+            stretch.add(chunk, store)
+            if stretch.frames and chunk.next_offset != chunk.start + len(chunk.frames):
+                # A file ends: what follows is not its neighbour.
+                return
+        else:
+            sought = store.find_record(stretch.position, PIECE_BYTES)
+            stretch.skipped_bytes = sought.offset - stretch.start
+            stretch.position, stretch.at_record = sought.offset, sought.found
+            if not sought.found:
+                return
+        await asyncio.sleep(0)
+
+
+def to_wire(stretch: Stretch, store: Store) -> broker_pb2.ReadLogReply:
+    first = stretch.position if stretch.first_offset is None else stretch.first_offset
+    lengths = np.concatenate(stretch.lengths) if stretch.lengths else np.zeros(0, np.uint32)
+    return broker_pb2.ReadLogReply(
+        frames=b"".join(stretch.frames),
+        record_lengths=lengths.astype("<u4", copy=False).tobytes(),
+        first_offset=first,
+        next_offset=stretch.position,
+        next_at_record=stretch.at_record,
+        skipped_bytes=stretch.skipped_bytes,
+        log_min_offset=store.log_min_offset,
+        visible_end=store.visible_end,
+        durable_end=store.durable_end,
+        log_file_bytes=store.settings.commit_log_file_bytes,
+    )

@@ -1,0 +1,100 @@
+"""What a broker says of its queues on the wire: ends, times, the fate of a message asked for."""
+
+from collections.abc import Sequence
+from itertools import repeat
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.cooperative import in_turns
+from rockoon_broker.store.retention.cleaner import LossForecast
+from rockoon_broker.store.retention.expiry import LossCause
+from rockoon_proto.errors import InvalidArgument, InvalidOffset, RockoonError
+from rockoon_proto.v1 import broker_pb2
+
+OFFSET_MAX = 1 << 62
+
+LOSS_CAUSES = {
+    LossCause.EXPIRED_AT_HOUR: broker_pb2.LOSS_EXPIRED_AT_HOUR,
+    LossCause.EXPIRED: broker_pb2.LOSS_EXPIRED,
+    LossCause.DISK_FULL: broker_pb2.LOSS_DISK_FULL,
+}
+
+
+async def queue_states(
+    broker: Broker, request: broker_pb2.QueueStatusRequest, clock: Clock
+) -> broker_pb2.QueueStatusReply:
+    """Answer for each queue; what cannot be told is absent.
+
+    Raises:
+        InvalidArgument: there are offsets, but not one for each queue.
+        InvalidOffset: one of them is none.
+    """
+    offsets: Sequence[int] = request.offsets
+    if offsets and len(offsets) != len(request.queues):
+        raise InvalidArgument(reason=f"{len(offsets)} offsets for {len(request.queues)} queues")
+    for offset in offsets:
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidOffset(offset=offset)
+    forecast = _forecast(broker, clock.now_ms()) if offsets else None
+    asked = zip(request.queues, offsets or repeat(None), strict=False)
+    states = []
+    async for queue, of_interest in in_turns(asked, clock):
+        state = _state(broker, queue, request)
+        if of_interest is not None and not state.HasField("error"):
+            _tell_fate(broker, state, of_interest, forecast)
+        states.append(state)
+    as_of_ms = clock.now_ms()
+    for state in states:
+        if state.HasField("asked_loss_at_ms"):
+            state.asked_loss_at_ms = max(state.asked_loss_at_ms, as_of_ms)
+    return broker_pb2.QueueStatusReply(queues=states, as_of_ms=as_of_ms)
+
+
+def _forecast(broker: Broker, now_ms: int) -> LossForecast | None:
+    try:
+        return broker.store.loss_forecast(now_ms)
+    except OSError:
+        return None
+
+
+def _state(
+    broker: Broker, queue: broker_pb2.BrokerQueue, request: broker_pb2.QueueStatusRequest
+) -> broker_pb2.QueueState:
+    try:
+        broker.served(queue.topic, queue.queue_id, request.route_revision)
+    except RockoonError as refusal:
+        return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
+    status = broker.store.queue_status(
+        queue.topic, queue.queue_id, with_residency=request.with_residency
+    )
+    coverage = broker.store.compaction.coverages.get((queue.topic, queue.queue_id))
+    # Fields that are None stay absent.
+    return broker_pb2.QueueState(
+        queue=queue,
+        min_offset=status.min_offset,
+        max_offset=status.max_offset,
+        first_store_timestamp_ms=status.first_store_timestamp_ms,
+        last_store_timestamp_ms=status.last_store_timestamp_ms,
+        first_in_memory_by_distance=status.first_entry_in_memory_by_distance,
+        first_pages_resident=status.first_entry_pages_resident,
+        compacted_to_offset=None if coverage is None else coverage.covered_to,
+        compacted_records=None if coverage is None else coverage.records,
+    )
+
+
+def _tell_fate(
+    broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: LossForecast | None
+) -> None:
+    """Add when the message at an offset was stored and can be lost, as far as that can be told."""
+    try:
+        stored = broker.store.stored_at(state.queue.topic, state.queue.queue_id, offset)
+        if stored is None:
+            return
+        state.asked_store_timestamp_ms = stored.store_timestamp_ms
+        if forecast is not None and not stored.lasting:
+            loss = forecast.of(stored.physical_offset)
+            state.asked_loss_at_ms = loss.at_ms
+            state.asked_loss_cause = LOSS_CAUSES[loss.cause]
+    except OSError:
+        # The disk refuses; whoever reads the queue hears why.
+        return

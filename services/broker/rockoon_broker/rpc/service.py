@@ -1,0 +1,517 @@
+"""The Broker service of the wire: translates, calls one method, translates back."""
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+from grpc import aio
+
+from rockoon_broker.append import Placed
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.cooperative import in_turns
+from rockoon_broker.expressions import expression_of
+from rockoon_broker.idempotence.ledger import SequencedBatch, SequenceKey
+from rockoon_broker.idempotence.replay import takes_sequences
+from rockoon_broker.problems import problems_of
+from rockoon_broker.pull import BYTES_MAX, PullWish
+from rockoon_broker.retries.send_back import SendBacks
+from rockoon_broker.rpc.append_stream import AppendStream, reply_to
+from rockoon_broker.rpc.compaction import (
+    compaction_state,
+    describe_compaction,
+    discard_generation,
+    publish_generation,
+    put_generation_file,
+    read_generation,
+)
+from rockoon_broker.rpc.delays import cancel_delayed, delayed_counts, list_delayed
+from rockoon_broker.rpc.key_queries import query_messages
+from rockoon_broker.rpc.log_reads import read_log
+from rockoon_broker.rpc.queue_states import OFFSET_MAX, queue_states
+from rockoon_broker.rpc.transactions import (
+    check_transactions,
+    describe_transactions,
+    end_transaction,
+    list_transactions,
+)
+from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus
+from rockoon_format.message_id import decode_offset_id
+from rockoon_format.record import decode_record, encode_host
+from rockoon_format.resources import topic_need
+from rockoon_proto.errors import (
+    Busy,
+    InvalidArgument,
+    InvalidOffset,
+    MessageNotFound,
+    NotReady,
+    RockoonError,
+    StoreCorrupt,
+)
+from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
+from rockoon_runtime.access.callers import Caller, current_caller
+from rockoon_runtime.calls import CallTimes
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from rockoon_broker.rpc.pull_tracing import PullTracing
+
+SERVICE_NAME = "rockoon.v1.Broker"
+
+QUEUES_MAX = 4096
+TAG_HASHES_MAX = 4096
+READ_MESSAGES_MAX = 1024
+
+# Field 5 of PullReply, length-delimited.
+FRAMES_TAG = b"\x2a"
+
+STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
+    status: getattr(broker_pb2, status.name) for status in GetStatus
+}
+BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """A PullReply whose frames go out as they are: protobuf would copy them twice."""
+
+    reply: broker_pb2.PullReply
+    """Without frames."""
+    frames: bytes
+
+    def serialized(self) -> bytes:
+        """The wire form of the whole message: serialised fields may follow one another freely."""
+        head = self.reply.SerializeToString()
+        if not self.frames:
+            return head
+        return b"".join((head, FRAMES_TAG, varint(len(self.frames)), self.frames))
+
+
+def varint(number: int) -> bytes:
+    """A length as protobuf writes it."""
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def add_to_server(service: "BrokerService", server: aio.Server) -> None:
+    """Register every method, and Pull once more with its own serialiser: the last one counts."""
+    broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
+    pull = grpc.unary_unary_rpc_method_handler(
+        service.Pull,
+        request_deserializer=broker_pb2.PullRequest.FromString,
+        response_serializer=PullAnswer.serialized,
+    )
+    server.add_registered_method_handlers(SERVICE_NAME, {"Pull": pull})
+
+
+class BrokerService(broker_pb2_grpc.BrokerServicer):
+    """The servicer. Refuses everything until `serve` gives it a broker, and after `refuse`.
+
+    Args:
+        tasks: owns the tasks that read AppendStreams.
+        clock: for `as_of_ms`, and for how long a call has kept others waiting.
+        calls: is told how long the batches of streams took.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup, clock: Clock, calls: CallTimes) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._calls = calls
+        self._broker: Broker | None = None
+        self._send_backs: SendBacks | None = None
+        self._refusal = "it is recovering its store"
+        self._store_host = b""
+        self._streams: set[AppendStream] = set()
+        # Of single appends that are not in the log yet.
+        self._single_bytes = 0
+        self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]] = self._place
+        # Told of every batch: those of a stream are no calls.
+        self._note_batch: Callable[[], None] = lambda: None
+        self._pull_tracing: PullTracing | None = None
+
+    def trace(self, tracer: "Tracer") -> None:
+        """Have a span for every batch whose sender traces it, and every pull that gives it out."""
+        from rockoon_broker.rpc.append_tracing import AppendTracing
+        from rockoon_broker.rpc.pull_tracing import PullTracing
+
+        self._pull_tracing = PullTracing(tracer)
+        self._placing = AppendTracing(tracer, self._place).place
+
+    def tell_batches(self, note: Callable[[], None]) -> None:
+        """Call `note` with every batch that comes."""
+        self._note_batch = note
+
+    def serve(self, broker: Broker) -> None:
+        """Answer calls from now on."""
+        self._broker = broker
+        self._send_backs = SendBacks(broker)
+        self._store_host = encode_host(*broker.store.settings.store_host)
+
+    def refuse(self, reason: str) -> None:
+        """Take no new calls; streams end when what they placed is answered."""
+        self._refusal = reason
+        self._broker = None
+        for stream in self._streams:
+            stream.end()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._broker is not None
+
+    @property
+    def streams_open(self) -> int:
+        """AppendStreams: one for each producer that has sent lately."""
+        return len(self._streams)
+
+    @property
+    def messages_returned(self) -> int:
+        """Put into retry topics since the start."""
+        return 0 if self._send_backs is None else self._send_backs.messages_returned
+
+    @property
+    def messages_dead(self) -> int:
+        """Put into dead-letter topics since the start."""
+        return 0 if self._send_backs is None else self._send_backs.messages_dead
+
+    def _open(self) -> Broker:
+        if self._broker is None:
+            raise NotReady(service="the broker", reason=self._refusal)
+        return self._broker
+
+    async def Append(
+        self, request: broker_pb2.AppendRequest, context: object
+    ) -> broker_pb2.AppendReply:
+        placed = await self._place_or_refuse(request)
+        if placed.durable is not None:
+            refusal = await placed.durable
+            if refusal is not None:
+                raise refusal
+        return reply_to(request.request_id, placed, self._store_host)
+
+    async def AppendStream(
+        self, request_iterator: Any, context: object
+    ) -> AsyncIterator[broker_pb2.AppendReply]:
+        self._open()
+        placing = writing(self._placing, current_caller())
+        stream = AppendStream(placing, self._store_host, self._calls, self._clock)
+        self._streams.add(stream)
+        reader = self._tasks.create_task(
+            stream.read(aiter(request_iterator)), name="append-stream-reader"
+        )
+        try:
+            async for reply in stream.answers():
+                yield reply
+        finally:
+            self._streams.discard(stream)
+            reader.cancel()
+
+    async def _place_or_refuse(self, request: broker_pb2.AppendRequest) -> Placed:
+        """Place a batch that came by itself: no flow control holds these back, as it does streams,
+        so what waits for room is bounded here."""
+        size = len(request.frames)
+        bytes_max = self._open().settings.unsynced_bytes_max
+        if self._single_bytes and self._single_bytes + size > bytes_max:
+            raise Busy(reason=f"{self._single_bytes} bytes wait for room in the log")
+        self._single_bytes += size
+        try:
+            return await self._placing(request)
+        finally:
+            self._single_bytes -= size
+
+    async def _place(self, request: broker_pb2.AppendRequest) -> Placed:
+        self._note_batch()
+        return await self._open().append(
+            request.topic,
+            request.queue_id,
+            request.frames,
+            request.record_lengths,
+            request.route_revision,
+            request.handling,
+            sequenced=sequenced_batch(request) if request.producer_id else None,
+        )
+
+    async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
+        self, request: broker_pb2.PullRequest, context: object
+    ) -> PullAnswer:
+        check_offset(request.offset)
+        for name in ("max_messages", "max_bytes", "wait_ms"):
+            if getattr(request, name) < 0:
+                raise InvalidArgument(reason=f"{name} is {getattr(request, name)}")
+        if len(request.tag_hashes) > TAG_HASHES_MAX:
+            raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
+        if request.sql_expression and request.tag_hashes:
+            raise InvalidArgument(reason="it has both tag hashes and an SQL expression")
+        wish = PullWish(
+            topic=request.topic,
+            queue_id=request.queue_id,
+            offset=request.offset,
+            messages_max=request.max_messages,
+            bytes_max=request.max_bytes,
+            wait_ms=request.wait_ms,
+            tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
+            expression=expression_of(request.sql_expression) if request.sql_expression else None,
+            group=request.group,
+        )
+        came_ns = 0 if self._pull_tracing is None else time.time_ns()
+        pulled = await self._open().pull(wish, request.route_revision, request.birth_revision)
+        if self._pull_tracing is not None:
+            self._pull_tracing.pulled(wish, pulled, came_ns)
+        found = pulled.found
+        reply = broker_pb2.PullReply(
+            status=STATUSES[pulled.status],
+            next_offset=pulled.next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+            record_lengths=packed(found),
+        )
+        return PullAnswer(reply, found.frames)
+
+    async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
+        broker = self._open()
+        if request.WhichOneof("what") == "range":
+            return read_range(broker, request.range)
+        return read_message(broker, request.message_id)
+
+    async def SendBack(
+        self, request: broker_pb2.SendBackRequest, context: object
+    ) -> broker_pb2.SendBackReply:
+        self._open()
+        assert self._send_backs is not None
+        return await self._send_backs.send_back(request)
+
+    async def QueueStatus(
+        self, request: broker_pb2.QueueStatusRequest, context: object
+    ) -> broker_pb2.QueueStatusReply:
+        broker = self._open()
+        check_queues(len(request.queues))
+        await broker.catch_up(
+            [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
+        )
+        return await queue_states(broker, request, self._clock)
+
+    async def SearchOffset(
+        self, request: broker_pb2.SearchOffsetRequest, context: object
+    ) -> broker_pb2.SearchOffsetReply:
+        broker = self._open()
+        check_queues(len(request.queues))
+        if request.boundary not in BOUNDARIES:
+            raise InvalidArgument(reason=f"no boundary is {request.boundary}")
+        boundary = BOUNDARIES[request.boundary]
+        await broker.catch_up(
+            [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
+        )
+        reply = broker_pb2.SearchOffsetReply()
+        async for queue in in_turns(request.queues, self._clock):
+            found = reply.offsets.add(queue=queue)
+            try:
+                broker.served(queue.topic, queue.queue_id, request.route_revision)
+            except RockoonError as refusal:
+                found.error.CopyFrom(refusal.to_wire())
+                continue
+            found.offset = broker.store.search_offset(
+                queue.topic, queue.queue_id, request.timestamp_ms, boundary
+            )
+        return reply
+
+    async def CancelDelayed(
+        self, request: broker_pb2.CancelDelayedRequest, context: object
+    ) -> broker_pb2.CancelDelayedReply:
+        return await cancel_delayed(self._open().aside.delays, request)
+
+    async def ListDelayed(
+        self, request: broker_pb2.ListDelayedRequest, context: object
+    ) -> broker_pb2.ListDelayedReply:
+        return list_delayed(self._open().aside.delays, request, self._clock.now_ms())
+
+    async def EndTransaction(
+        self, request: broker_pb2.EndTransactionRequest, context: object
+    ) -> broker_pb2.EndTransactionReply:
+        return await end_transaction(self._open().aside.transactions, request, self._store_host)
+
+    async def CheckTransactions(
+        self, request: broker_pb2.CheckTransactionsRequest, context: object
+    ) -> AsyncIterator[broker_pb2.TransactionCheck]:
+        async for wish in check_transactions(self._open().aside.transactions, request):
+            yield wish
+
+    async def ListTransactions(
+        self, request: broker_pb2.ListTransactionsRequest, context: object
+    ) -> broker_pb2.ListTransactionsReply:
+        transactions = self._open().aside.transactions
+        return list_transactions(transactions, request, self._clock.now_ms())
+
+    async def QueryMessages(
+        self, request: broker_pb2.QueryMessagesRequest, context: object
+    ) -> broker_pb2.QueryMessagesReply:
+        return await query_messages(self._open(), request, self._clock)
+
+    async def ReadLog(
+        self, request: broker_pb2.ReadLogRequest, context: object
+    ) -> broker_pb2.ReadLogReply:
+        return await read_log(self._open(), request)
+
+    async def DescribeCompaction(
+        self, request: broker_pb2.DescribeCompactionRequest, context: object
+    ) -> broker_pb2.DescribeCompactionReply:
+        return describe_compaction(self._open(), request, self._clock.now_ms())
+
+    async def ReadGeneration(
+        self, request: broker_pb2.ReadGenerationRequest, context: object
+    ) -> broker_pb2.ReadGenerationReply:
+        return await read_generation(self._open(), request)
+
+    async def PutGenerationFile(
+        self, request_iterator: Any, context: object
+    ) -> broker_pb2.PutGenerationFileReply:
+        return await put_generation_file(self._open(), aiter(request_iterator))
+
+    async def PublishGeneration(
+        self, request: broker_pb2.PublishGenerationRequest, context: object
+    ) -> broker_pb2.PublishGenerationReply:
+        return await publish_generation(self._open(), request)
+
+    async def DiscardGeneration(
+        self, request: broker_pb2.DiscardGenerationRequest, context: object
+    ) -> broker_pb2.DiscardGenerationReply:
+        return await discard_generation(self._open(), request)
+
+    async def DescribeBroker(
+        self, request: broker_pb2.DescribeBrokerRequest, context: object
+    ) -> broker_pb2.DescribeBrokerReply:
+        described = describe(self._open())
+        assert self._send_backs is not None
+        described.messages_sent_back = self._send_backs.messages_returned
+        described.messages_dead = self._send_backs.messages_dead
+        described.delayed.CopyFrom(delayed_counts(self._open().aside.delays))
+        describe_transactions(self._open().aside.transactions, described)
+        described.compaction.CopyFrom(compaction_state(self._open()))
+        described.problems.extend(problems_of(self._open()))
+        return described
+
+
+def writing(
+    placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]], caller: Caller | None
+) -> Callable[[broker_pb2.AppendRequest], Awaitable[Placed]]:
+    """Places those batches of a stream that its caller may send; None may send all."""
+    if caller is None:
+        return placing
+
+    async def place(request: broker_pb2.AppendRequest) -> Placed:
+        caller.require(*topic_need("write", request.topic))
+        return await placing(request)
+
+    return place
+
+
+def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
+    """What an idempotent producer says of its batch."""
+    if request.handling != broker_pb2.ORDINARY:
+        raise InvalidArgument(reason="delayed and half messages have no sequence numbers")
+    if not takes_sequences(request.topic):
+        raise InvalidArgument(reason=f"messages of {request.topic!r} have no sequence numbers")
+    key = SequenceKey(request.producer_id, request.topic, request.queue_id)
+    return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
+
+
+def check_offset(offset: int) -> None:
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidOffset(offset=offset)
+
+
+def check_queues(count: int) -> None:
+    if count > QUEUES_MAX:
+        raise InvalidArgument(reason=f"{count} queues, more than {QUEUES_MAX}")
+
+
+def packed(found: GetResult) -> bytes:
+    """Record lengths as the wire has them."""
+    return found.lengths.astype("<u4", copy=False).tobytes()
+
+
+def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.ReadReply:
+    check_offset(wanted.offset)
+    if not 0 <= wanted.messages <= READ_MESSAGES_MAX:
+        raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
+    broker.check_readable(wanted.topic, wanted.queue_id)
+    messages = wanted.messages or 1
+    try:
+        found = broker.store.get(
+            wanted.topic,
+            wanted.queue_id,
+            wanted.offset,
+            messages_max=messages,
+            bytes_max=BYTES_MAX,
+            entries_max=messages,
+        )
+    except StoreDamaged as damage:
+        raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
+    if found.status is not GetStatus.FOUND:
+        position = f"offset {wanted.offset} of queue {wanted.queue_id} of {wanted.topic!r}"
+        raise MessageNotFound(position=position)
+    return broker_pb2.ReadReply(frames=found.frames, record_lengths=packed(found))
+
+
+def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
+    """One message by its offsetMsgId.
+
+    The host in the id is compared with the one in the record, not with this broker's: the broker's
+    address may have changed since.
+    """
+    try:
+        where = decode_offset_id(message_id)
+    except ValueError as failure:
+        raise InvalidArgument(reason=str(failure)) from failure
+    not_here = MessageNotFound(position=message_id)
+    try:
+        frame = broker.store.read_at(where.physical_offset)
+    except UnknownOffset as failure:
+        raise not_here from failure
+    record = decode_record(frame)
+    topic = record.topic.decode()
+    if record.store_host != where.store_host or topic not in broker.table.topics:
+        raise not_here
+    caller = current_caller()
+    if caller is not None and not caller.may(*topic_need("read", topic)):
+        # Whether there is such a message is not for him to know either.
+        raise not_here
+    broker.check_readable(topic, record.queue_id)
+    return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
+
+
+def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
+    store, served = broker.store, broker.table.served
+    return broker_pb2.DescribeBrokerReply(
+        name=broker.settings.name,
+        cluster=broker.settings.cluster,
+        log_min_offset=store.log_min_offset,
+        log_max_offset=store.appended_end,
+        log_synced_offset=store.durable_end,
+        flush=broker.settings.flush,
+        writable=store.writable,
+        not_writable_reason=store.not_writable_reason,
+        disk_used_ratio=broker.disk_used_ratio,
+        topics=len(served),
+        queues=sum(topic.queues for topic in served),
+        recovery_records_scanned=store.recovery.records_scanned,
+        recovery_bytes_scanned=store.recovery.bytes_scanned,
+        recovery_seconds=broker.recovery_seconds,
+        recovery_was_clean=store.recovery.was_clean,
+        route_revision=broker.table.revision,
+        messages_appended=broker.appends.messages,
+        messages_pulled=broker.pulls.messages,
+        bytes_appended=broker.appends.bytes,
+        bytes_pulled=broker.pulls.bytes,
+        waiting_pulls=broker.waiting_pulls,
+        index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
+    )

@@ -1,0 +1,214 @@
+"""The CommitLog: fixed-size files that together are one sequence of records.
+
+Invariants:
+1. `end` is the physical offset behind the last record. Bytes from there to the end of the last
+   file are zero, so that nothing a crash or a failed write left behind can be read as a record
+   once newer records reach up to it.
+2. A batch lies in one file, and 8 bytes stay free behind it (record.fits): what is left is marked
+   with a blank, and the batch goes to the next file.
+3. `end` moves only when every byte before it was accepted by the operating system.
+4. Files are reserved in full before the first byte is written, so a write into them cannot run
+   out of space; running out is met when a file is created.
+"""
+
+import contextlib
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from numpy import uint8
+from numpy.typing import NDArray
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
+from rockoon_broker.store.log.syncer import DoomedFile, SyncRequest, create_log_file
+from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.record import encode_blank, fits
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One open CommitLog file."""
+
+    start: int
+    fd: int
+    path: Path
+
+
+class CommitLog:
+    """The open log. Owned by one thread; only descriptors are lent to the Syncer.
+
+    Args:
+        directory: where the files are.
+        file_bytes: size of each.
+        starts: start offsets of the files to open, ascending without a gap.
+        end: physical offset behind the last record, as recovery found it.
+        take_reserved: gives the descriptor of a file reserved ahead, or None.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        disk: Disk,
+        *,
+        starts: list[int],
+        end: int,
+        take_reserved: Callable[[Path], int | None],
+    ) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._take_reserved = take_reserved
+        self.file_bytes = file_bytes
+        self.end = end
+        self.files: list[LogFile] = []
+        # Bytes behind `end` that a failed write may have left; zeroed before the next write.
+        self._unclean: tuple[LogFile, int, int] | None = None
+        for start in starts:
+            path = self.path_of(start)
+            self.files.append(LogFile(start, disk.open(path), path))
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the oldest byte that is kept."""
+        return self.files[0].start if self.files else 0
+
+    def path_of(self, start: int) -> Path:
+        """Path of the file that starts at a physical offset."""
+        return self.directory / offset_to_file_name(start)
+
+    @property
+    def next_path(self) -> Path:
+        """Path of the file that will follow the last."""
+        return self.path_of(self.files[-1].start + self.file_bytes if self.files else 0)
+
+    def file_at(self, offset: int) -> LogFile:
+        """The file that holds the byte at a physical offset."""
+        return self.files[(offset - self.files[0].start) // self.file_bytes]
+
+    def same_file(self, offset: int, other: int) -> bool:
+        """Whether one file holds the bytes at both physical offsets."""
+        return offset // self.file_bytes == other // self.file_bytes
+
+    def place(self, batch_bytes: int) -> int:
+        """Physical offset at which a batch of this size will begin.
+
+        Creates the next file where it is needed, but moves nothing.
+
+        Raises:
+            BatchTooLarge: it fits into no file.
+            AppendFailed: the next file cannot be created.
+        """
+        if not fits(batch_bytes, self.file_bytes):
+            raise BatchTooLarge(
+                f"a batch of {batch_bytes} bytes does not fit into a file of {self.file_bytes}"
+            )
+        if self.files:
+            # A failed write may have created the next file already, with `end` still before it.
+            file = self._file_of_end()
+            if fits(batch_bytes, file.start + self.file_bytes - self.end):
+                return self.end
+            following = file.start + self.file_bytes
+            if following == self.files[-1].start:
+                return following
+        try:
+            self._append_file()
+        except OSError as error:
+            raise AppendFailed(
+                f"no room for another CommitLog file: {error}", error.errno
+            ) from error
+        return self.files[-1].start
+
+    def write(self, offset: int, batch: NDArray[uint8]) -> None:
+        """Write a patched batch at the offset that `place` gave for its size.
+
+        Raises:
+            AppendFailed: the disk refused; `end` is where it was.
+        """
+        try:
+            self._clean_tail()
+            self._unclean = None
+            if offset != self.end:
+                self._write_blank()
+            file = self.file_at(offset)
+            position = offset - file.start
+            self._unclean = (file, position, position + len(batch))
+            self._disk.write_all(file.fd, batch.data, position)
+        except OSError as error:
+            # At once if possible: after a crash a record that was refused would be found and kept.
+            with contextlib.suppress(OSError):
+                self._clean_tail()
+            raise AppendFailed(f"the CommitLog was not written: {error}", error.errno) from error
+        self._unclean = None
+        self.end = offset + len(batch)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes from a physical offset, never beyond `end` or the file's end.
+
+        Empty if the offset is outside the log. Read with pread, not through a mapping: a bad
+        sector is then an OSError and not a signal that kills the process, and the copy is needed
+        anyway.
+        """
+        if not self.min_offset <= offset < self.end:
+            return b""
+        file = self.file_at(offset)
+        count = min(count, self.end - offset, file.start + self.file_bytes - offset)
+        return self._disk.pread(file.fd, count, offset - file.start)
+
+    def sync_request(self, synced_end: int) -> SyncRequest:
+        """What the Syncer has to do to make everything durable that was written."""
+        fds: list[int] = []
+        for file in reversed(self.files):
+            if file.start + self.file_bytes <= synced_end:
+                break
+            if file.start < self.end:
+                fds.insert(0, file.fd)
+        return SyncRequest(self.end, tuple(fds))
+
+    def remove_oldest(self) -> DoomedFile:
+        """Give up the oldest file; the last is never given up."""
+        assert len(self.files) > 1
+        file = self.files.pop(0)
+        return DoomedFile(file.path, file.fd)
+
+    def erase_refused(self) -> None:
+        """Durably remove what a refused write may have left, or the next start would find it."""
+        if self._unclean is not None:
+            self._clean_tail()
+            self._disk.fdatasync(self._unclean[0].fd)
+
+    def close(self) -> None:
+        for file in self.files:
+            self._disk.close(file.fd)
+        self.files.clear()
+
+    def _file_of_end(self) -> LogFile:
+        """The file that the next small record goes to: the one that holds the last byte."""
+        return self.file_at(max(self.end - 1, self.files[0].start))
+
+    def _append_file(self) -> None:
+        path = self.next_path
+        start = self.files[-1].start + self.file_bytes if self.files else 0
+        fd = self._take_reserved(path)
+        if fd is None:
+            try:
+                fd = create_log_file(path, self.file_bytes, self._disk)
+            except FileExistsError as error:
+                raise OSError(errno.EEXIST, f"a stray file is in the way: {path}") from error
+        self.files.append(LogFile(start, fd, path))
+
+    def _write_blank(self) -> None:
+        file = self._file_of_end()
+        position = self.end - file.start
+        remaining = self.file_bytes - position
+        if remaining:
+            self._unclean = (file, position, position + 8)
+            self._disk.write_all(file.fd, encode_blank(remaining), position)
+            # A blank behind `end` is as good as zeros: the next write covers it or follows it.
+            self._unclean = None
+
+    def _clean_tail(self) -> None:
+        if self._unclean is not None:
+            file, start, end = self._unclean
+            self._disk.write_zeros(file.fd, start, end)

@@ -1,0 +1,1 @@
+"""ConsumeQueues: entries derived from the log, their checks and repair."""

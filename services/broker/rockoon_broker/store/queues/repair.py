@@ -1,0 +1,123 @@
+"""Writing damaged entries of a ConsumeQueue anew, from the records in the log."""
+
+import logging
+from collections.abc import Sequence
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.scan import LogScan
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.queues.dispatch import entry_runs
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_format.batch import ScanEnd
+from rockoon_format.consume_queue import FILLER_SIZE
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_format.frames import PREFIX, sliding
+from rockoon_format.record import MAGIC_V1, MAGIC_V2
+
+log = logging.getLogger(__name__)
+
+# The owner's thread does nothing else meanwhile. What takes more is left to a start.
+SCAN_BYTES_MAX = 64 << 20
+ENTRIES_MAX = 4096
+# How far back a whole entry is looked for, from which the log is read.
+_LOOK_BACK_MAX = 1024
+
+
+class QueueRepair:
+    """Repairs over an open log and its queues; owned by the thread that owns them.
+
+    Args:
+        dropped: records of deleted topics are passed over.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        disk: Disk,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
+        self._delay_levels_ms = delay_levels_ms
+        self._log = commit_log
+        self._queues = queues
+        self._dropped = dropped
+        self._disk = disk
+
+    def repair(self, queue: ConsumeQueue, offset: int) -> None:
+        """Write the entry at a queue offset, and those that follow in the log nearby.
+
+        Raises:
+            StoreDamaged: its record is damaged itself, or is not found nearby.
+            OSError: the disk.
+        """
+        begin = self._behind_last_good(queue, offset)
+        starts = [file.start for file in self._log.files]
+        walk = LogScan(
+            self._log.directory,
+            self._log.file_bytes,
+            starts,
+            self._disk,
+            delay_levels_ms=self._delay_levels_ms,
+        )
+        wanted_end = min(offset + ENTRIES_MAX, queue.max_offset)
+        repaired = False
+        for chunk in walk.chunks(begin):
+            reached = offset
+            for run in entry_runs(chunk, self._dropped.marks):
+                if run.key != queue.key:
+                    continue
+                first = max(run.first_offset, offset)
+                end = min(run.first_offset + len(run.entries), queue.max_offset)
+                if first < end:
+                    part = run.entries[first - run.first_offset : end - run.first_offset]
+                    self._queues.rewrite(queue, first, part)
+                    repaired |= first == offset
+                    reached = end
+            if reached >= wanted_end or walk.end - begin >= SCAN_BYTES_MAX:
+                break
+        if repaired:
+            path, position = self._queues.place_of(queue, offset)
+            log.warning(
+                "%s was damaged at byte %d, the entry of message %d: written anew from the log",
+                path,
+                position,
+                offset,
+            )
+            return
+        raise self._damage(queue, offset, walk)
+
+    def _damage(self, queue: ConsumeQueue, offset: int, walk: LogScan) -> StoreDamaged:
+        which = f"message {offset} of queue {queue.queue_id} of {queue.topic}"
+        ordinary = (ScanEnd.LIMIT, ScanEnd.END, ScanEnd.BLANK)
+        if walk.end < self._log.end and walk.stopped_by not in ordinary:
+            file = self._log.file_at(walk.end)
+            reason = f"no whole record is there, so {which} is lost; reading can go on behind it"
+            return StoreDamaged(file.path, walk.end - file.start, reason)
+        path, position = self._queues.place_of(queue, offset)
+        return StoreDamaged(
+            path,
+            position,
+            f"the entry of {which}, whose record is not near its neighbours'. Stop the broker and "
+            f"delete {path.parent}: the next start makes it anew from the log",
+        )
+
+    def _behind_last_good(self, queue: ConsumeQueue, offset: int) -> int:
+        """Physical offset behind the record of the newest right entry before `offset`."""
+        lowest = self._queues.min_offset(queue, self._log.min_offset)
+        for before in range(offset - 1, max(lowest, offset - _LOOK_BACK_MAX) - 1, -1):
+            entries = self._queues.read(queue, before, 1)
+            if len(entries) == 0 or entries["size"][0] == FILLER_SIZE:
+                continue
+            position, size = int(entries["offset"][0]), int(entries["size"][0])
+            data = self._log.read(position, PREFIX.itemsize)
+            if len(data) < PREFIX.itemsize:
+                continue
+            head = sliding(data, PREFIX)[0]
+            found = (int(head["size"]), int(head["queue_id"]), int(head["queue_offset"]))
+            if head["magic"] in (MAGIC_V1, MAGIC_V2) and found == (size, queue.queue_id, before):
+                return position + size
+        return self._log.min_offset

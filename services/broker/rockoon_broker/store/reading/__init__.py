@@ -1,0 +1,1 @@
+"""Reads of an open store, by queue offset, physical offset and time."""

@@ -1,0 +1,365 @@
+"""Everything readers ask: messages by queue offset, by physical offset, by time, and queue status.
+
+The checks of `get`, their order and the next offset that each answers with are those of
+DefaultMessageStore#getMessage; the search by time is that of ConsumeQueue#binarySearchInQueueByTime
+without its dependence on where one file ends and the next begins.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.gathering import gather
+from rockoon_broker.store.log.residency import pages_resident
+from rockoon_broker.store.queues.check import matching_count, plausible_count
+from rockoon_broker.store.queues.codes import proved_count
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_format.record import (
+    AT_MAGIC,
+    AT_STORE_TIMESTAMP_V4,
+    AT_SYS_FLAG,
+    HOST_V6_EXTRA_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_BORN_HOST_V6,
+    RecordError,
+    decode_record,
+)
+
+_STORE_TIMESTAMP = struct.Struct(">q")
+_SYS_FLAG = struct.Struct(">i")
+_MAGIC = struct.Struct(">i")
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+_HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
+# Damaged places that one read puts right before it gives up.
+_REPAIRS_PER_GET = 3
+
+
+class GetStatus(Enum):
+    """What a read by queue offset found, in the order in which it is checked."""
+
+    NO_MATCHED_LOGIC_QUEUE = "no such queue"
+    NO_MESSAGE_IN_QUEUE = "nothing was ever stored in the queue"
+    OFFSET_TOO_SMALL = "below the queue's min offset"
+    OFFSET_OVERFLOW_ONE = "at the queue's end: wait for the next message"
+    OFFSET_OVERFLOW_BADLY = "beyond the queue's end"
+    OFFSET_FOUND_NULL = "the queue's file for this offset is gone"
+    MESSAGE_WAS_REMOVING = "the records were deleted meanwhile"
+    NO_MATCHED_MESSAGE = "nothing of what was examined is wanted"
+    FOUND = "found"
+
+
+class Boundary(Enum):
+    """Which message a search by time wants when none or several have that time."""
+
+    LOWER = "the first at or after it"
+    UPPER = "the last at or before it"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """Messages of one queue."""
+
+    status: GetStatus
+    next_offset: int
+    """Where to read on."""
+    min_offset: int
+    max_offset: int
+    frames: bytes = b""
+    """The records, back to back, as they are stored."""
+    lengths: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """Size of each in bytes, uint32[count]."""
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue's figures. Offsets are queue offsets unless they say otherwise."""
+
+    min_offset: int
+    max_offset: int
+    first_store_timestamp_ms: int | None
+    """Of the oldest message; None for an empty queue."""
+    last_store_timestamp_ms: int | None
+    first_entry_in_memory_by_distance: bool | None
+    """Whether the oldest message is close enough to the log's end to count as in memory
+    (DefaultMessageStore#estimateInMemByCommitOffset); None for an empty queue."""
+    first_entry_pages_resident: bool | None
+    """Whether its pages are in memory; None when that was not asked, for an empty queue, or where
+    the system cannot say."""
+    log_min_offset: int
+    """Physical offset."""
+    visible_end: int
+    """Physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAt:
+    """Where and when a message was stored."""
+
+    physical_offset: int
+    store_timestamp_ms: int
+    lasting: bool = False
+    """Whether retention leaves it alone: of a compacted topic."""
+
+
+class _WrongEntry(Exception):
+    """An entry of a queue is not that of its record."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(offset)
+
+
+class Reader:
+    """Reads over an open log and its queues; owned by the thread that owns them.
+
+    Args:
+        repair: for entries that turn out to be damaged.
+        in_memory_bytes: distance from the log's end that counts as being in memory.
+        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        repair: QueueRepair,
+        in_memory_bytes: int,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
+        self._delay_levels_ms = delay_levels_ms
+        self._log = log
+        self._repair = repair
+        self._queues = queues
+        self._in_memory_bytes = in_memory_bytes
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else self._queues.min_offset(queue, self._log.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """See `Store.get`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        for _ in range(_REPAIRS_PER_GET):
+            try:
+                return self._found(
+                    queue, offset, low, messages_max, bytes_max, entries_max, tag_codes
+                )
+            except _WrongEntry as wrong:
+                self._repair.repair(queue, wrong.offset)
+        path, position = self._queues.place_of(queue, offset)
+        raise StoreDamaged(path, position, "entries are damaged; some were written anew: ask again")
+
+    def _found(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        low: int,
+        messages_max: int,
+        bytes_max: int,
+        entries_max: int,
+        tag_codes: NDArray[np.int64] | None,
+    ) -> GetResult:
+        """What entries from `offset` on lead to, up to the first that is wrong.
+
+        Raises:
+            _WrongEntry: that is the first one wanted.
+        """
+        high = queue.max_offset
+        entries = self._queues.read(queue, offset, max(1, entries_max))
+        if len(entries) == 0:
+            following = self._queues.next_file_offset(offset)
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+        log_min, log_end, file_bytes = self._log.min_offset, self._log.end, self._log.file_bytes
+        positions = entries["offset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int64)
+        plausible = plausible_count(positions, sizes, log_min, log_end, file_bytes)
+        if plausible == 0:
+            raise _WrongEntry(offset)
+        if tag_codes is not None:
+            plausible = self._right_codes(queue, offset, entries[:plausible])
+        entries, positions, sizes = entries[:plausible], positions[:plausible], sizes[:plausible]
+        present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
+        wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
+        next_offset = offset + len(entries)
+        if len(wanted) == 0:
+            status = GetStatus.NO_MATCHED_MESSAGE
+            if not present.any():
+                status = GetStatus.MESSAGE_WAS_REMOVING
+            return GetResult(status, next_offset, low, high)
+        fitting = int(np.searchsorted(np.cumsum(sizes[wanted]), bytes_max, side="right"))
+        taken = max(1, min(fitting, messages_max))
+        if taken < len(wanted):
+            next_offset = offset + int(wanted[taken])
+            wanted = wanted[:taken]
+        frames = gather(positions[wanted], sizes[wanted], self._log.read, self._log.same_file)
+        lengths = sizes[wanted]
+        matching = matching_count(frames, lengths, queue.topic, queue.queue_id, wanted + offset)
+        if matching < len(wanted):
+            next_offset = offset + int(wanted[matching])
+            if matching == 0:
+                raise _WrongEntry(next_offset)
+            lengths = lengths[:matching]
+            frames = frames[: int(lengths.sum())]
+        return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths.astype(np.uint32))
+
+    def _right_codes(self, queue: ConsumeQueue, offset: int, entries: EntryArray) -> int:
+        """How many leading entries a filter may skip by; raises _WrongEntry where that is none."""
+
+        def read(first: int, count: int) -> bytes:
+            parts = []
+            while count and len(part := self._queues.read(queue, first, count)):
+                parts.append(part.tobytes())
+                first, count = first + len(part), count - len(part)
+            return b"".join(parts)
+
+        def prove(first: int, some: EntryArray) -> int:
+            return proved_count(self._log, queue.key, first, some, self._delay_levels_ms)
+
+        right = self._queues.codes.right_count(queue.key, offset, entries, read, prove)
+        if right == 0:
+            raise _WrongEntry(offset)
+        return right
+
+    def read_at(self, physical_offset: int) -> tuple[bytes, str]:
+        """The record at a physical offset, and its topic; see `Store.read_at`."""
+        head = self._log.read(physical_offset, 8)
+        if int.from_bytes(head[4:], signed=True) not in (MAGIC_V1, MAGIC_V2):
+            raise UnknownOffset(f"no record starts at {physical_offset}")
+        frame = self._log.read(physical_offset, max(8, int.from_bytes(head[:4], signed=True)))
+        try:
+            record = decode_record(frame)
+        except RecordError as error:
+            raise UnknownOffset(f"no record starts at {physical_offset}: {error}") from error
+        if record.physical_offset != physical_offset:
+            raise UnknownOffset(f"bytes at {physical_offset} only look like a record")
+        return frame, record.topic.decode(errors="replace")
+
+    def search_offset(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, lowest: int = 0
+    ) -> int:
+        """See `Store.search_offset`; messages below the offset `lowest` are not looked at."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
+        first = low = max(low, lowest)
+        while low < high:
+            middle = (low + high) // 2
+            time_ms = self._store_time_ms(queue, middle)
+            before = time_ms < timestamp_ms
+            if boundary is Boundary.UPPER:
+                before = time_ms <= timestamp_ms
+            if before:
+                low = middle + 1
+            else:
+                high = middle
+        return low if boundary is Boundary.LOWER else max(low - 1, first)
+
+    def status(
+        self, topic: str, queue_id: int, visible_end: int, with_residency: bool, lowest: int = 0
+    ) -> QueueStatus:
+        """See `Store.queue_status`; messages below the offset `lowest` are not looked at."""
+        log_min = self._log.min_offset
+        queue = self._queues.find(topic, queue_id)
+        low = max(self.min_offset(topic, queue_id), lowest)
+        if queue is None or low >= queue.max_offset:
+            high = 0 if queue is None else queue.max_offset
+            return QueueStatus(low, high, None, None, None, None, log_min, visible_end)
+        first = self._queues.read(queue, low, 1)[0]
+        position, size = int(first["offset"]), int(first["size"])
+        return QueueStatus(
+            min_offset=low,
+            max_offset=queue.max_offset,
+            first_store_timestamp_ms=self._store_time_ms(queue, low),
+            last_store_timestamp_ms=self._store_time_ms(queue, queue.max_offset - 1),
+            first_entry_in_memory_by_distance=visible_end - position <= self._in_memory_bytes,
+            first_entry_pages_resident=(
+                self._pages_resident(position, size) if with_residency else None
+            ),
+            log_min_offset=log_min,
+            visible_end=visible_end,
+        )
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
+        """See `Store.stored_at`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        entries = self._queues.read(queue, max(offset, self.min_offset(topic, queue_id)), 1)
+        if len(entries) == 0 or int(entries[0]["size"]) == FILLER_SIZE:
+            return None
+        position = int(entries[0]["offset"])
+        if not self._log.min_offset <= position < self._log.end:
+            return None
+        head = self._log.read(position, _HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or _MAGIC.unpack_from(head, AT_MAGIC)[0] not in _MAGICS:
+            return None
+        return StoredAt(position, _store_time_ms(head))
+
+    def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of an entry's record; -1 for a filler, which has none."""
+        entry = self._queues.read(queue, offset, 1)[0]
+        if int(entry["size"]) == FILLER_SIZE:
+            return -1
+        head = self._log.read(int(entry["offset"]), _HEAD_BYTES)
+        return _store_time_ms(head)
+
+    def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
+        file = self._log.file_at(physical_offset)
+        return pages_resident(file.fd, physical_offset - file.start, size)
+
+
+def _store_time_ms(head: bytes) -> int:
+    (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
+    extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
+    (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
+    return int(time_ms)
+
+
+def _has_tag(entries: EntryArray, tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    if tag_codes is None:
+        return np.ones(len(entries), np.bool_)
+    codes = entries["tags_code"].astype(np.int64)
+    if len(tag_codes) == 1:
+        single: NDArray[np.bool_] = codes == tag_codes[0]
+        return single
+    return np.isin(codes, tag_codes)

@@ -1,0 +1,516 @@
+"""Bringing a directory that somebody stopped using, cleanly or not, back to a known state.
+
+What is established, in this order:
+
+1. Every file of the log has the right name and size; otherwise the start is refused, with nothing
+   changed. What does not fit among the ConsumeQueues goes to `lost`, as if it had been missing.
+2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
+   recovery point gives it (markers.py). Where another broker used the store since, or no point is
+   there, it is the start of the first file that the queues do not prove (settled.py). Where the
+   point shows that something is damaged, it is the log's beginning: only reading it all tells.
+3. ConsumeQueues keep entries below the boundary and nothing else.
+4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
+   later files go, and the bytes behind it become zero, durably, before anything is appended.
+   RocketMQ leaves those bytes; then newer and shorter records can end exactly where an old one
+   begins, and the next recovery takes the old one for the newest. What is cut off is copied to
+   `lost` before. Where a record behind the end is known to have been durable, the end is damage
+   (damage.py): the start is refused, with the log as it was.
+5. Every record read is dispatched by the queue offset that it bears.
+6. Nothing that was read behind the boundary is believed to be on the disk: a failed sync may have
+   ended the last process, and then memory still shows what was never written. Its pages are
+   dropped before they are read where the system does so, and what is kept is written again and
+   synced before anybody sees it (`Disk.rewrite`).
+
+So the work is proportional to what lies behind the boundary, and doing it twice does no harm: a
+crash in the middle only means to start again. RocketMQ's own rules (CommitLog#recoverNormally,
+#recoverAbnormally) trust the newest entry of any queue, or timestamps; a queue that lags behind
+the others is then never repaired.
+"""
+
+import logging
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
+from rockoon_broker.store.log.directory import contiguous, list_files
+from rockoon_broker.store.log.scan import LogScan
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.dispatch import contradicted_queues, dispatch, first_break
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
+from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
+from rockoon_broker.store.recovery.checkpoint_files import (
+    CHECKPOINT_FILE,
+    RECOVERY_POINT_FILE,
+    Abort,
+    AbortFile,
+    RecoveryPoint,
+    free_markers,
+    new_lineage,
+    point_fits,
+    read_checkpoint,
+    read_recovery_point,
+)
+from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
+from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, settled_end
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_format.batch import scan
+from rockoon_format.checkpoint import SAFETY_MARGIN_MS
+from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.names import topic_fault
+from rockoon_format.record import MAGIC_BLANK
+
+log = logging.getLogger(__name__)
+
+LOG_DIRECTORY = "commitlog"
+QUEUES_DIRECTORY = "consumequeue"
+LOST_DIRECTORY = "lost"
+
+_BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
+_OUTSIDE = "the recovery point lies outside the CommitLog"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a start found and did."""
+
+    starts: tuple[int, ...]
+    """Start offsets of the CommitLog files that remain."""
+    log_end: int
+    """Physical offset behind the last record."""
+    store_timestamp_ms: int
+    """Newest store time known; 0 if none is."""
+    lineage: bytes
+    """For this run's recovery points."""
+    was_clean: bool
+    """Whether the last stop had been clean."""
+    boundary: int
+    """Where reading began."""
+    reason: str
+    """Why there."""
+    records_scanned: int
+    bytes_scanned: int
+    bytes_cleared: int
+    """Bytes behind the end that had to be made zero."""
+    set_aside: tuple[Path, ...] = ()
+    """Files in `lost` that hold what this start cut off."""
+    records_set_aside: int = 0
+    """Whole records in them: not known to have been durable, but they may have been."""
+
+
+class Recoverer:
+    """One recovery of one directory.
+
+    Args:
+        settings: the store's, its directory locked by the caller.
+        queues: empty; loaded and repaired here.
+        dropped: marks of deleted topics; fitted to the log here.
+        abort: written here before anything is changed.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        abort: AbortFile,
+    ) -> None:
+        self._root = settings.root
+        self._log = settings.root / LOG_DIRECTORY
+        self._file_bytes = settings.commit_log_file_bytes
+        self._disk = disk
+        self._queues = queues
+        self._dropped = dropped
+        self._abort = abort
+        self._delay_levels_ms = settings.delay_levels_ms
+        self._record_checksums = settings.record_checksums
+        # Both are known once `abort` is read.
+        self._are_checksums_ours = False
+        self._checksums_from: int | None = None
+        self._set_aside: list[Path] = []
+
+    def run(self) -> Recovery:
+        """Recover.
+
+        Raises:
+            StoreLayoutError: files that this configuration cannot read; nothing was changed.
+            StoreDamaged: records that were durable cannot be reached; the log was not changed.
+            UnstorableTopic: the log holds a record whose topic cannot have a queue.
+        """
+        starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
+        whole = contiguous(starts, self._file_bytes)
+        if whole < len(starts):
+            missing = starts[0] + whole * self._file_bytes
+            raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
+        lost = self._root / LOST_DIRECTORY
+        misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
+        free_markers(self._root, lost, self._disk)
+        move_misfits(misfits, lost, self._disk)
+        abort = self._abort.read()
+        point = read_recovery_point(self._root)
+        if abort is not None:
+            self._drop_clean(starts, 0 if point is None else point.log_end)
+        reason = self._why_not(point, abort, starts)
+        durable = self._known_durable(point, abort, reason)
+        # A RocketMQ broker that makes one message out of another may leave the other's checksum in
+        # it, and goes by bodies alone.
+        self._are_checksums_ours = not reason or (abort is not None and abort.lineage != b"")
+        self._checksums_from = None if abort is None else abort.checksums_from
+        log = LogFiles(
+            self._log,
+            self._file_bytes,
+            starts,
+            self._disk,
+            self._delay_levels_ms,
+            checksums=self._are_checksums_ours,
+        )
+        settled = starts[0] if starts else 0
+        if reason and starts:
+            if reason != _OUTSIDE:
+                settled = self._settled(log)
+            self._refuse_damage(log, settled, durable)
+        lineage = new_lineage() if reason or point is None else point.lineage
+        self._abort.create(lineage, self._checksums_from)
+        if not starts:
+            self._forget_queues()
+            self._note_checksums(lineage, 0)
+            return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
+
+        boundary = starts[0]
+        if not reason and point is not None:
+            boundary = point.log_end
+            self._load(boundary)
+            reason = self._what_is_missing(point)
+            if reason:
+                boundary = starts[0]
+                self._refuse_damage(log, boundary, durable)
+                lineage = new_lineage()
+                self._abort.create(lineage, self._checksums_from)
+                self._load(boundary)
+        else:
+            boundary = settled
+            self._load(boundary)
+            if boundary > starts[0] and not ends_are_true(log, self._queues):
+                boundary = starts[0]
+                self._refuse_damage(log, boundary, durable)
+                self._load(boundary)
+
+        known_ms = 0 if reason or point is None else point.store_timestamp_ms
+        walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
+        if reason:
+            self._go_on_behind(misfits, starts[0], walk.end)
+        records_behind = count_records(log, walk.end, self._disk)
+        unwritten = None if abort is None else max(boundary, durable.end)
+        starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
+        self._dropped.settle(starts[0] if starts else 0, walk.end)
+        self._note_checksums(lineage, walk.end)
+        why = reason or ("clean stop" if abort is None else "recovery point")
+        result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
+        return replace(result, set_aside=tuple(self._set_aside), records_set_aside=records_behind)
+
+    def _drop_clean(self, starts: list[int], durable_end: int) -> None:
+        """Have what may not be on the disk read from there."""
+        for start in starts:
+            if start + self._file_bytes > durable_end:
+                fd = self._disk.open_reading(self._log / offset_to_file_name(start))
+                try:
+                    self._disk.drop_clean(fd)
+                finally:
+                    self._disk.close(fd)
+
+    def _note_checksums(self, lineage: bytes, log_end: int) -> None:
+        """Write down from where on a record without a checksum is torn, for the next start.
+
+        As long as no stop is clean, the first start of them knows.
+        """
+        since = None
+        if self._record_checksums:
+            before = self._checksums_from
+            since = log_end if before is None else min(before, log_end)
+        if since != self._checksums_from:
+            self._abort.create(lineage, since)
+
+    def _load(self, boundary: int) -> None:
+        self._queues.load(boundary)
+        self._drop_marked()
+
+    def _go_on_behind(self, misfits: list[Misfit], log_min: int, log_end: int) -> None:
+        """Let queues whose last file is lost go on behind the numbers that it can have held.
+
+        Only where no record of the queue is left to tell which these were, as retention leaves it.
+        A number that was given twice would be skipped by whoever has committed the first.
+        """
+        for misfit in misfits if log_min else ():
+            if misfit.key is None or topic_fault(misfit.key[0]) is not None:
+                continue
+            queue = self._queues.find_or_create(*misfit.key)
+            if queue.max_offset and not self._queues.is_all_below(queue, log_min):
+                continue
+            if queue.max_offset < misfit.end:
+                self._queues.skip_to(queue, misfit.end, max(log_end, 1))
+                log.warning(
+                    "queue %d of %s goes on at %d: what its lost file held is gone from the log",
+                    queue.queue_id,
+                    queue.topic,
+                    misfit.end,
+                )
+
+    def _settled(self, log: LogFiles) -> int:
+        """The boundary without a recovery point.
+
+        Only where nothing says that something is damaged: then all has to be looked at.
+        """
+        checkpoint = read_checkpoint(self._root)
+        queues = self._root / QUEUES_DIRECTORY
+        return settled_end(log, queues, self._queues.file_bytes, checkpoint, self._disk)
+
+    def _known_durable(
+        self, point: RecoveryPoint | None, abort: Abort | None, reason: str
+    ) -> KnownDurable:
+        """What was durable, by the recovery point or, where it is of no use, by another file."""
+        if point is not None and reason in ("", _OUTSIDE):
+            return KnownDurable(end=point.log_end)
+        checkpoint = read_checkpoint(self._root)
+        if abort is None or abort.lineage:
+            return KnownDurable(end=checkpoint.confirm_offset)
+        # A RocketMQ broker crashed: its confirm offset may be ahead of the disk, its time is not.
+        return KnownDurable(before_ms=checkpoint.log_timestamp_ms - SAFETY_MARGIN_MS)
+
+    def _refuse_damage(self, log: LogFiles, boundary: int, durable: KnownDurable) -> None:
+        damage = find_damage(log, boundary, durable, self._disk)
+        if damage is None:
+            return
+        position = damage.position % self._file_bytes
+        raise StoreDamaged(
+            log.path_of(damage.position - position),
+            position,
+            f"no whole record is there, and a durable one follows at offset {damage.next_record}; "
+            "nothing was changed. Restore the store from a copy. Or give up all messages from "
+            f"there on: delete {CHECKPOINT_FILE} and {RECOVERY_POINT_FILE}, and the next start "
+            f"moves them to {self._root / LOST_DIRECTORY}",
+        )
+
+    def _walk(
+        self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
+    ) -> tuple[LogScan, int]:
+        """Read the log from the boundary to its end and dispatch what is there.
+
+        Args:
+            newest_ms: store time of the record before the boundary.
+            ours: whether this store wrote everything behind the boundary. What another broker
+                wrote is taken as that broker takes it.
+
+        Returns the walk, and the store time of the last record that is kept.
+        """
+        walk = LogScan(
+            self._log,
+            self._file_bytes,
+            starts,
+            self._disk,
+            checksums=self._are_checksums_ours,
+            checksums_from=self._checksums_from,
+            delay_levels_ms=self._delay_levels_ms,
+        )
+        marks = self._dropped.marks
+        for chunk in walk.chunks(boundary):
+            end = None
+            if ours:
+                end = first_break(chunk, self._queues, marks, newest_ms)
+            else:
+                for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
+                    log.warning(
+                        "queue %d of %s is made anew from the log: it ends at %d, and the log goes "
+                        "on at another number",
+                        queue.queue_id,
+                        queue.topic,
+                        queue.max_offset,
+                    )
+                    self._queues.empty(queue)
+            dispatch(chunk, self._queues, marks, end)
+            times_ms = chunk.records.store_timestamps_ms
+            if end is not None:
+                walk.end = end
+                times_ms = times_ms[chunk.records.offsets + chunk.base < end]
+            if len(times_ms):
+                newest_ms = int(times_ms[-1])
+            if end is not None:
+                break
+        return walk, newest_ms
+
+    def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
+        """Why the recovery point cannot be used; empty if it can, as far as is known."""
+        if point is None:
+            return "no recovery point"
+        if not point_fits(point, abort, read_checkpoint(self._root)):
+            return "the recovery point is not of the last broker that used the store"
+        if starts and not starts[0] <= point.log_end <= starts[-1] + self._file_bytes:
+            return _OUTSIDE
+        return ""
+
+    def _what_is_missing(self, point: RecoveryPoint) -> str:
+        """What the point says was durable and is not there; empty if nothing."""
+        state = PointState(point.log_end, point.queue_count, point.entry_count)
+        dropped = self._dropped.dropped_since(state)
+        queues, entries = (point.queue_count - dropped.queues, point.entry_count - dropped.entries)
+        found = (self._queues.stored_count, self._queues.entry_count)
+        if found != (queues, entries):
+            return (
+                f"{queues} queues with {entries} entries were durable, "
+                f"{found[0]} with {found[1]} are there"
+            )
+        if not dropped.queues and 0 <= point.first_count < self._queues.first_count:
+            return "the beginning of a ConsumeQueue is missing that was durable"
+        offset, size = self._queues.last_record()
+        if size and not self._is_record(offset, size):
+            return f"the record at {offset} was durable and is damaged"
+        return ""
+
+    def _is_record(self, offset: int, size: int) -> bool:
+        start = offset - offset % self._file_bytes
+        path = self._log / offset_to_file_name(start)
+        if not path.exists():
+            # Retention took the records of every queue; nothing is left to compare.
+            return True
+        fd = self._disk.open_reading(path)
+        try:
+            data = self._disk.pread(fd, size, offset - start)
+        finally:
+            self._disk.close(fd)
+        return scan(data, 0, len(data)).position == size
+
+    def _forget_queues(self) -> None:
+        """Without a log there are no queues and offsets start at 0 again, as in RocketMQ."""
+        queues = self._root / QUEUES_DIRECTORY
+        if queues.is_dir():
+            shutil.rmtree(queues)
+            self._disk.sync_directory(self._root)
+        self._dropped.settle(0, 0)
+
+    def _drop_marked(self) -> None:
+        """Finish deletions of topics that a crash interrupted."""
+        for topic, mark in self._dropped.marks.items():
+            firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
+            if any(first < mark for first in firsts):
+                self._queues.set_aside(topic)
+
+    def _cut(
+        self, starts: list[int], end: int, boundary: int, unwritten: int | None
+    ) -> tuple[list[int], int]:
+        """Remove everything behind `end`; returns the files that remain and the bytes cleared.
+
+        What was read from `unwritten` on may be in memory alone; None: all is on the disk.
+        """
+        kept = [start for start in starts if start < end]
+        if not kept and starts[0] > 0:
+            # Offsets must not start at 0 again only because no record is left.
+            kept = starts[:1]
+        cleared = 0
+        for start in reversed(starts[len(kept) :]):
+            cleared += self._remove_file(start)
+        if kept:
+            fd = self._disk.open(self._log / offset_to_file_name(kept[-1]))
+            try:
+                self._keep_tail(fd, kept[-1], end - kept[-1])
+                cleared += self._disk.write_zeros(fd, end - kept[-1], self._file_bytes)
+            finally:
+                self._disk.close(fd)
+        # Records that were read are shown to readers, so they must be durable as well.
+        for start in kept:
+            if start + self._file_bytes > boundary:
+                self._sync(start, end, unwritten)
+        self._disk.sync_directory(self._log)
+        return kept, cleared
+
+    def _remove_file(self, start: int) -> int:
+        """Unlink a file behind the end; one that holds anything is kept aside in `lost`."""
+        path = self._log / offset_to_file_name(start)
+        fd = self._disk.open_reading(path)
+        try:
+            empty = self._disk.is_zero(fd, 0, self._file_bytes)
+        finally:
+            self._disk.close(fd)
+        if empty:
+            self._disk.unlink(path)
+            return 0
+        target = self._place_in_lost(start)
+        self._disk.rename(path, target)
+        self._disk.sync_directory(target.parent)
+        self._set_aside.append(target)
+        return self._file_bytes
+
+    def _keep_tail(self, source: int, start: int, position: int) -> None:
+        """Copy what a file holds from `position` on to `lost`, durably; a blank alone is nothing.
+
+        Raises:
+            OSError: there is no room for the copy: then it stays where it is.
+        """
+        ranges = list(self._disk.nonzero_ranges(source, position, self._file_bytes))
+        if not ranges:
+            return
+        low, high = ranges[0]
+        if len(ranges) == 1 and low == position:
+            data = self._disk.pread(source, high - low, low)
+            if data[4:8] == _BLANK and not data[8:].strip(b"\0"):
+                return
+        target = self._place_in_lost(start + position)
+        copy = self._disk.open(target, create=True)
+        try:
+            for low, high in ranges:
+                data = self._disk.pread(source, high - low, low)
+                # Zeros behind the last byte say nothing.
+                self._disk.write_all(copy, data.rstrip(b"\0"), low - position)
+            self._disk.fdatasync(copy)
+        finally:
+            self._disk.close(copy)
+        self._disk.sync_directory(target.parent)
+        self._set_aside.append(target)
+
+    def _place_in_lost(self, offset: int) -> Path:
+        """A path in `lost` that is free, named after the physical offset of its first byte."""
+        lost = self._root / LOST_DIRECTORY
+        for changed in self._disk.make_directory(lost):
+            self._disk.sync_directory(changed)
+        name = offset_to_file_name(offset)
+        target = lost / name
+        number = 0
+        while target.exists():
+            number += 1
+            target = lost / f"{name}.{number}"
+        return target
+
+    def _sync(self, start: int, end: int, unwritten: int | None) -> None:
+        fd = self._disk.open(self._log / offset_to_file_name(start))
+        try:
+            if unwritten is not None:
+                used = min(end - start, self._file_bytes)
+                self._disk.rewrite(fd, max(unwritten - start, 0), used)
+                self._disk.rewrite_zeros(fd, used, self._file_bytes)
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _result(
+        self,
+        walk: LogScan | None,
+        starts: list[int],
+        boundary: int,
+        newest_ms: int,
+        lineage: bytes,
+        abort: Abort | None,
+        reason: str,
+        cleared: int,
+    ) -> Recovery:
+        return Recovery(
+            starts=tuple(starts),
+            log_end=0 if walk is None else walk.end,
+            store_timestamp_ms=newest_ms,
+            lineage=lineage,
+            was_clean=abort is None,
+            boundary=boundary,
+            reason=reason,
+            records_scanned=0 if walk is None else walk.records_scanned,
+            bytes_scanned=0 if walk is None else walk.bytes_scanned,
+            bytes_cleared=cleared,
+        )

@@ -1,0 +1,115 @@
+"""Recovery points of an open store: when one is asked for, and what the newest ones counted."""
+
+from collections import deque
+from collections.abc import Mapping
+
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.dropped_topics import Counts, PointState
+from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
+from rockoon_format.checkpoint import Checkpoint
+
+
+class RecoveryPoints:
+    """Makes the points of one store. Used by the store's owner.
+
+    Args:
+        lineage: of the store.
+        checkpoint: as the last broker left it: what it says of the index is kept.
+        queues: the store's.
+        markers: writes points; while the Syncer runs it does so on the Syncer's thread.
+        syncer: takes requests.
+    """
+
+    def __init__(
+        self,
+        lineage: bytes,
+        checkpoint: Checkpoint,
+        queues: ConsumeQueues,
+        markers: MarkerFiles,
+        syncer: Syncer,
+        disk: Disk,
+    ) -> None:
+        self._lineage = lineage
+        self._checkpoint = checkpoint
+        self._queues = queues
+        self._markers = markers
+        self._syncer = syncer
+        self._disk = disk
+        self.index_timestamp_ms = checkpoint.index_timestamp_ms
+        """Store time up to which full index files are synced: what RocketMQ keeps of an index."""
+        # One that is being written, and the two on disk.
+        self._newest: deque[PointState] = deque(maxlen=3)
+        self._newest_first_count = -1
+
+    def write(self, log_end: int, store_timestamp_ms: int, *, clean: bool) -> None:
+        """Sync the queues and write a point, here and now: before the Syncer runs, or after.
+
+        Args:
+            log_end: physical offset up to which log and queues are in step; the log is durable.
+            store_timestamp_ms: of the newest message before it.
+            clean: the store is being closed.
+        """
+        files, directories = self._queues.take_unsynced()
+        for path in files:
+            sync_file(path, self._disk)
+        for directory in directories:
+            sync_names(directory, self._disk)
+        self._markers.write(
+            self._point(log_end, store_timestamp_ms, clean=clean),
+            self._checkpoint_at(log_end, store_timestamp_ms),
+        )
+        self._newest.append(self._state(log_end))
+        self._newest_first_count = self._queues.first_count
+
+    def request(self, sync: SyncRequest, log_end: int, store_timestamp_ms: int) -> None:
+        """Have the Syncer make log and queues durable and write a point, unless none is new."""
+        state = self._state(log_end)
+        if state == self._newest[-1] and self._newest_first_count == self._queues.first_count:
+            return
+        self._newest.append(state)
+        self._newest_first_count = self._queues.first_count
+        files, directories = self._queues.take_unsynced()
+        self._syncer.request_point(
+            PointRequest(
+                sync=sync,
+                queue_files=files,
+                directories=directories,
+                point=self._point(log_end, store_timestamp_ms, clean=False),
+                checkpoint=self._checkpoint_at(log_end, store_timestamp_ms),
+            )
+        )
+
+    def counted(self, topic: str) -> Mapping[PointState, Counts]:
+        """What each of the newest points counted of a topic's queues."""
+        return {point: self._counts_of(topic, point.log_end) for point in self._newest}
+
+    def _counts_of(self, topic: str, boundary: int) -> Counts:
+        queues = self._queues.of_topic(topic)
+        stored = [self._queues.stored_below(queue, boundary) for queue in queues]
+        return Counts(sum(end > 0 for end in stored), sum(stored))
+
+    def _state(self, log_end: int) -> PointState:
+        return PointState(log_end, self._queues.stored_count, self._queues.entry_count)
+
+    def _point(self, log_end: int, store_timestamp_ms: int, *, clean: bool) -> RecoveryPoint:
+        return RecoveryPoint(
+            lineage=self._lineage,
+            log_end=log_end,
+            queue_count=self._queues.stored_count,
+            entry_count=self._queues.entry_count,
+            store_timestamp_ms=store_timestamp_ms,
+            checkpoint_crcs=(0, 0),
+            clean=clean,
+            first_count=self._queues.first_count,
+        )
+
+    def _checkpoint_at(self, log_end: int, store_timestamp_ms: int) -> Checkpoint:
+        return Checkpoint(
+            log_timestamp_ms=store_timestamp_ms,
+            queues_timestamp_ms=store_timestamp_ms,
+            index_timestamp_ms=self.index_timestamp_ms,
+            master_flushed_offset=self._checkpoint.master_flushed_offset,
+            confirm_offset=log_end,
+        )

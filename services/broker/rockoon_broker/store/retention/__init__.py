@@ -1,0 +1,1 @@
+"""Retention: which files are deleted, when, and what is lost with them."""

@@ -1,0 +1,36 @@
+"""What a RocketMQ broker may have left in a store and only RocketMQ reads: refused, not guessed.
+
+A topic with the attribute queue.type = BatchCQ has each batch as one record with many messages in
+it, and its queues in `batchconsumequeue`. Read as ordinary records they would come as one message
+each, under wrong offsets; and a `consumequeue` of such a topic keeps RocketMQ from starting.
+Source: BatchConsumeQueue, ConsumeQueueStore#queueTypeShouldBe.
+"""
+
+from pathlib import Path
+
+from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.topics.topic_file import TopicFile
+
+BATCH_QUEUES_DIRECTORY = "batchconsumequeue"
+
+
+def refuse_batch_queues(root: Path, topics: TopicFile) -> None:
+    """Refuse a store with topics whose queues RocketMQ keeps in batches; changes nothing.
+
+    Args:
+        root: the store directory; need not be there.
+        topics: its file of topics.
+
+    Raises:
+        StoreLayoutError: there are some, the message names them; or the file cannot be read.
+    """
+    directory = root / BATCH_QUEUES_DIRECTORY
+    found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    found |= topics.left_in_batches()
+    if found:
+        names = ", ".join(sorted(found))
+        raise StoreLayoutError(
+            f"{root} has topics that RocketMQ keeps in batches (queue.type = BatchCQ), which this "
+            f"broker cannot read: {names}. Nothing was changed. Send their messages to other "
+            "topics with RocketMQ and delete these there"
+        )

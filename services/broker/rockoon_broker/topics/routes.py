@@ -1,0 +1,29 @@
+"""What a nameserver tells, reduced to what concerns one broker. Pure."""
+
+from rockoon_broker.topics.topics import PERMISSIONS_DEFAULT, RouteChange, ServedTopic
+from rockoon_node.deletions import Deletions
+from rockoon_proto.v1 import nameserver_pb2
+
+
+def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
+    """The change that an update means for a broker of that name."""
+    return RouteChange(
+        revision=update.revision,
+        snapshot=update.snapshot,
+        history=update.etcd_cluster_id,
+        topics=[topic_from_wire(topic, broker) for topic in update.topics],
+        removed=list(update.removed_topics),
+        # What is dropped is dropped at once, so former notes need not be known.
+        deletions=Deletions().after(update),
+        went_back=update.etcd_went_back,
+    )
+
+
+def topic_from_wire(topic: nameserver_pb2.Topic, broker: str) -> ServedTopic:
+    return ServedTopic(
+        name=topic.config.name,
+        queues=sum(block.queues for block in topic.blocks if block.broker == broker),
+        incarnation=topic.incarnation,
+        permissions=topic.config.permissions or PERMISSIONS_DEFAULT,
+        attributes=dict(topic.config.attributes),
+    )

@@ -1,0 +1,171 @@
+"""`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
+
+Beside RocketMQ's fields each topic bears its `incarnation`, and how far the routes were followed:
+`routeRevision`, and `routeHistory`, the etcd that counted it. RocketMQ ignores them. Fields and
+attributes of RocketMQ's that we do not use stay as they are.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rockoon_broker.config_files import read_config
+from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.topics.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+from rockoon_format.config_json import (
+    PERM_INHERIT,
+    ConfigError,
+    DataVersion,
+    TopicConfig,
+    TopicConfigs,
+    read_topics,
+    write_topics,
+)
+from rockoon_format.names import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+    topic_fault,
+)
+from rockoon_format.topic_attributes import BATCH_QUEUES, QUEUE_TYPE, ROCKETMQ_ATTRIBUTES
+
+FILE = "topics.json"
+INCARNATION = "incarnation"
+REVISION = "routeRevision"
+HISTORY = "routeHistory"
+
+TOPICS_ASIDE = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC}
+)
+
+# RocketMQ keeps the numbers of queues in a Java int.
+QUEUES_MAX = 2**31 - 1
+
+
+class TopicFile:
+    """The file, and what it held when it was last read or written.
+
+    Args:
+        config: the store's config directory.
+        disk: where the file is written.
+    """
+
+    def __init__(self, config: Path, disk: Disk) -> None:
+        self._path = config / FILE
+        self._disk = disk
+        self._content = TopicConfigs({})
+
+    def read(self) -> TopicTable:
+        """The topics as they were last served; an empty table when there is no file.
+
+        Raises:
+            StoreLayoutError: it cannot be read as topics, or an entry can be no topic. Starting
+                without would refuse, as unknown, topics whose messages are there.
+        """
+        content = read_config(self._path)
+        if content is None:
+            return TopicTable()
+        try:
+            self._content = read_topics(content)
+            entries = [entry for entry in self._content.topics.values() if not not_served(entry)]
+            return TopicTable(
+                revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
+                history=max((extra_number(entry, HISTORY) for entry in entries), default=0),
+                topics={entry.topic: served(entry) for entry in entries},
+            )
+        except ConfigError as failure:
+            raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
+
+    def left_in_batches(self) -> set[str]:
+        """Topics that a RocketMQ broker left and that have their queues in batches.
+
+        Raises:
+            StoreLayoutError: the file cannot be read.
+        """
+        self.read()
+        return {
+            entry.topic
+            for entry in self._content.topics.values()
+            if entry.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+            and extra_number(entry, INCARNATION) == INCARNATION_UNKNOWN
+        }
+
+    def write(self, table: TopicTable, now_ms: int) -> None:
+        """Durably replace the file.
+
+        Raises:
+            OSError: the old file is still there.
+        """
+        version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
+        topics = {name: entry for name, entry in self._content.topics.items() if not_served(entry)}
+        topics |= {topic.name: self._entry(topic, table) for topic in table.served}
+        content = TopicConfigs(topics, version)
+        for changed in self._disk.make_directory(self._path.parent):
+            self._disk.sync_directory(changed)
+        self._disk.replace_file(self._path, write_topics(content))
+        self._content = content
+
+    def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
+        before = self._content.topics.get(topic.name) or TopicConfig(topic=topic.name)
+        kept = {
+            name: value for name, value in before.attributes.items() if name in ROCKETMQ_ATTRIBUTES
+        }
+        ours = {
+            INCARNATION: topic.incarnation,
+            REVISION: table.revision,
+            HISTORY: table.history,
+        }
+        return replace(
+            before,
+            read_queues=topic.queues,
+            write_queues=topic.queues,
+            perm=topic.permissions,
+            attributes=kept | dict(topic.attributes),
+            extra={**before.extra, **ours},
+        )
+
+
+def not_served(entry: TopicConfig) -> bool:
+    """Whether an entry of RocketMQ's is kept for it alone.
+
+    In the topics where messages wait aside every record means something to the broker, so clients
+    neither read nor write them.
+    """
+    return entry.topic in TOPICS_ASIDE or of_a_host(entry)
+
+
+def of_a_host(entry: TopicConfig) -> bool:
+    """Whether RocketMQ made the entry for its own broker, after a host whose name has a dot.
+
+    It is kept for RocketMQ and not served: no client can name such a topic.
+    """
+    inherits, dotted = entry.perm & PERM_INHERIT, "." in entry.topic
+    return bool(inherits and dotted and topic_fault(entry.topic.replace(".", "-")) is None)
+
+
+def served(entry: TopicConfig) -> ServedTopic:
+    """The topic of an entry; ConfigError if it can be none."""
+    if fault := topic_fault(entry.topic):
+        raise ConfigError(f"topic {entry.topic!r}: {fault}")
+    for name, queues in (
+        ("readQueueNums", entry.read_queues),
+        ("writeQueueNums", entry.write_queues),
+    ):
+        if not 0 <= queues <= QUEUES_MAX:
+            raise ConfigError(f"topic {entry.topic!r}: {name} is {queues}, not a number of queues")
+    return ServedTopic(
+        name=entry.topic,
+        queues=max(entry.read_queues, entry.write_queues),
+        incarnation=extra_number(entry, INCARNATION),
+        permissions=entry.perm,
+        attributes=dict(entry.attributes),
+    )
+
+
+def extra_number(entry: TopicConfig, name: str) -> int:
+    """A field of ours; 0, which is INCARNATION_UNKNOWN too, where RocketMQ wrote the entry."""
+    value = entry.extra.get(name, INCARNATION_UNKNOWN)
+    if not isinstance(value, int):
+        raise ConfigError(f"{name} of topic {entry.topic!r} is {value!r}")
+    return value
