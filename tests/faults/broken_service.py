@@ -34,11 +34,11 @@ def broker_syncs_no_names() -> None:
 
 
 def offset_syncs_nothing() -> None:
-    replace("rockoon_offset.disk:Disk.fdatasync", lambda _: nothing)
+    replace("rockoon_offset.journal.disk:Disk.fdatasync", lambda _: nothing)
 
 
 def offset_syncs_no_names() -> None:
-    replace("rockoon_offset.disk:Disk.sync_directory", lambda _: nothing)
+    replace("rockoon_offset.journal.disk:Disk.sync_directory", lambda _: nothing)
 
 
 def broker_goes_on() -> None:
@@ -60,7 +60,7 @@ def offset_goes_on() -> None:
 
         return fdatasync
 
-    replace("rockoon_offset.disk:Disk.fdatasync", swallowing)
+    replace("rockoon_offset.journal.disk:Disk.fdatasync", swallowing)
 
 
 def broker_rewrites_nothing() -> None:

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.membership import FIND_AGAIN_NS_MAX, Membership
-from rockoon_offset.records import Member, MembersChanged
+from rockoon_offset.members.membership import FIND_AGAIN_NS_MAX, Membership
+from rockoon_offset.progress.records import Member, MembersChanged
 from rockoon_proto.errors import (
     ERROR_METADATA_KEY,
     GroupNotFound,

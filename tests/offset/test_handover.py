@@ -13,12 +13,12 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.commit_check import Commit
-from rockoon_offset.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.membership import Membership
+from rockoon_offset.members.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
+from rockoon_offset.members.membership import Membership
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import Member, Progress, decode, encode
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member, Progress, decode, encode
 from rockoon_proto.errors import Fenced
 from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rockoon_offset import frames, journal
-from rockoon_offset.disk import Disk
-from rockoon_offset.journal import Journal, read_contents
+from rockoon_offset.journal import frames, journal
+from rockoon_offset.journal.disk import Disk
+from rockoon_offset.journal.journal import Journal, read_contents
 from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
 from support.waiting import DEADLINE_SECONDS
 

@@ -1,7 +1,7 @@
 """A group's lag as a metric: of a topic, out of what is known of its queues."""
 
-from rockoon_offset.lag_rows import QueueLag
 from rockoon_offset.metrics import of_lag
+from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.queues import Queue
 
 GROUP = "billing"

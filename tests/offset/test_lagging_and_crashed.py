@@ -7,10 +7,10 @@ import pytest
 from offset.cluster import GROUP, Cluster
 from offset.test_handover import Service
 
-from rockoon_offset.journal import read_contents
-from rockoon_offset.ledger import Ledger
+from rockoon_offset.journal.journal import read_contents
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import Record, decode, encode
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Record, decode, encode
 from rockoon_proto.errors import RouteNotReached
 from rockoon_proto.start_position import Decision, StartReason
 

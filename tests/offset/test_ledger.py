@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rockoon_offset.applied_resets import RESETS_MAX
-from rockoon_offset.commit_check import OFFSET_MAX, Commit
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.places import GONE_QUEUES_MAX
+from rockoon_offset.progress.applied_resets import RESETS_MAX
+from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.progress_table import GONE_QUEUES_MAX
+from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
+from rockoon_offset.progress.resets import Target, TargetKind, step
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member, MembersChanged, Progress, Record, decode, encode
-from rockoon_offset.resets import Target, TargetKind, step
 from rockoon_proto.errors import (
     CommitBehind,
     Fenced,

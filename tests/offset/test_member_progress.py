@@ -10,13 +10,20 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.absences import DAY_MS, DAY_NS, Absences
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.membership import BROADCASTING, Membership
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
+from rockoon_offset.members.membership import BROADCASTING, Membership
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.records import (
+    Member,
+    MemberForgotten,
+    Record,
+    ResetStep,
+    decode,
+    encode,
+)
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import reader_of
-from rockoon_offset.records import Member, MemberForgotten, Record, ResetStep, decode, encode
-from rockoon_offset.store import Store
 from rockoon_proto.errors import ERROR_METADATA_KEY
 from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import nameserver_pb2 as ns

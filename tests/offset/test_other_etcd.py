@@ -6,7 +6,7 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
-from rockoon_offset.store import Store
+from rockoon_offset.journal.store import Store
 from rockoon_proto.errors import NotReady
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import offset_pb2 as pb

@@ -8,8 +8,8 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.owners import OWNED_QUEUES_MAX, SINCE_MAX, Owners
+from rockoon_offset.members.ownership import OWNED_QUEUES_MAX, SINCE_MAX, Owners
+from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.queues import Queue
 from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb

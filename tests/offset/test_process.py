@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_node.lease import boot_seconds
-from rockoon_offset import journal
+from rockoon_offset.journal import journal
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb

@@ -10,9 +10,9 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
-from rockoon_offset.disk import Disk
+from rockoon_offset.journal.disk import Disk
+from rockoon_offset.journal.store import Store
 from rockoon_offset.queues import Queue
-from rockoon_offset.store import Store
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import nameserver_pb2 as ns

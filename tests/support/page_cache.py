@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rockoon_offset.disk import Disk as OffsetDisk
+from rockoon_offset.journal.disk import Disk as OffsetDisk
 from support.store_directory import FailingDisk, healthy
 
 if TYPE_CHECKING:

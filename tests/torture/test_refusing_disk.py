@@ -9,7 +9,7 @@ from offset.test_journal import Outcomes, opened
 
 from rockoon_broker.store.errors import StoreFailed
 from rockoon_broker.store.settings import Flush
-from rockoon_offset.journal import Journal, read_contents
+from rockoon_offset.journal.journal import Journal, read_contents
 from rockoon_proto.errors import StoreFailed as JournalFailed
 from support.loop_device import LoopDisk, why_not
 from support.store_directory import Owner, recovered, settings

@@ -5,17 +5,17 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from rockoon_offset.absences import Absences
-from rockoon_offset.commits import QueueEnds
-from rockoon_offset.group_watch import GroupWatch
-from rockoon_offset.handover import Handovers
-from rockoon_offset.ledger import is_of_later_group
-from rockoon_offset.membership import Membership, Position
-from rockoon_offset.owners import Lock, Owners, OwnersThen
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.expiry import Absences
+from rockoon_offset.members.handover import Handovers
+from rockoon_offset.members.membership import Membership, Position
+from rockoon_offset.members.ownership import Lock, Owners, OwnersThen
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress.commits import QueueEnds
+from rockoon_offset.progress.ledger import is_of_later_group
+from rockoon_offset.progress.records import Member, MemberJoined
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
-from rockoon_offset.store import Store
 from rockoon_proto.errors import QueueHeld
 
 log = logging.getLogger(__name__)

@@ -17,23 +17,23 @@ from rockoon_node.registration import Registration
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.commits import Commits, QueueEnds
-from rockoon_offset.disk import Disk
-from rockoon_offset.export_files import ExportFiles
-from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
-from rockoon_offset.handover import Handovers
-from rockoon_offset.lag import Lags
+from rockoon_offset.journal.disk import Disk
+from rockoon_offset.journal.export_files import ExportFiles
+from rockoon_offset.journal.store import LOCK_FILE, Store
+from rockoon_offset.members.handover import Handovers
+from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import TABLE, OffsetMetrics
-from rockoon_offset.reset_plans import ResetPlans
-from rockoon_offset.resolver import Resolver
+from rockoon_offset.progress.commits import Commits, QueueEnds
+from rockoon_offset.progress.lag import Lags
+from rockoon_offset.progress.reset_plans import ResetPlans
+from rockoon_offset.progress.transfer import Importer
 from rockoon_offset.route_table import Change
 from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
-from rockoon_offset.store import LOCK_FILE, Store
-from rockoon_offset.subscriptions import Subscriptions
-from rockoon_offset.transfer import Importer
+from rockoon_offset.start.resolver import Resolver
+from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_proto.start_position import NewQueueRule
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, Node

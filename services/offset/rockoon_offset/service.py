@@ -6,13 +6,22 @@ from itertools import islice
 from typing import Any
 
 from rockoon_format.resources import group_resource, topic_need, topic_resource
-from rockoon_offset.commit_check import Commit
-from rockoon_offset.commits import Commits, Release
-from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
-from rockoon_offset.lag import Lags
-from rockoon_offset.readers import group_of, reader_of
-from rockoon_offset.records import Progress, ResetApplied
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commits import Commits, Release
+from rockoon_offset.progress.lag import Lags
+from rockoon_offset.progress.readers import group_of, reader_of
+from rockoon_offset.progress.records import Progress, ResetApplied
+from rockoon_offset.progress.reset_plans import Plan, ResetPlans
+from rockoon_offset.progress.transfer import (
+    Importer,
+    from_json_lines,
+    from_rocketmq,
+    to_json_lines,
+    to_rocketmq,
+)
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
@@ -25,18 +34,9 @@ from rockoon_offset.request_checks import (
     check_topic,
     require,
 )
-from rockoon_offset.reset_plans import Plan, ResetPlans
-from rockoon_offset.resolver import Resolver
 from rockoon_offset.routes import Routes
 from rockoon_offset.settings import OffsetSettings
-from rockoon_offset.store import Store
-from rockoon_offset.transfer import (
-    Importer,
-    from_json_lines,
-    from_rocketmq,
-    to_json_lines,
-    to_rocketmq,
-)
+from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.wire import (
     lag_to_wire,
     lock_to_wire,

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from rockoon_offset.lag_rows import QueueLag
-from rockoon_offset.membership import Lease, Position
-from rockoon_offset.owners import Lock
+from rockoon_offset.members.membership import Lease, Position
+from rockoon_offset.members.ownership import Lock
+from rockoon_offset.progress.lag_rows import QueueLag
+from rockoon_offset.progress.readers import group_of, member_of
+from rockoon_offset.progress.records import Member, Progress, ResetStep
+from rockoon_offset.progress.resets import Target, TargetKind
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import group_of, member_of
-from rockoon_offset.records import Member, Progress, ResetStep
-from rockoon_offset.resets import Target, TargetKind
 from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import offset_pb2 as pb
 

@@ -13,12 +13,12 @@ from offset.simulated.witness import LEASE_NS, Call, Holding, Member
 
 from rockoon.allocation import STRATEGIES, allocate
 from rockoon.message import MessageQueue
-from rockoon_offset.commit_check import Commit
-from rockoon_offset.commits import Outcome, Release
-from rockoon_offset.membership import CLUSTERING
+from rockoon_offset.members.membership import CLUSTERING
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commits import Outcome, Release
+from rockoon_offset.progress.records import Member as KnownMember
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member as KnownMember
-from rockoon_offset.resolver import Start
+from rockoon_offset.start.resolver import Start
 from rockoon_proto.errors import (
     Fenced,
     GroupNotFound,

@@ -22,20 +22,25 @@ from offset.simulated.world import (
     World,
 )
 
-from rockoon_offset import frames
-from rockoon_offset.commits import Commits
-from rockoon_offset.disk import Disk
-from rockoon_offset.group_watch import GroupWatch
 from rockoon_offset.groups import Groups
-from rockoon_offset.handover import Handovers
-from rockoon_offset.journal import journal_path, read_contents, snapshot_path, write_snapshot
-from rockoon_offset.ledger import Ledger
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.disk import Disk
+from rockoon_offset.journal.journal import (
+    journal_path,
+    read_contents,
+    snapshot_path,
+    write_snapshot,
+)
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.handover import Handovers
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress.commits import Commits
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import Record, decode, encode
+from rockoon_offset.progress.reset_plans import ResetPlans
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Record, decode, encode
-from rockoon_offset.reset_plans import ResetPlans
-from rockoon_offset.resolver import Resolver
-from rockoon_offset.store import Store
-from rockoon_offset.subscriptions import Subscriptions
+from rockoon_offset.start.resolver import Resolver
+from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_proto.start_position import NewQueueRule, QueueState
 
 LEASE_SECONDS = 10.0

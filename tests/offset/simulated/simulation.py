@@ -22,8 +22,8 @@ from offset.simulated.service import HANDOVER_SECONDS, HEARTBEAT_SECONDS, LEASE_
 from offset.simulated.witness import Call
 from offset.simulated.world import SECOND_NS
 
+from rockoon_offset.progress.resets import Target, TargetKind
 from rockoon_offset.queues import Queue
-from rockoon_offset.resets import Target, TargetKind
 from rockoon_proto.errors import (
     InvalidOffset,
     OffsetBeyondEnd,

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 from offset.simulated.service import HANDOVER_SECONDS, LEASE_SECONDS
 from offset.simulated.world import SECOND_NS, View, World
 
-from rockoon_offset.commit_check import Commit
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.queues import Queue
-from rockoon_offset.records import (
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import (
     Committed,
     Counters,
     GroupGone,
@@ -39,6 +38,7 @@ from rockoon_offset.records import (
     ResetApplied,
     Vacated,
 )
+from rockoon_offset.queues import Queue
 from rockoon_proto.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 
 LEASE_NS = round(LEASE_SECONDS * SECOND_NS)

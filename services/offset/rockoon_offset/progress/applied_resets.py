@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rockoon_offset.records import ResetApplied
+from rockoon_offset.progress.records import ResetApplied
 from rockoon_proto.errors import ResetNotFound
 
 RESETS_MAX = 1000

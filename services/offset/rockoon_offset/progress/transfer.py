@@ -14,14 +14,14 @@ from rockoon_format.config_json import (
 )
 from rockoon_format.names import group_fault
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.commit_check import OFFSET_MAX
-from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress.commit_check import OFFSET_MAX
+from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
+from rockoon_offset.progress.records import Progress, ResetStep
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
-from rockoon_offset.records import Progress, ResetStep
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.store import Store
-from rockoon_offset.subscriptions import Subscriptions
+from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_offset.wire import progress_to_json
 from rockoon_proto.errors import InvalidArgument, RockoonError
 from rockoon_proto.start_position import Decision, QueueState, StartReason

@@ -10,8 +10,8 @@ Invariants:
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Progress
 
 # Of one group: more than that are not told with heartbeats.
 OWNED_QUEUES_MAX = 4096

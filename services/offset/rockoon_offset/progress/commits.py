@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.readers import group_of
+from rockoon_offset.progress.records import Record
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import group_of
-from rockoon_offset.records import Record
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.store import Store
 from rockoon_proto.errors import GroupNotFound, RockoonError
 from rockoon_proto.start_position import QueueState
 

@@ -8,10 +8,10 @@ waited for a day, by its own reckoning, for that very member.
 import logging
 from collections.abc import Callable
 
-from rockoon_offset.membership import Membership
-from rockoon_offset.readers import reader_of
-from rockoon_offset.records import KnownMember, MemberForgotten
-from rockoon_offset.store import Store
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.membership import Membership
+from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.records import KnownMember, MemberForgotten
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 from rockoon_node.deletions import Deletions
-from rockoon_offset.applied_resets import AppliedResets
-from rockoon_offset.commit_check import Commit, check_commit
-from rockoon_offset.known_members import KnownMembers
-from rockoon_offset.places import Places
-from rockoon_offset.queues import Queue
-from rockoon_offset.readers import group_of, in_order, reader_of
-from rockoon_offset.records import (
+from rockoon_offset.members.known_members import KnownMembers
+from rockoon_offset.progress.applied_resets import AppliedResets
+from rockoon_offset.progress.commit_check import Commit, check_commit
+from rockoon_offset.progress.progress_table import Places
+from rockoon_offset.progress.readers import group_of, in_order, reader_of
+from rockoon_offset.progress.records import (
     Committed,
     Counters,
     GroupGone,
@@ -42,6 +41,7 @@ from rockoon_offset.records import (
     ResetStep,
     Vacated,
 )
+from rockoon_offset.queues import Queue
 from rockoon_proto.errors import (
     PlanStale,
     RouteNotReached,

@@ -6,9 +6,9 @@ owner how far it has pulled. What one of them did not say is unknown here, never
 
 from typing import NamedTuple
 
-from rockoon_offset.membership import Lease, Position
+from rockoon_offset.members.membership import Lease, Position
+from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Progress
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.start_position import QueueState
 

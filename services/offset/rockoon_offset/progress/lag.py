@@ -7,13 +7,13 @@ not known is said to be unknown.
 from collections.abc import Callable
 
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.lag_rows import QueueLag, filled, pulled_offset
-from rockoon_offset.membership import BROADCASTING, Membership
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.membership import BROADCASTING, Membership
+from rockoon_offset.progress.lag_rows import QueueLag, filled, pulled_offset
+from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import reader_of
-from rockoon_offset.records import Progress
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.store import Store
 from rockoon_proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 

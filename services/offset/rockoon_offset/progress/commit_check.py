@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Progress
 from rockoon_proto.errors import (
     CommitBehind,
     Fenced,

@@ -4,8 +4,8 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rockoon_offset.progress.records import Progress, ResetStep
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Progress, ResetStep
 from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.start_position import QueueState
 

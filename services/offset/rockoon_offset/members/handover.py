@@ -15,8 +15,8 @@ Invariants
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Progress
 
 # A member that has not asked for so long no longer waits. Longer than any pause between questions:
 # the rebalance of RocketMQ's clients runs every 20 seconds.

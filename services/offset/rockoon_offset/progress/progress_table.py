@@ -9,9 +9,9 @@ Its methods make changes that were checked; the ledger decides them.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from rockoon_offset.progress.readers import group_of, in_order
+from rockoon_offset.progress.records import Progress, Put, QueueGone, Record, Vacated
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import group_of, in_order
-from rockoon_offset.records import Progress, Put, QueueGone, Record, Vacated
 
 # Queues of deleted topics of which is remembered that a group had read them.
 GONE_QUEUES_MAX = 100_000

@@ -4,14 +4,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from rockoon_offset import resets
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.group_watch import GroupWatch
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress import resets
+from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.records import ResetApplied, ResetStep
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import reader_of
-from rockoon_offset.records import ResetApplied, ResetStep
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.store import Store
 from rockoon_proto.errors import (
     GroupNotFound,
     InvalidArgument,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rockoon_offset.progress.records import Member, MembersChanged
 from rockoon_offset.queues import Queue
-from rockoon_offset.records import Member, MembersChanged
 from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 
 # Members of other modes share no queues. As ConsumeMode in offset.proto.

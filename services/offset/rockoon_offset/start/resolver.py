@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
+from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.readers import group_of, member_of, reader_of
 from rockoon_offset.queues import Queue
-from rockoon_offset.readers import group_of, member_of, reader_of
 from rockoon_offset.routes import Routes
-from rockoon_offset.store import Store
-from rockoon_offset.subscriptions import Subscription, Subscriptions
+from rockoon_offset.start.subscriptions import Subscription, Subscriptions
 from rockoon_proto.errors import (
     Busy,
     ConsumeDisabled,

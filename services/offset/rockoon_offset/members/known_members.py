@@ -6,7 +6,7 @@ so long its progress stays, and queues born meanwhile are new to it.
 
 from collections.abc import Collection, Iterator, Mapping
 
-from rockoon_offset.records import KnownMember, MemberForgotten
+from rockoon_offset.progress.records import KnownMember, MemberForgotten
 from rockoon_proto.errors import Busy
 
 # Per group.

@@ -27,10 +27,10 @@ from pathlib import Path
 from rockoon_node.private_directory import keep_private
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_node.store_id import read_or_make_store_id
-from rockoon_offset.disk import Disk, replace_file
-from rockoon_offset.journal import Journal, JournalCounts
-from rockoon_offset.ledger import Ledger
-from rockoon_offset.records import Record, decode, encode
+from rockoon_offset.journal.disk import Disk, replace_file
+from rockoon_offset.journal.journal import Journal, JournalCounts
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import Record, decode, encode
 from rockoon_proto.errors import (
     RockoonError,
     StoreCorrupt,

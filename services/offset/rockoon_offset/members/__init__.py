@@ -1,0 +1,1 @@
+"""Members of consumer groups: who is alive, who owns which queue."""

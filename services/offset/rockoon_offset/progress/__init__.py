@@ -1,0 +1,1 @@
+"""Progress: committed offsets by reader and queue, and every way they change."""

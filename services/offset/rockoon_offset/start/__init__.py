@@ -1,0 +1,1 @@
+"""Start positions: where a reader begins on a queue, decided once and stored."""
