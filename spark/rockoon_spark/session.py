@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rockoon_spark.java import find_java
-from rockoon_spark.source import RockoonDataSource
+from rockoon_spark.source.data_source import RockoonDataSource
 
 # All cores. A worker that dies for want of memory is not the end: a task is tried four times, as on
 # a cluster.

@@ -38,7 +38,7 @@ import rockoon.sync
 from rockoon.errors import InvalidArgument
 from rockoon.net.addresses import parse_addresses
 from rockoon.producer.producer import Producer
-from rockoon_spark.options import OptionError
+from rockoon_spark.source.options import OptionError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rockoon_format.scan import ScanEnd, scan
-from rockoon_spark.splits import read_split
+from rockoon_spark.source.splits import read_split
 from tools.bench_spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
 from tools.bench_spark.jobs import JOBS, read_columns
 from tools.bench_spark.report import GIB, JOB, Figure, Figures

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rockoon.errors import BrokerUnavailable
-from rockoon_spark import live_cluster
-from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.log_columns import LogRecords, to_batch
-from rockoon_spark.stretches import DamagedPlace, DataLost
+from rockoon_spark.records.columns import LogRecords, to_batch
+from rockoon_spark.source import live_cluster
+from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.stretches import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.log_bytes import log_bytes

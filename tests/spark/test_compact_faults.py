@@ -29,8 +29,8 @@ from rockoon_spark.compaction.survey import Span, Survey, survey
 from rockoon_spark.files import generation_marks
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.jobs.compact import compact
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.source.stretches import DamagedPlace
 from support.compacting import COMPACTED, Compacting, check, kept, manifest, place, run
 from support.spark_processes import failed_tasks
 from support.store_directory import BORN_HOST, crashed_copy

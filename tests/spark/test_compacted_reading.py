@@ -25,11 +25,11 @@ from rockoon_spark.files import StoreError
 from rockoon_spark.generations.parts import GenerationReplaced, PartStretch
 from rockoon_spark.generations.served_generation import ServedGeneration
 from rockoon_spark.jobs.compact import compact_on
-from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.rows import rows
-from rockoon_spark.selection import EVERYTHING, Selection
-from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.stretches import DamagedPlace, DataLost, Stretch
+from rockoon_spark.records.selection import EVERYTHING, Selection
+from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.rows import rows
+from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.source.stretches import DamagedPlace, DataLost, Stretch
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import compact_store

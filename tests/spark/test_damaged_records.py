@@ -9,12 +9,12 @@ import pytest
 
 from rockoon_broker.store.settings import Flush
 from rockoon_spark.files import LogFile, list_log
-from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.rows import rows
-from rockoon_spark.selection import EVERYTHING
-from rockoon_spark.splits import Split, read_split
-from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.stretches import DamagedPlace, Stretch
+from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.rows import rows
+from rockoon_spark.source.splits import Split, read_split
+from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.source.stretches import DamagedPlace, Stretch
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.store_directory import Owner, settings

@@ -22,7 +22,7 @@ from rockoon_spark.export.target import ExportTarget, ExportTargetError, Gap, ma
 from rockoon_spark.files import list_log
 from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
 from rockoon_spark.jobs.verify_export import verify_export
-from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
 FILE_BYTES = 16_384

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from rockoon_spark.export.target import ExportTarget, manifests
 from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export
-from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 from support.spark_processes import (
     attached,
     failed_tasks,

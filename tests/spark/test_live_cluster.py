@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_spark.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.selection import EVERYTHING, Range
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import EVERYTHING, Range
+from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.stretches import DamagedPlace
 from support.endless_sending import Sending
 
 

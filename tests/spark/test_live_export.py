@@ -12,7 +12,7 @@ from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.export.target import ExportTarget, manifests
 from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
 from rockoon_spark.jobs.verify_export import verify_export
-from rockoon_spark.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
 from support.endless_sending import Sending
 
 

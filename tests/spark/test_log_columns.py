@@ -27,9 +27,9 @@ from rockoon_format.record import (
     encode_host,
     encode_record,
 )
-from rockoon_spark.log_columns import COLUMNS, LogRecords, arrow_schema, to_batch
-from rockoon_spark.log_ranges import find_records
-from rockoon_spark.properties import Properties
+from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_batch
+from rockoon_spark.records.properties import Properties
+from rockoon_spark.records.ranges import find_records
 from support import golden_store
 from support.log_bytes import log_bytes
 from support.seeds import seeds

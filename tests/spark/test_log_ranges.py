@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rockoon_format.record import encode_blank
-from rockoon_spark.log_ranges import Damage, Found, find_records
-from rockoon_spark.record_starts import first_record
+from rockoon_spark.records.ranges import Damage, Found, find_records
+from rockoon_spark.records.starts import first_record
 from support import golden_store
 from support.log_bytes import log_bytes
 from support.seeds import seeds

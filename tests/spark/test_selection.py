@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rockoon_format.record import Record, encode_record
-from rockoon_spark.log_columns import LogRecords, to_batch
-from rockoon_spark.selection import EVERYTHING, NAMED, RANGED, Range, Selection
+from rockoon_spark.records.columns import LogRecords, to_batch
+from rockoon_spark.records.selection import EVERYTHING, NAMED, RANGED, Range, Selection
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import decode_columns
 from rockoon_spark.files import StoreError
-from rockoon_spark.log_columns import COLUMNS
-from rockoon_spark.options import OptionError, ReadOptions
-from rockoon_spark.source import LogReader, RockoonDataSource
+from rockoon_spark.records.columns import COLUMNS
+from rockoon_spark.source.data_source import LogReader, RockoonDataSource
+from rockoon_spark.source.options import OptionError, ReadOptions
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 

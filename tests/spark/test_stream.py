@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_spark.log_columns import COLUMNS
+from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.stream.listener import BatchEnds
 from support.spark_processes import BRIEF_JAVA, patiently
 from support.waiting import wait_until

@@ -11,11 +11,11 @@ import pytest
 
 from rockoon.errors import BrokerUnavailable
 from rockoon.message import MessageQueue
-from rockoon_spark.log_columns import to_batch
+from rockoon_spark.records.columns import to_batch
+from rockoon_spark.source.stretches import DataLost
 from rockoon_spark.stream import queue_stretch
 from rockoon_spark.stream.plan import QueueRange
 from rockoon_spark.stream.queue_stretch import QueueStretch
-from rockoon_spark.stretches import DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import DAY_MS, compact_store

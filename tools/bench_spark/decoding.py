@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rockoon_spark.rows import rows
-from rockoon_spark.selection import Selection
-from rockoon_spark.splits import SPLIT_BYTES
-from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.rows import rows
+from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.source.stretches import DamagedPlace
 from tools.bench_spark.cpu import Spent, spending
 
 _OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")

@@ -16,7 +16,7 @@ from rockoon_spark.jobs.export import export
 from rockoon_spark.jobs.index import build_index
 from rockoon_spark.jobs.rebuild import rebuild_queues
 from rockoon_spark.session import session
-from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 from tools.bench_spark.cpu import Spent, spending
 from tools.bench_spark.stores import TOPICS, topic_name
 

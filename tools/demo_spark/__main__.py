@@ -35,8 +35,8 @@ from rockoon_spark.java import JavaMissing
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.jobs.export import export
 from rockoon_spark.jobs.index import build_index, verify_index
-from rockoon_spark.live_cluster import LiveCluster
 from rockoon_spark.session import session
+from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.whole_logs.served_log import ServedLog
 from tools.demo.verified import Verified
 from tools.demo_spark.records import SAMPLE, Record, newest, read_records

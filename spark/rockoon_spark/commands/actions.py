@@ -30,9 +30,9 @@ from rockoon_spark.jobs.rebuild import QueueDisorder, rebuild_queues
 from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.jobs.verify_generation import generation_directory, verify_generation
 from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
-from rockoon_spark.live_cluster import BrokerAway, LiveCluster
 from rockoon_spark.publish import TargetExists
-from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.store_directory import StoreDirectory
 from rockoon_spark.whole_logs.served_log import ServedLog
 from rockoon_spark.whole_logs.whole_log import LogBroken, WholeLog
 

@@ -25,10 +25,10 @@ from rockoon_spark.compaction.sources import (
 from rockoon_spark.compaction.upload import Upload
 from rockoon_spark.generations.parts import GenerationReplaced
 from rockoon_spark.generations.served_generation import ServedGeneration
-from rockoon_spark.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS, BrokerStretch
-from rockoon_spark.live_cluster import LiveCluster as Cluster
-from rockoon_spark.log_columns import Bytes, LogRecords
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.records.columns import Bytes, LogRecords
+from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS, BrokerStretch
+from rockoon_spark.source.live_cluster import LiveCluster as Cluster
+from rockoon_spark.source.stretches import DamagedPlace
 
 _SEARCH_BYTES = 8 << 20
 

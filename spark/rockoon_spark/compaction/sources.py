@@ -12,8 +12,8 @@ from rockoon.errors import RockoonError
 from rockoon_format.frames import IntArray
 from rockoon_format.generation import GenerationError, GenerationPart, PartEntries
 from rockoon_format.record import TRANSACTION_PREPARED
-from rockoon_spark.log_columns import Bytes, LogRecords
-from rockoon_spark.stretches import DamagedPlace, DataLost, Stretch, in_batches
+from rockoon_spark.records.columns import Bytes, LogRecords
+from rockoon_spark.source.stretches import DamagedPlace, DataLost, Stretch, in_batches
 
 _NEVER_MS = 1 << 62
 

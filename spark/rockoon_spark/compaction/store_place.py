@@ -52,10 +52,10 @@ from rockoon_spark.compaction.sources import (
     first_stored_after,
 )
 from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
-from rockoon_spark.log_columns import Bytes, LogRecords
 from rockoon_spark.publish import Replace, held, sync, sync_tree
-from rockoon_spark.splits import Split, read_split
-from rockoon_spark.stretches import DamagedPlace, in_batches
+from rockoon_spark.records.columns import Bytes, LogRecords
+from rockoon_spark.source.splits import Split, read_split
+from rockoon_spark.source.stretches import DamagedPlace, in_batches
 
 # No id of an upload to the broker has an underscore: those are not a job's to remove.
 _OWN_INCOMING = f"{INCOMING_PREFIX}_job-"

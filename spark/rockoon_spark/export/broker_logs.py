@@ -15,11 +15,11 @@ from rockoon_proto.v1.broker_pb2 import ReadLogRequest
 from rockoon_spark.broker_calls import LogClient
 from rockoon_spark.export.target import LastRecord
 from rockoon_spark.files import LogFile, list_log, read_range
-from rockoon_spark.live_cluster import PLAN_RETRY_SECONDS, BrokerStretch, LiveCluster
-from rockoon_spark.selection import EVERYTHING
-from rockoon_spark.splits import SPLIT_BYTES, Split
-from rockoon_spark.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.stretches import Stretch
+from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, BrokerStretch, LiveCluster
+from rockoon_spark.source.splits import SPLIT_BYTES, Split
+from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
+from rockoon_spark.source.stretches import Stretch
 
 _HEAD_BYTES = 8
 _WHOLE_LOG = 1 << 62

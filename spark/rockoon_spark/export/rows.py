@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rockoon_format.names import is_system_topic
 from rockoon_spark.export.target import ExportedFile, ExportTarget
-from rockoon_spark.log_columns import LogRecords, arrow_schema, to_batch
-from rockoon_spark.selection import Selection
+from rockoon_spark.records.columns import LogRecords, arrow_schema, to_batch
+from rockoon_spark.records.selection import Selection
 
 FILE_BYTES = 256 << 20
 ROWS_BYTES = 64 << 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rockoon_format.generation import Manifest
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.selection import Selection
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)

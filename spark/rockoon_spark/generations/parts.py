@@ -17,9 +17,9 @@ from rockoon_format.generation import (
 )
 from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.log_columns import Bytes, LogRecords
-from rockoon_spark.selection import Selection
-from rockoon_spark.stretches import DamagedPlace, in_batches
+from rockoon_spark.records.columns import Bytes, LogRecords
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.stretches import DamagedPlace, in_batches
 
 ReadPiece = Callable[[str, int, int], Bytes]
 """Bytes of a file of a generation: its name, the first one, and behind the last."""

@@ -16,7 +16,7 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_spark.broker_calls import CompactionClient, GenerationClient
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
-from rockoon_spark.log_columns import Bytes
+from rockoon_spark.records.columns import Bytes
 
 # What one call gives, at most.
 _PIECE_BYTES = 4 << 20

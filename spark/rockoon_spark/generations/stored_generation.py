@@ -15,7 +15,7 @@ from rockoon_format.generation import (
 )
 from rockoon_spark.files import StoreError, read_piece, read_small
 from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
-from rockoon_spark.log_columns import Bytes
+from rockoon_spark.records.columns import Bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from rockoon_spark.compaction.steps import (
     copied_parts,
 )
 from rockoon_spark.compaction.survey import QueueName
-from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.source.splits import SPLIT_BYTES
 
 # So much of what is read makes one bucket: some million rows, which one task can sort.
 _BUCKET_BYTES = 1 << 30

@@ -33,12 +33,12 @@ from rockoon_spark.export.target import (
     recover,
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
-from rockoon_spark.live_cluster import LiveCluster
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.rows import without_damaged
-from rockoon_spark.selection import Selection
-from rockoon_spark.store_directory import StoreDirectory
-from rockoon_spark.stretches import DamagedPlace, DataLost
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.rows import without_damaged
+from rockoon_spark.source.store_directory import StoreDirectory
+from rockoon_spark.source.stretches import DamagedPlace, DataLost
 
 # Of a log, for one task: large files where there is much to read, every core at work where not.
 SECTION_BYTES_MIN, SECTION_BYTES_MAX = 64 << 20, 1 << 30

@@ -45,7 +45,7 @@ from rockoon_spark.index.target import (
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.publish import Replace
-from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.source.splits import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
     Extent,

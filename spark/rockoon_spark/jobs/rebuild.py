@@ -23,7 +23,7 @@ from rockoon_format.frames import IntArray
 from rockoon_format.names import topic_fault
 from rockoon_format.scan import Scan
 from rockoon_spark.publish import Replace, published
-from rockoon_spark.splits import SPLIT_BYTES
+from rockoon_spark.source.splits import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
     Extent,

@@ -26,8 +26,8 @@ from rockoon_spark.jobs.export import (
     read_section,
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
-from rockoon_spark.live_cluster import LiveCluster
-from rockoon_spark.store_directory import StoreDirectory
+from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.store_directory import StoreDirectory
 
 _FILES_PER_TASK_BYTES = 256 << 20
 

@@ -20,8 +20,8 @@ from rockoon.net.connection import Cluster
 from rockoon.offsets.offset_lookup import QueuePlaces
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.broker_pb2 import PullRequest
-from rockoon_spark.live_cluster import BrokerAway
-from rockoon_spark.options import OptionError
+from rockoon_spark.source.live_cluster import BrokerAway
+from rockoon_spark.source.options import OptionError
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
 from rockoon_spark.stream.plan import QueueNow, QueueRange
 from rockoon_spark.stream.progress import GroupProgress

@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 from rockoon.errors import InvalidArgument
 from rockoon.net.addresses import parse_addresses
 from rockoon.offsets.start import ConsumeFrom
-from rockoon_spark.options import (
+from rockoon_spark.records.selection import QueueKey
+from rockoon_spark.source.options import (
     OptionError,
     columns_of,
     offsets_of,
@@ -16,7 +17,6 @@ from rockoon_spark.options import (
     topics_of,
     whole_number,
 )
-from rockoon_spark.selection import QueueKey
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 # In startingOffsets, as Kafka's source has them.

@@ -17,10 +17,10 @@ from rockoon_proto.v1.broker_pb2 import (
     PullRequest,
 )
 from rockoon_spark.broker_calls import PullClient
-from rockoon_spark.live_cluster import READ_RETRY_SECONDS
-from rockoon_spark.log_columns import LogRecords
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.source.live_cluster import READ_RETRY_SECONDS
+from rockoon_spark.source.stretches import DataLost, in_batches
 from rockoon_spark.stream.plan import QueueRange
-from rockoon_spark.stretches import DataLost, in_batches
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
         .option("topics", "orders").option("consumerGroup", "billing-export").load()
         .writeStream.option("checkpointLocation", "/data/checkpoints/billing")...
 
-The rows are those that `spark.read` gives of the same messages (`rockoon_spark.source`). Consumers'
+The rows are those that `spark.read` gives of the same messages (`rockoon_spark.source.data_source`). Consumers'
 rules hold: what is write-only is not read, and a pattern matches none of the brokers' own topics.
 Queues that come while the stream runs are read from their beginning.
 
@@ -61,9 +61,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rockoon.message import MessageQueue
-from rockoon_spark.options import OptionError
-from rockoon_spark.rows import rows
-from rockoon_spark.selection import EVERYTHING
+from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.options import OptionError
+from rockoon_spark.source.rows import rows
+from rockoon_spark.source.stretches import DamagedPlace, DataLost
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.offsets import INITIAL, Place, StreamOffsets
 from rockoon_spark.stream.options import StreamOptions
@@ -79,7 +80,6 @@ from rockoon_spark.stream.plan import (
     share,
 )
 from rockoon_spark.stream.queue_stretch import QueueStretch
-from rockoon_spark.stretches import DamagedPlace, DataLost
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from rockoon.errors import LogTrimmed, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.broker_calls import LogClient
-from rockoon_spark.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS
+from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS
 from rockoon_spark.whole_logs.whole_log import LogBroken, Run, no_record
 
 

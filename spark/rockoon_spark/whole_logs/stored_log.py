@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rockoon_format.record import MAGIC_BLANK
 from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
-from rockoon_spark.splits import Split, read_split, split_files
+from rockoon_spark.source.splits import Split, read_split, split_files
 from rockoon_spark.whole_logs.whole_log import LogBroken, Run, no_record
 
 _HEAD_BYTES = 8

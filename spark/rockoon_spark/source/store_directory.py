@@ -11,10 +11,10 @@ from rockoon_spark.files import StoreError, dropped_marks, generation_marks, lis
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
 from rockoon_spark.generations.stored_generation import StoredGeneration, generation_in_force
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.selection import Selection
-from rockoon_spark.splits import Split, files_of_times, read_split, split_files
-from rockoon_spark.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.splits import Split, files_of_times, read_split, split_files
+from rockoon_spark.source.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
 
 # Looking again is for a generation that another replaces while files are listed.
 _LOOKS_MAX = 5

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_spark.files import LogFile, read_range
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.log_ranges import Found, find_records
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.ranges import Found, find_records
 
 SPLIT_BYTES = 64 << 20
 # What is read behind a split, so that its last record is whole; more when that is not enough.

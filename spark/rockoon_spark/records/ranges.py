@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
 from rockoon_format.scan import RECORDS_MAX_DEFAULT, ScanEnd, scan
-from rockoon_spark.log_lanes import walk
-from rockoon_spark.record_starts import first_record
+from rockoon_spark.records.parallel_walk import walk
+from rockoon_spark.records.starts import first_record
 
 Bytes = NDArray[np.uint8]
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.selection import Selection
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Selection
 
 log = logging.getLogger(__name__)
 

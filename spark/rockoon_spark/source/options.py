@@ -1,4 +1,4 @@
-"""What a reader of `format("rockoon")` can be told; see `rockoon_spark.source`."""
+"""What a reader of `format("rockoon")` can be told; see `rockoon_spark.source.data_source`."""
 
 import json
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from rockoon_spark.live_cluster import LiveCluster
-from rockoon_spark.log_columns import COLUMNS
-from rockoon_spark.selection import QueueKey, Range, Selection
-from rockoon_spark.splits import SPLIT_BYTES
-from rockoon_spark.store_directory import StoreDirectory
-from rockoon_spark.stretches import LogPlace
+from rockoon_spark.records.columns import COLUMNS
+from rockoon_spark.records.selection import QueueKey, Range, Selection
+from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.source.store_directory import StoreDirectory
+from rockoon_spark.source.stretches import LogPlace
 
 
 class OptionError(ValueError):

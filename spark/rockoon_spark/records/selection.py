@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
 from rockoon_format.properties import PROPERTY_TAGS
-from rockoon_spark.log_columns import LogRecords
+from rockoon_spark.records.columns import LogRecords
 
 Mask = NDArray[np.bool_]
 

@@ -52,13 +52,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from rockoon_spark.log_columns import arrow_schema
-from rockoon_spark.options import OptionError, ReadOptions, columns_of
-from rockoon_spark.rows import rows
+from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
+from rockoon_spark.source.options import OptionError, ReadOptions, columns_of
+from rockoon_spark.source.rows import rows
+from rockoon_spark.source.stretches import DamagedPlace, Stretch
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.reader import QueueStreamReader
-from rockoon_spark.stretches import DamagedPlace, Stretch
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray, locate, sliding
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from rockoon_spark.record_starts import first_records
-from rockoon_spark.sweep import sweep
+from rockoon_spark.records.starts import first_records
+from rockoon_spark.records.touch_pages import sweep
 
 Bytes = NDArray[np.uint8]
 

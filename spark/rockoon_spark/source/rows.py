@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rockoon_spark.log_columns import CHECKED, LogRecords, to_batch
-from rockoon_spark.selection import Selection
-from rockoon_spark.stretches import DamagedPlace
+from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.stretches import DamagedPlace
 
 RECORD_FAULT = "are a record that does not have its checksum"
 

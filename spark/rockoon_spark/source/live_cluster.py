@@ -19,9 +19,9 @@ from rockoon_spark.broker_calls import LogClient
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
 from rockoon_spark.generations.served_generation import ServedGeneration, generation_in_force
-from rockoon_spark.log_columns import LogRecords
-from rockoon_spark.selection import Range, Selection
-from rockoon_spark.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Range, Selection
+from rockoon_spark.source.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from rockoon_format.record import (
     SYS_FLAG_COMPRESSED,
     decode_host,
 )
-from rockoon_spark.properties import Properties, cut, text
-from rockoon_spark.sweep import sweep
+from rockoon_spark.records.properties import Properties, cut, text
+from rockoon_spark.records.touch_pages import sweep
 
 Bytes = NDArray[np.uint8]
 

@@ -1,0 +1,1 @@
+"""Records found, selected and decoded as columns, without Spark."""
