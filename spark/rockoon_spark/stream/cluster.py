@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import rockoon.sync
 from rockoon.backoff import Backoff
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     OffsetServiceUnavailable,
@@ -16,7 +17,6 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.offset_lookup import QueuePlaces
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.broker_pb2 import PullRequest

@@ -9,9 +9,9 @@ The truth is Spark's checkpoint; the group follows it. Invariants:
 import logging
 from collections.abc import Collection, Mapping
 
+from rockoon.cluster import Cluster
 from rockoon.errors import ConsumeDisabled, Fenced, OffsetServiceUnavailable, RockoonError
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
