@@ -164,7 +164,7 @@ async def consume(
             offset_store=KeptOffsetStore(cluster, "totals", keeper),
             consume_from="first",
             batch_max=64,
-            commit_seconds=commit_seconds,
+            timing=rockoon.Timing(commit_seconds=commit_seconds),
             # Until it succeeds: a message that was given up would be missing from the totals.
             redelivery=LocalRedelivery(),
         ) as consumer,

@@ -16,17 +16,18 @@ import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
 
 if TYPE_CHECKING:
     from rockoon import errors, sync
+    from rockoon.cluster import Cluster, connect
     from rockoon.consumer.consume_result import ConsumeResult
+    from rockoon.consumer.delivery import Order
     from rockoon.consumer.process_queue import FlowLimits
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
-    from rockoon.consumer.push_consumer import PushConsumer
+    from rockoon.consumer.push_consumer import PushConsumer, Timing
     from rockoon.consumer.redelivery import LocalRedelivery
     from rockoon.consumer.retry import RetryPolicy
     from rockoon.errors import RockoonError
     from rockoon.message import Batch, Message, MessageQueue, SendResult
     from rockoon.net.access import AccessKey
-    from rockoon.net.connection import Cluster, connect
     from rockoon.net.routes import TopicRoute
     from rockoon.net.tls import Tls
     from rockoon.offsets.custom_offset_store import Keeper, Kept, KeptOffsetStore
@@ -60,6 +61,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "OffsetStore",
+    "Order",
     "Place",
     "Producer",
     "PullConsumer",
@@ -73,6 +75,7 @@ __all__ = [
     "SendResults",
     "Sql",
     "Start",
+    "Timing",
     "Tls",
     "TopicRoute",
     "Transaction",
@@ -85,7 +88,7 @@ __all__ = [
 _HOMES = {
     "AccessKey": "rockoon.net.access",
     "Batch": "rockoon.message",
-    "Cluster": "rockoon.net.connection",
+    "Cluster": "rockoon.cluster",
     "ConsumeFrom": "rockoon.offsets.start",
     "ConsumeResult": "rockoon.consumer.consume_result",
     "FlowLimits": "rockoon.consumer.process_queue",
@@ -97,6 +100,7 @@ _HOMES = {
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
     "OffsetStore": "rockoon.offsets.offset_store",
+    "Order": "rockoon.consumer.delivery",
     "Place": "rockoon.offsets.own_start",
     "Producer": "rockoon.producer.producer",
     "PullConsumer": "rockoon.consumer.pull_consumer",
@@ -110,11 +114,12 @@ _HOMES = {
     "SendResults": "rockoon.producer.receipt",
     "Sql": "rockoon.subscription",
     "Start": "rockoon.offsets.start",
+    "Timing": "rockoon.consumer.push_consumer",
     "Tls": "rockoon.net.tls",
     "TopicRoute": "rockoon.net.routes",
     "Transaction": "rockoon.transactions.transaction",
     "TransactionalProducer": "rockoon.transactions.producer",
-    "connect": "rockoon.net.connection",
+    "connect": "rockoon.cluster",
 }
 
 

@@ -26,11 +26,12 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from rockoon import cluster as aio_cluster
 from rockoon.errors import Closed
 from rockoon.message import MessageQueue, SendResult
-from rockoon.net import connection
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
+from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
 from rockoon.producer.outgoing import Body
@@ -58,8 +59,8 @@ def connect(
     *,
     cluster: str | None = None,
     client_id: str | None = None,
-    connect_seconds_max: float = connection.CONNECT_SECONDS_MAX,
-    retry_seconds: float = connection.RETRY_SECONDS,
+    connect_seconds_max: float = CONNECT_SECONDS_MAX,
+    retry_seconds: float = RETRY_SECONDS,
     tls: Tls | None = None,
     access: AccessKey | None = None,
     tracing: "Tracing | None" = None,
@@ -77,7 +78,7 @@ def connect(
     """
     addresses = parse_addresses(nameservers)
     return Cluster(
-        lambda: connection.connect(
+        lambda: aio_cluster.connect(
             addresses,
             cluster=cluster,
             client_id=client_id,
@@ -100,14 +101,14 @@ class Cluster:
     """
 
     def __init__(
-        self, make: Callable[[], connection.Cluster], producer_settings: Mapping[str, Any]
+        self, make: Callable[[], aio_cluster.Cluster], producer_settings: Mapping[str, Any]
     ) -> None:
         self._make = make
         self._producer_settings = producer_settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         # Written by the loop's thread only, between entering and leaving.
-        self._cluster: connection.Cluster | None = None
+        self._cluster: aio_cluster.Cluster | None = None
         self._producer: Producer | None = None
         self._ended: asyncio.Event | None = None
         # Why the thread ended, when nobody told it to.
@@ -183,7 +184,7 @@ class Cluster:
             raise
 
     @property
-    def asyncio(self) -> connection.Cluster:
+    def asyncio(self) -> aio_cluster.Cluster:
         """The asyncio connection, to be used with `call`."""
         if self._cluster is None:
             raise Closed(what="the connection to the cluster")

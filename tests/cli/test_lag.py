@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rockoon.cli.lag import in_danger, loss_text, with_dangers_first
-from rockoon.net.connection import connect
+from rockoon.cluster import connect
 from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL, LOSS_EXPIRED, LOSS_EXPIRED_AT_HOUR
 from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag, QueueRef
 from support.eventually import eventually

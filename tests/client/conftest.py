@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import rockoon
-from rockoon.net.connection import Cluster
+from rockoon.cluster import Cluster
 from support.fake_append_broker import FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
 

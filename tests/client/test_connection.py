@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
@@ -21,7 +22,7 @@ from rockoon.errors import (
     WrongCluster,
 )
 from rockoon.net.addresses import parse_addresses
-from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, Cluster
+from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.scripted_nameserver import ScriptedNameserver
 from support.tcp_gate import TcpGate

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from rockoon.net.connection import Cluster
+from rockoon.cluster import Cluster
 from support.scripted_nameserver import ScriptedNameserver
 
 # With code between fork and exec, as PySpark starts Java, what gRPC has registered for forks runs

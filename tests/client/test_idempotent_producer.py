@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
@@ -22,7 +23,6 @@ from rockoon.errors import (
     StoreNotWritable,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon_format.batch import decode_columns
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, running_broker

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     BodyTooLarge,
     BufferFull,
@@ -22,7 +23,6 @@ from rockoon.errors import (
     TopicNotWritable,
 )
 from rockoon.message import Batch, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
 from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon_format.message_id import decode_offset_id

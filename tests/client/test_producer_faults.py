@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
     Busy,
@@ -20,7 +21,6 @@ from rockoon.errors import (
     TopicNotWritable,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.dns_server import DnsServer
 from support.fake_append_broker import FakeAppendBroker, Fault

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import Closed, InvalidArgument, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Batch, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import FOUND, PullRequest
 from support.waiting import DEADLINE_SECONDS

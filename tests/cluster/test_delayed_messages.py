@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.errors import BrokerUnavailable, DelayedSettled, DelayTooLong, MessageNotFound
 from rockoon.local import LocalCluster
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 

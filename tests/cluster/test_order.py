@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.local import LocalCluster
-from rockoon.net.connection import Cluster
 from support import ordered_member
 from support.eventually import eventually
 

@@ -22,6 +22,7 @@ from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support import failing_member
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
@@ -69,8 +70,13 @@ class Handler:
 
 
 def member(cluster: rockoon.Cluster, topic: str, handler: Any, **settings: Any) -> PushConsumer:
-    chosen = {"consume_from": "first", "commit_seconds": 0.1, "redelivery": QUICK, **settings}
-    return cluster.push_consumer(f"group-of-{topic}", {topic: "*"}, handler, **chosen)
+    chosen: dict[str, Any] = {
+        "consume_from": "first",
+        "commit_seconds": 0.1,
+        "redelivery": QUICK,
+        **settings,
+    }
+    return cluster.push_consumer(f"group-of-{topic}", {topic: "*"}, handler, **grouped(chosen))
 
 
 async def send(cluster: rockoon.Cluster, topic: str, *bodies: bytes, **where: Any) -> None:

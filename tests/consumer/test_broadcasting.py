@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.delivery import LocalRedelivery
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import (
@@ -20,7 +21,6 @@ from rockoon.errors import (
 )
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.broadcasting import member_id_of
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon.offsets.own_start import Place, facts_of, start_on
@@ -33,6 +33,7 @@ from rockoon_proto.start_position import (
 )
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.offset_pb2 import BROADCASTING
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
@@ -74,7 +75,7 @@ def reader(cluster: Cluster, folder: Path, name: str, seen: Seen, **settings: An
         "redelivery": SOON,
         **settings,
     }
-    return cluster.push_consumer("prices", {"orders": "*"}, seen, **chosen)
+    return cluster.push_consumer("prices", {"orders": "*"}, seen, **grouped(chosen))
 
 
 async def test_every_member_gets_every_message_and_the_offset_service_keeps_no_progress(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from support.eventually import eventually

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support import member_process
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
@@ -74,7 +75,7 @@ async def add_queues(cluster: Cluster, topic: str, queues: dict[str, int]) -> No
 
 def member(cluster: Cluster, topic: str, seen: Seen, **settings: Any) -> PushConsumer:
     chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 0.1, **settings}
-    return cluster.push_consumer(f"group-of-{topic}", {topic: "*"}, seen, **chosen)
+    return cluster.push_consumer(f"group-of-{topic}", {topic: "*"}, seen, **grouped(chosen))
 
 
 async def committed(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually, moves_until
 from support.fake_cluster import FakeCluster
 
@@ -25,8 +26,8 @@ class Seen:
 
 
 def consumer_of(cluster: Cluster, handler: Any, tags: str = "*", **settings: Any) -> PushConsumer:
-    chosen = {"consume_from": "first", "commit_seconds": 0.02, **settings}
-    return cluster.push_consumer("billing", {"orders": tags}, handler, **chosen)
+    chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 0.02, **settings}
+    return cluster.push_consumer("billing", {"orders": tags}, handler, **grouped(chosen))
 
 
 def spoil_bodies(fake: FakeCluster, *offsets: int) -> None:

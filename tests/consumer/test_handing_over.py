@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.delivery import LocalRedelivery
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.queue_revocation import LAST_COMMIT_SECONDS_MAX
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.own_logs import own_warnings
@@ -51,7 +52,7 @@ def member(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
         "redelivery": SOON,
         **settings,
     }
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 def offset_of(fake: FakeCluster, queue_id: int = 0) -> int:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from support import member_process
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -79,7 +79,7 @@ async def test_two_members_then_four_then_two_with_nothing_twice_and_nothing_lef
                     member_id=name,
                     consume_from="first",
                     concurrency=1,
-                    commit_seconds=60,
+                    timing=rockoon.Timing(commit_seconds=60),
                 )
             )
 
@@ -146,7 +146,11 @@ async def test_a_process_that_was_stopped_is_overtaken_after_the_bound_and_undoe
         stopped.send_signal(signal.SIGSTOP)
         await send_more(cluster, 1000, 2000)
         async with cluster.push_consumer(
-            "paying", {"payments": "*"}, handle, member_id="late", commit_seconds=0.1
+            "paying",
+            {"payments": "*"},
+            handle,
+            member_id="late",
+            timing=rockoon.Timing(commit_seconds=0.1),
         ) as late:
             loop = asyncio.get_running_loop()
             joined_at = loop.time()

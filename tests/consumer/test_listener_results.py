@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult, Delay, suspension_seconds
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import Failure, LocalRedelivery
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -40,8 +41,8 @@ def committed(fake: FakeCluster) -> int | None:
 
 
 def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
-    chosen = {"consume_from": "first", "commit_seconds": 0.02, **settings}
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 0.02, **settings}
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 def one_message(fake: FakeCluster) -> None:

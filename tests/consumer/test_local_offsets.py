@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.errors import (
     CommitBehind,
     InvalidArgument,
@@ -17,7 +18,6 @@ from rockoon.errors import (
     StoreNotWritable,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.custom_offset_store import Kept
 from rockoon.offsets.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
 from rockoon.offsets.own_start import Place

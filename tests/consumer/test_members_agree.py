@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from rockoon.allocation import STICKY
+from rockoon.cluster import Cluster
 from rockoon.consumer.group_view import contradictions
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, CLUSTERING, Member, TopicSubscription
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -20,8 +21,8 @@ async def ignore(_: Message) -> None:
 
 
 def consumer_of(cluster: Cluster, member_id: str, tags: str = "*", **settings: Any) -> PushConsumer:
-    chosen = {"member_id": member_id, "consume_from": "first", **settings}
-    return cluster.push_consumer("billing", {"orders": tags}, ignore, **chosen)
+    chosen: dict[str, Any] = {"member_id": member_id, "consume_from": "first", **settings}
+    return cluster.push_consumer("billing", {"orders": tags}, ignore, **grouped(chosen))
 
 
 def settled(members: list[PushConsumer], queues: int) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.errors import CommitBehind, RockoonError
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.broadcasting import BroadcastOffsetStore
 from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
 from rockoon.offsets.local_offsets import LocalFileOffsetStore

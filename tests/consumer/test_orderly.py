@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import Failure
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon_format.record import decode_record
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -28,14 +29,14 @@ def committed(fake: FakeCluster) -> int | None:
 
 
 def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
-    chosen = {
+    chosen: dict[str, Any] = {
         "consume_from": "first",
         "commit_seconds": 0.02,
         "orderly": True,
         "suspend_seconds": 0.01,
         **settings,
     }
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 def bodies(count: int, first: int = 0) -> list[bytes]:

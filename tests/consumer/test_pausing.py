@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import ConsumeDisabled
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -39,7 +40,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 def consumer_of(cluster: Cluster, seen: Seen, **settings: Any) -> PushConsumer:
     chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 60, **settings}
-    return cluster.push_consumer("billing", {"orders": "*"}, seen, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, seen, **grouped(chosen))
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import PullConsumer
 from rockoon.errors import (
@@ -16,7 +17,6 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.start import ConsumeFrom
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS

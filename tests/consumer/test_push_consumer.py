@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.delivery import ConsumeResult, LocalRedelivery
 from rockoon.consumer.process_queue import FlowLimits, Limit
 from rockoon.consumer.pull import PullLimits
@@ -22,7 +23,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS, hold_up
@@ -62,7 +63,7 @@ def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer
         "redelivery": SOON,
         **settings,
     }
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 async def test_every_message_is_handled_and_progress_is_stored(
@@ -558,8 +559,6 @@ async def test_settings_without_sense_are_refused(fake: FakeCluster, cluster: Cl
         await consumer_of(cluster, Seen()).wait()
     with pytest.raises(InvalidArgument):
         consumer_of(cluster, Seen(), concurrency=0)
-    with pytest.raises(InvalidArgument, match="RetryPolicy"):
-        consumer_of(cluster, Seen(), attempts_max=3)
     with pytest.raises(InvalidArgument, match="not a RetryPolicy or Redelivery"):
         cluster.push_consumer("billing", {"orders": "*"}, Seen(), redelivery=3)
     with pytest.raises(InvalidArgument):

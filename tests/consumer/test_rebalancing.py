@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BrokerUnavailable
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -31,7 +32,7 @@ def consumer_of(
         "member_id": name,
         **settings,
     }
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 @pytest.fixture

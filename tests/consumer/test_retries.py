@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon_proto.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -46,13 +47,13 @@ class Handler:
 
 
 def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
-    chosen = {
+    chosen: dict[str, Any] = {
         "consume_from": "first",
         "commit_seconds": 0.02,
         "redelivery": POLICY,
         **settings,
     }
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 def told(fake: FakeCluster, broker: str = "broker-a") -> list[FailedMessage]:

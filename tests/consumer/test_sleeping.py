@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 import rockoon
+from rockoon.cluster import Cluster
 from rockoon.consumer.membership_lease import Tenure
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
@@ -72,8 +73,8 @@ def test_a_sleep_is_what_is_too_long_for_the_time_to_let_go_too() -> None:
 
 
 def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
-    chosen = {"consume_from": "first", "commit_seconds": 0.02, **settings}
-    return cluster.push_consumer("billing", {"orders": "*"}, handler, **chosen)
+    chosen: dict[str, Any] = {"consume_from": "first", "commit_seconds": 0.02, **settings}
+    return cluster.push_consumer("billing", {"orders": "*"}, handler, **grouped(chosen))
 
 
 def tell(fake: FakeCluster, count: int) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 import rockoon
 from rockoon import Sql
+from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.errors import InvalidExpression
 from rockoon.local import LocalCluster
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
 from rockoon.subscription import Subscription
 from support.eventually import answered, eventually
 from support.fake_cluster import FakeCluster
@@ -103,7 +103,7 @@ async def test_pull_and_push_consumers_get_what_the_expression_selects_and_nothi
         {"orders": expression},
         handler,
         consume_from="first",
-        commit_seconds=0.1,
+        timing=rockoon.Timing(commit_seconds=0.1),
         # What a pull skips counts as read when it is answered.
         pull_limits=PullLimits(wait_ms=500),
     ):

@@ -4,9 +4,9 @@ import datetime
 
 import pytest
 
+from rockoon.cluster import Cluster
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from support.eventually import eventually

@@ -5,8 +5,9 @@ from typing import Any
 
 from rockoon.allocation import AVERAGE
 from rockoon.consumer.consume_result import SUSPEND_SECONDS
+from rockoon.consumer.delivery import Order
 from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
-from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.push_consumer import PushConsumer, Timing
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_format.delay_levels import DELAY_LEVELS, DELAY_LEVELS_MS
 
@@ -17,13 +18,13 @@ def usual(name: str) -> Any:
 
 def test_a_push_consumer_behaves_as_rocketmqs_where_nothing_is_said() -> None:
     assert usual("mode") == "clustering"
-    assert usual("consume_timeout_seconds") == 15 * 60
-    assert usual("pull_expired_seconds") == 120
-    assert usual("rebalance_seconds") == 20
-    assert usual("commit_seconds") == 5
+    assert Timing().consume_timeout_seconds == 15 * 60
+    assert Timing().pull_expired_seconds == 120
+    assert Timing().rebalance_seconds == 20
+    assert Timing().commit_seconds == 5
     assert usual("batch_max") == 1
     assert usual("allocation") is AVERAGE
-    assert usual("suspend_seconds") == SUSPEND_SECONDS == 1
+    assert Order().suspend_seconds == SUSPEND_SECONDS == 1
     # What the group says, and the end of the queue if that says nothing.
     assert usual("consume_from") is ConsumeFrom.GROUP
 

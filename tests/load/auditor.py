@@ -19,11 +19,11 @@ from load.checker import Checker, Verdict
 from load.ledger import LedgerFile
 from load.plan import Plan
 from load.scenarios import allowed_in
+from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.message import Batch, Message, MessageQueue
-from rockoon.net.connection import Cluster
 
 POLL_SECONDS = 0.2
 LAG_GROUPS_MAX = 10

@@ -9,9 +9,9 @@ import numpy as np
 
 from load import payload
 from load.account import Account
-from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.cluster import Cluster
+from rockoon.consumer.push_consumer import PushConsumer, Timing
 from rockoon.message import Message
-from rockoon.net.connection import Cluster
 
 RECEIVE = "receive"
 JOIN = "join"
@@ -65,7 +65,7 @@ class Reader:
             self._handle_many if self._batch_max > 1 else self._handle_one,
             consume_from="first",
             batch_max=self._batch_max,
-            commit_seconds=COMMIT_SECONDS,
+            timing=Timing(commit_seconds=COMMIT_SECONDS),
             member_id=self._member_id,
         )
 

@@ -16,7 +16,7 @@ import gevent.event
 import uvloop
 
 import rockoon
-from rockoon.net.connection import Cluster
+from rockoon.cluster import Cluster
 
 Doing = Callable[[Cluster, asyncio.Event], Awaitable[None]]
 CONNECT_SECONDS_MAX = 60.0

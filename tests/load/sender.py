@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from load import payload
 from load.account import Account
+from rockoon.cluster import Cluster
 from rockoon.errors import RockoonError
-from rockoon.net.connection import Cluster
 from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
 

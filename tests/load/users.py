@@ -17,7 +17,7 @@ from load.plan import Plan
 from load.reader import Reader, wait_or_stop
 from load.sdk_thread import SdkThread, Work
 from load.sender import Lane, Sender
-from rockoon.net.connection import Cluster
+from rockoon.cluster import Cluster
 
 LOOK_SECONDS = 0.1
 FILLING_SHARE = 0.25

@@ -20,7 +20,11 @@ async def main(nameservers: str, group: str, topic: str) -> None:
     async with (
         rockoon.connect(nameservers) as cluster,
         cluster.push_consumer(
-            group, {topic: "*"}, fail, consume_from="first", commit_seconds=3600
+            group,
+            {topic: "*"},
+            fail,
+            consume_from="first",
+            timing=rockoon.Timing(commit_seconds=3600),
         ) as consumer,
     ):
         while not consumer.statistics.retries.sent_back:

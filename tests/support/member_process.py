@@ -18,7 +18,12 @@ async def main(nameservers: str, group: str, topic: str, mode: str = "clustering
     async with (
         rockoon.connect(nameservers) as cluster,
         cluster.push_consumer(
-            group, {topic: "*"}, handle, mode=mode, consume_from="first", commit_seconds=0.1
+            group,
+            {topic: "*"},
+            handle,
+            mode=mode,
+            consume_from="first",
+            timing=rockoon.Timing(commit_seconds=0.1),
         ) as consumer,
     ):
         await consumer.wait()

@@ -35,7 +35,7 @@ async def main(nameservers: str, group: str, topic: str, member: str, log: str) 
             orderly=True,
             member_id=member,
             consume_from="first",
-            commit_seconds=0.2,
+            timing=rockoon.Timing(commit_seconds=0.2),
         ) as consumer,
     ):
         stopping = asyncio.Event()

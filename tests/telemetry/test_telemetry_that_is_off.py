@@ -24,7 +24,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     [
         "rockoon_broker.server",
         "rockoon_nameserver.server, rockoon_offset.server",
-        "rockoon.net.connection, rockoon.producer.producer, rockoon.consumer.push_consumer, rockoon.consumer.pull_consumer",
+        "rockoon.cluster, rockoon.consumer.push_consumer, rockoon.consumer.pull_consumer",
     ],
 )
 def test_a_program_without_telemetry_loads_nothing_of_it(imports: str) -> None:

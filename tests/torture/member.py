@@ -60,7 +60,7 @@ async def main(nameservers: str, topic: str, log: str, *members: str) -> None:
                 listener,
                 member_id=member_id,
                 consume_from="first",
-                commit_seconds=COMMIT_SECONDS,
+                timing=rockoon.Timing(commit_seconds=COMMIT_SECONDS),
                 orderly=group.startswith("orderly"),
                 concurrency=4,
             )

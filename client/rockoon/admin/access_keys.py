@@ -26,7 +26,7 @@ from rockoon_proto.v1.access_pb2 import (
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysStub
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 ACTIONS: dict[str, AccessAction] = {
     "read": ACCESS_READ,
@@ -118,7 +118,7 @@ class AccessKeyAdmin:
         cluster: an open connection.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
 
     async def create(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rockoon.admin import reads
 from rockoon.admin.cluster_status import ask_broker, ask_status
 from rockoon.admin.delayed_messages import DelayedMessages
 from rockoon.admin.descriptions import (
@@ -39,9 +40,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
     DeleteTopicRequest,
     Group,
     GroupConfig,
-    ListGroupsReply,
-    ListGroupsRequest,
-    ListTopicsRequest,
     Placement,
     TopicConfig,
     UpdateGroupRequest,
@@ -59,7 +57,6 @@ from rockoon_proto.v1.offset_pb2 import (
     ListLocksReply,
     ListLocksRequest,
     ListMembersRequest,
-    ListProgressRequest,
     Member,
     PlanResetRequest,
     Progress,
@@ -72,7 +69,7 @@ from rockoon_proto.v1.offset_pb2 import (
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import AccessKeyAdmin
     from rockoon.admin.dead_letters import DeadLetters
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 
 class Admin:
@@ -86,10 +83,10 @@ class Admin:
 
     Attributes:
         messages: messages by key or id: `rockoon.admin.stored_messages.StoredMessages`.
-        delayed: messages that wait for their time: `rockoon.admin.delayed_messages.DelayedMessages`.
+        delayed: delayed messages that wait: `rockoon.admin.delayed_messages.DelayedMessages`.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
         self._ask = partial(ask_offset_service, cluster)
         self.messages = StoredMessages(cluster)
@@ -189,9 +186,7 @@ class Admin:
         Args:
             include_system: also those that Rockoon makes for itself (%RETRY%..., %DLQ%...).
         """
-        request = ListTopicsRequest(include_system=include_system)
-        reply = await self._cluster.call_nameserver("ListTopics", request)
-        return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
+        return await reads.list_topics(self._cluster, include_system=include_system)
 
     async def describe_topic(self, name: str, *, with_residency: bool = False) -> TopicDescription:
         """A topic, what its brokers say of its queues now, and who reads it.
@@ -209,7 +204,7 @@ class Admin:
         )
         if route is None:
             raise TopicNotFound(topic=name)
-        groups = await self._groups()
+        groups = await reads.ask_groups(self._cluster)
         return TopicDescription(
             route=route,
             queues=await ask_queue_ends(self._cluster, route, with_residency=with_residency),
@@ -258,11 +253,7 @@ class Admin:
 
     async def list_groups(self) -> list[GroupSummary]:
         """All groups with the topics they read, sorted by name."""
-        reply = await self._groups()
-        return [
-            GroupSummary(group, topics_of(group.config.name, reply))
-            for group in sorted(reply.groups, key=lambda group: str(group.config.name))
-        ]
+        return reads.group_summaries(await reads.ask_groups(self._cluster))
 
     async def describe_group(self, name: str) -> GroupDescription:
         """A group's configuration, topics, live members and lag.
@@ -279,17 +270,11 @@ class Admin:
         )
 
     async def _group(self, name: str) -> GroupSummary:
-        reply = await self._groups()
+        reply = await reads.ask_groups(self._cluster)
         for group in reply.groups:
             if group.config.name == name:
-                return GroupSummary(group, topics_of(name, reply))
+                return GroupSummary(group, reads.topics_of(name, reply))
         raise GroupNotFound(group=name)
-
-    async def _groups(self) -> ListGroupsReply:
-        reply: ListGroupsReply = await self._cluster.call_nameserver(
-            "ListGroups", ListGroupsRequest()
-        )
-        return reply
 
     async def members(self, group: str) -> list[Member]:
         """Live members of a group, sorted by id."""
@@ -310,8 +295,7 @@ class Admin:
             group: empty means all groups.
             topic: empty means all topics.
         """
-        reply = await self._ask("ListProgress", ListProgressRequest(group=group, topic=topic))
-        return sorted(reply.progress, key=lambda each: (each.group, to_queue(each.queue)))
+        return await reads.progress(self._cluster, group, topic)
 
     async def lag(self, group: str, topic: str = "") -> LagReply:
         """How far behind a group is.
@@ -338,10 +322,11 @@ class Admin:
         if topic and topic not in summary.topics:
             await self._cluster.route(topic)
         stored = {
-            (to_queue(each.queue), each.member): each for each in await self.progress(group, topic)
+            (reads.to_queue(each.queue), each.member): each
+            for each in await self.progress(group, topic)
         }
         lags = {
-            (to_queue(each.queue), each.member): each
+            (reads.to_queue(each.queue), each.member): each
             for each in (await self.lag(group, topic)).queues
         }
         return [
@@ -475,14 +460,6 @@ class Admin:
 
 def to_placements(queues: Mapping[str, int]) -> list[Placement]:
     return [Placement(broker=broker, queues=count) for broker, count in queues.items()]
-
-
-def topics_of(group: str, reply: ListGroupsReply) -> dict[str, int]:
-    return {each.topic: each.revision for each in reply.subscriptions if each.group == group}
-
-
-def to_queue(ref: QueueRef) -> MessageQueue:
-    return MessageQueue(ref.topic, ref.broker, ref.queue_id)
 
 
 def to_ref(queue: MessageQueue) -> QueueRef:

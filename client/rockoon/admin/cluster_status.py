@@ -21,13 +21,13 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2 import ListMembersRequest
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 STATUS_SECONDS_MAX = 3.0
 
 
-async def ask_status(cluster: "Cluster") -> ClusterStatus:
+async def ask_status(cluster: "Connection") -> ClusterStatus:
     """Ask every node of the cluster how it is, all at once, three seconds at most.
 
     Raises:
@@ -65,7 +65,7 @@ async def ask_status(cluster: "Cluster") -> ClusterStatus:
     )
 
 
-async def ask_broker(cluster: "Cluster", name: str) -> NodeStatus:
+async def ask_broker(cluster: "Connection", name: str) -> NodeStatus:
     """A broker, and what it says of itself.
 
     Raises:
@@ -81,7 +81,7 @@ async def ask_broker(cluster: "Cluster", name: str) -> NodeStatus:
     return found
 
 
-async def _nameserver_status(cluster: "Cluster", channels: Channels, address: str) -> NodeStatus:
+async def _nameserver_status(cluster: "Connection", channels: Channels, address: str) -> NodeStatus:
     stub: NameServerAsyncStub = NameServerStub(channels.get(address))
     try:
         reply = await cluster.call(
@@ -96,7 +96,7 @@ async def _nameserver_status(cluster: "Cluster", channels: Channels, address: st
     return NodeStatus(name=reply.nameserver, address=address, cluster=reply)
 
 
-async def _broker_status(cluster: "Cluster", node: Node) -> NodeStatus:
+async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
     try:
         reply = await cluster.call(
             cluster.broker(node.name).DescribeBroker,
@@ -123,7 +123,7 @@ def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
     return reply.problems
 
 
-async def _offset_status(cluster: "Cluster", node: Node) -> NodeStatus:
+async def _offset_status(cluster: "Connection", node: Node) -> NodeStatus:
     try:
         reply = await cluster.call(
             cluster.offset_service().ListMembers,

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rockoon.admin import reads
+from rockoon.admin.queue_ends import ask_queue_ends
 from rockoon.admin.replay_marks import MarksFull, ReplayMarks
 from rockoon.errors import (
     BrokerUnavailable,
@@ -28,6 +30,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon.offsets.offset_lookup import QueuePlaces
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.producer.producer import Producer
 from rockoon_format.names import DLQ_TOPIC_PREFIX, dlq_topic, is_dlq_topic
 from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
 from rockoon_proto.v1.broker_pb2 import (
@@ -41,8 +44,7 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
-    from rockoon.producer.producer import Producer
+    from rockoon.net.connection import Connection
 
 REPLAY_GROUP = "CID_ROCKOON_DLQ_REPLAY"
 """Its progress says what was replayed of every group's dead letters."""
@@ -109,7 +111,7 @@ class DeadLetters:
         cluster: an open connection.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
         self._places = QueuePlaces(cluster)
 
@@ -123,18 +125,18 @@ class DeadLetters:
         """
         routes = [
             route
-            for route in await self._cluster.admin.list_topics(include_system=True)
+            for route in await reads.list_topics(self._cluster, include_system=True)
             if is_dlq_topic(route.name) and group in ("", route.name.removeprefix(DLQ_TOPIC_PREFIX))
         ]
         return [await self._figures(route) for route in routes]
 
     async def _figures(self, route: TopicRoute) -> DeadLetterTopic:
         marks = await self._marks(route)
-        described = await self._cluster.admin.describe_topic(route.name)
+        queues = await ask_queue_ends(self._cluster, route, with_residency=False)
         messages = replayed = 0
         last_ms: int | None = None
         unknown = []
-        for ends in described.queues:
+        for ends in queues:
             state = ends.state
             if state is None or state.HasField("error"):
                 unknown.append(ends.queue)
@@ -188,7 +190,7 @@ class DeadLetters:
     async def _route(self, group: str) -> TopicRoute:
         # Not from the cache: a group's first dead letter may just have made the topic.
         name = dlq_topic(group)
-        for route in await self._cluster.admin.list_topics(include_system=True):
+        for route in await reads.list_topics(self._cluster, include_system=True):
             if route.name == name:
                 return await self._cluster.route(name, route.modified_revision)
         raise TopicNotFound(f"group {group!r} has no dead letters", topic=name)
@@ -223,7 +225,7 @@ class DeadLetters:
 
     async def _marks(self, route: TopicRoute) -> dict[MessageQueue, ReplayMarks]:
         marks = {queue: ReplayMarks(0) for queue in route.queues}
-        for each in await self._cluster.admin.progress(REPLAY_GROUP, route.name):
+        for each in await reads.progress(self._cluster, REPLAY_GROUP, route.name):
             queue = MessageQueue(each.queue.topic, each.queue.broker, each.queue.queue_id)
             if route.births.get(queue) == each.incarnation:
                 marks[queue] = ReplayMarks.parse(each.offset, each.metadata)
@@ -294,7 +296,7 @@ class DeadLetters:
         else:
             store = RemoteOffsetStore(self._cluster, REPLAY_GROUP, self._cluster.client_id)
             marks = await self._take_over(route, store, marks)
-            async with self._cluster.producer() as producer:
+            async with Producer(self._cluster) as producer:
                 way = _Way(group, to, producer if not only_group else None)
                 for queue in route.queues:
                     async for portion in _portions(chosen(queue)):
@@ -304,7 +306,7 @@ class DeadLetters:
         return report
 
     async def _check_takes_retries(self, group: str) -> None:
-        for each in await self._cluster.admin.list_groups():
+        for each in reads.group_summaries(await reads.ask_groups(self._cluster)):
             config = each.group.config
             has_none = config.HasField("retry_queues") and config.retry_queues == 0
             if config.name == group and has_none:
@@ -361,7 +363,7 @@ class DeadLetters:
                 raise failure
 
     async def _send(
-        self, producer: "Producer", messages: Sequence[Message], to: str
+        self, producer: Producer, messages: Sequence[Message], to: str
     ) -> list[RockoonError | None]:
         async def send(message: Message) -> RockoonError | None:
             try:
@@ -425,7 +427,7 @@ class _Way:
     group: str
     to: str
     """A topic; empty for each message's own."""
-    producer: "Producer | None"
+    producer: Producer | None
     """None: to the group alone."""
 
 

@@ -27,7 +27,7 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 1024
@@ -77,7 +77,7 @@ class DelayedMessages:
         cluster: an open connection.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
 
     async def cancel(self, offset_message_id: str) -> None:

@@ -8,13 +8,13 @@ from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import UNLISTED_SECONDS
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 # Those that change nothing.
 _LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export", "Query"})
 
 
-async def ask_offset_service(cluster: "Cluster", method_name: str, request: Any) -> Any:
+async def ask_offset_service(cluster: "Connection", method_name: str, request: Any) -> Any:
     """Call the offset service, which may be on its way back.
 
     What only looks is asked again when the call fails on the way; what changes something may

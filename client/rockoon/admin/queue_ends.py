@@ -9,13 +9,13 @@ from rockoon.net.routes import TopicRoute
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 QUEUES_PER_CALL_MAX = 4096
 
 
 async def ask_queue_ends(
-    cluster: "Cluster", route: TopicRoute, *, with_residency: bool = False
+    cluster: "Connection", route: TopicRoute, *, with_residency: bool = False
 ) -> list[QueueEnds]:
     """Ask all brokers of a topic at once; what one does not say is an error beside its queues.
 
@@ -36,7 +36,7 @@ async def ask_queue_ends(
 
 
 async def _ends_at(
-    cluster: "Cluster", broker: str, route: TopicRoute, with_residency: bool
+    cluster: "Connection", broker: str, route: TopicRoute, with_residency: bool
 ) -> list[QueueEnds]:
     queues = [queue for queue in route.queues if queue.broker == broker]
     found: list[QueueEnds] = []

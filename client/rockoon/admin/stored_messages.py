@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rockoon.admin import reads
 from rockoon.admin.which_brokers import away, live_brokers
 from rockoon.errors import (
     BrokerUnavailable,
@@ -36,7 +37,7 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_proto.v1.offset_pb2 import Progress
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 MESSAGES_DEFAULT = 32
 MESSAGES_MAX = 1024
@@ -84,7 +85,7 @@ class StoredMessages:
         cluster: an open connection.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
 
     async def query(
@@ -200,7 +201,7 @@ class StoredMessages:
     async def _by_unique_id(self, message_id: str, topic: str) -> FoundMessages:
         if topic:
             return await self.query(topic, message_id, unique=True, max_messages=MESSAGES_MAX)
-        routes = await self._cluster.admin.list_topics(include_system=True)
+        routes = await reads.list_topics(self._cluster, include_system=True)
 
         async def look(name: str) -> FoundMessages:
             try:
@@ -240,7 +241,7 @@ class StoredMessages:
         """
         progress: dict[MessageQueue, list[Progress]] = {}
         for topic in sorted({message.queue.topic for message in messages}):
-            for each in await self._cluster.admin.progress(topic=topic):
+            for each in await reads.progress(self._cluster, topic=topic):
                 queue = MessageQueue(topic, each.queue.broker, each.queue.queue_id)
                 progress.setdefault(queue, []).append(each)
         return [

@@ -2,19 +2,20 @@
 
 from typing import TYPE_CHECKING
 
+from rockoon.admin.reads import list_topics
 from rockoon.errors import BrokerUnavailable
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 
-def live_brokers(cluster: "Cluster") -> list[str]:
+def live_brokers(cluster: "Connection") -> list[str]:
     """Names of the brokers in the routes, sorted."""
     return sorted(node.name for node in cluster.routes.nodes if node.kind == BROKER)
 
 
-async def away(cluster: "Cluster") -> dict[str, BrokerUnavailable]:
+async def away(cluster: "Connection") -> dict[str, BrokerUnavailable]:
     """Brokers that topics have queues on and that are not in the routes, each with its error.
 
     Without them nobody can say that a message is nowhere.
@@ -22,7 +23,7 @@ async def away(cluster: "Cluster") -> dict[str, BrokerUnavailable]:
     Raises:
         RockoonError: no nameserver tells.
     """
-    routes = await cluster.admin.list_topics(include_system=True)
+    routes = await list_topics(cluster, include_system=True)
     with_queues = {queue.broker for route in routes for queue in route.queues}
     missing = sorted(with_queues.difference(live_brokers(cluster)))
     return {broker: BrokerUnavailable(broker=broker) for broker in missing}

@@ -23,8 +23,8 @@ from rockoon.cli.session import (
 
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import KeyDescription, Permission
+    from rockoon.cluster import Cluster
     from rockoon.net.access import AccessKey
-    from rockoon.net.connection import Cluster
 
 app = typer.Typer(
     no_args_is_help=True, help="Access keys: create, show, grant, revoke, rotate, delete."

@@ -27,7 +27,7 @@ from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tl
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.offset_pb2 import LagReply
 
 app = typer.Typer(

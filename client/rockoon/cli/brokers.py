@@ -11,7 +11,7 @@ from rockoon.cli.status import broker_json, node_json
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import NodeStatus
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
 app = typer.Typer(no_args_is_help=True, help="Look at one broker.")

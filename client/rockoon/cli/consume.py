@@ -13,11 +13,11 @@ from rockoon.cli.session import find_topic
 from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
+    from rockoon.cluster import Cluster
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
-    from rockoon.consumer.push_consumer import PushConsumer
+    from rockoon.consumer.push_consumer import PushConsumer, Timing
     from rockoon.message import Message, MessageQueue
-    from rockoon.net.connection import Cluster
     from rockoon.offsets.start import ConsumeFrom
 
 # Without --follow, reading ends where the queues ended when it began.
@@ -224,7 +224,7 @@ async def consume_in_group(
             concurrency=1,
             # One at a time when they are counted: none beyond the last may be taken.
             batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
-            commit_seconds=COMMIT_SECONDS,
+            timing=Timing(commit_seconds=COMMIT_SECONDS),
             # LATER means here that it was not printed: the next reader gets it, and at once.
             redelivery=LocalRedelivery(),
             pull_limits=limits_of(follow=follow),

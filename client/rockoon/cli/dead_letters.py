@@ -19,7 +19,7 @@ from rockoon.cli.session import (
 
 if TYPE_CHECKING:
     from rockoon.admin.dead_letters import DeadLetter, DeadLetterTopic, ReplayReport
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at dead letters, what groups gave up on, and replay them."

@@ -10,7 +10,7 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_c
 
 if TYPE_CHECKING:
     from rockoon.admin.delayed_messages import WaitingMessages
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Messages that wait for their time: list, cancel.")
 

@@ -14,7 +14,7 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.offset_pb2 import ListLocksReply, Member, QueueLock
 
 

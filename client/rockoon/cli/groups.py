@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rockoon.admin.descriptions import GroupDescription, GroupSummary
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig
     from rockoon_proto.v1.offset_pb2 import Member
 

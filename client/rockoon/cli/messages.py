@@ -20,8 +20,8 @@ from rockoon.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, Reader
+    from rockoon.cluster import Cluster
     from rockoon.message import Message
-    from rockoon.net.connection import Cluster
 
     # Who has read a message, or why nobody can say.
     Readers = list[Reader] | Exception

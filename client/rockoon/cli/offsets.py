@@ -25,7 +25,7 @@ from rockoon.cli.why import show_stories, story_json
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import QueueStory
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.offset_pb2 import (
         ExportFormat,
         ExportReply,

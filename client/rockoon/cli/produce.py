@@ -20,7 +20,7 @@ from rockoon.cli.session import find_topic
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon.producer.producer import Producer
     from rockoon.producer.receipt import Receipt
 

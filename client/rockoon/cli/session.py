@@ -11,7 +11,7 @@ import typer
 from rockoon.cli.failures import CommandError
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 CONNECT_SECONDS_MAX = 5.0
@@ -40,9 +40,9 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
 
     import uvloop
 
+    from rockoon.cluster import connect
     from rockoon.errors import NameserverUnavailable
     from rockoon.net.addresses import parse_addresses
-    from rockoon.net.connection import connect
 
     addresses = parse_addresses(nameservers)
     if not any(map(somebody_listens, addresses)):

@@ -18,7 +18,7 @@ from rockoon.cli.session import (
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import QueueEnds, TopicDescription
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon.net.routes import TopicRoute
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect, grow and delete topics.")

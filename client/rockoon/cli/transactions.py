@@ -10,7 +10,7 @@ from rockoon.cli.output import duration, local_time, print_json, print_table
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.cluster import Cluster
     from rockoon.transactions.listing import BrokerTransactions
 
 app = typer.Typer(no_args_is_help=True, help="Look at transactions that are not ended.")

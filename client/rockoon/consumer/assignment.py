@@ -40,7 +40,7 @@ from rockoon.errors import (
     WrongCluster,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.broadcasting import kept_by_service
 from rockoon.offsets.offset_store import OffsetStore, Persisted, to_ref
 from rockoon.offsets.start import ConsumeFrom, Start
@@ -104,7 +104,7 @@ class Assignment:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str,
         settings: ReadingSettings,
         *,

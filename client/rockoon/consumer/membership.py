@@ -21,7 +21,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import from_ref
 from rockoon.subscription import Subscription
 from rockoon_proto.failed_call import clock_corrected, from_rpc_error
@@ -66,7 +66,7 @@ class Membership:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str,
         member_id: str,
         subscriptions: Sequence[Subscription],

@@ -11,7 +11,7 @@ from rockoon.changes import Changes
 from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Fetching:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str,
         limits: PullLimits,
         prefetch_batches: int,

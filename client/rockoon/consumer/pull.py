@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rockoon.backoff import Backoff
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch, MessageQueue
-from rockoon.net.connection import CALL_SECONDS_MAX, Cluster
+from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.subscription import Subscription
 from rockoon_format.record import RecordError
 from rockoon_proto.v1.broker_pb2 import (
@@ -166,7 +166,7 @@ class OutOfRange:
 
 
 async def pull(
-    cluster: Cluster,
+    cluster: Connection,
     queue: MessageQueue,
     offset: int,
     subscription: Subscription,

@@ -20,7 +20,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import Batch, Message, MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import QueuePlaces
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
@@ -65,7 +65,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str | None = None,
         *,
         consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,

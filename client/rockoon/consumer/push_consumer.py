@@ -16,14 +16,15 @@ hand over what has become another member's.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.consumer.assignment import FATAL, Assignment, ReadingSettings, cancel
-from rockoon.consumer.consume_result import SUSPEND_SECONDS, ConsumeResult
+from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits
@@ -38,8 +39,9 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.broadcasting import (
+    Mode,
     join_seconds_max,
     member_id_of,
     mode_named,
@@ -59,6 +61,27 @@ from rockoon_proto.v1.nameserver_pb2 import (
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
 
 log = logging.getLogger(__name__)
+
+
+OnDamaged = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How often a push consumer does what it does by the clock, and how long it waits."""
+
+    consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
+    """Not orderly only: a handler call that takes longer has failed; its result is not heard any
+    more once its messages are safe elsewhere."""
+    commit_seconds: float = 5.0
+    """Time between commits."""
+    rebalance_seconds: float = 20.0
+    """Allocation is looked at so often even when nothing seems to change."""
+    drain_seconds: float = 10.0
+    """How long closing waits for handler calls that run; giving a queue up as well, but no longer
+    than the offset service lets it."""
+    pull_expired_seconds: float = PULL_EXPIRED_SECONDS
+    """A queue whose broker has answered no pull for so long is resolved again."""
 
 
 class PushConsumer:
@@ -93,14 +116,11 @@ class PushConsumer:
         batch_max: when more than 1 the handler gets a list of up to so many messages of one
             queue, and its result is for all of them.
         orderly: the messages of a queue are handled one after the other, by one member at a time;
-            queues go on side by side. A message that fails comes again after `suspend_seconds`,
-            and its queue waits. No call begins while another member may have taken the queue
-            over, so handling rests when the offset service is away for longer than its lease.
-        suspend_seconds: orderly only; brought into the range from 10 ms to 30 s.
-        attempts_max: orderly only: deliveries in vain after which `redelivery` gets a message as a
-            dead letter and the queue goes on; counted anew when the queue moves. None: no limit.
-        consume_timeout_seconds: not orderly only: a call that takes longer has failed;
-            its result is not heard any more once its messages are safe elsewhere.
+            queues go on side by side. A message that fails comes again after a second, and its
+            queue waits; an `Order` sets that pause, and after how many failed deliveries the
+            message is a dead letter and the queue goes on. No call begins while another member may
+            have taken the queue over, so handling rests when the offset service is away for longer
+            than its lease.
         allocation: how members share the queues; must be the same on all members.
         member_id: unique in the group; by default made of the cluster object's client id.
         redelivery: what becomes of messages that failed. A `RetryPolicy`: they go back to the
@@ -110,51 +130,41 @@ class PushConsumer:
             Broadcasting consumers do that 16 times by default, then drop the message.
         pull_limits: size of one pull, and how long a broker may hold it.
         flow_limits: how much one queue may hold.
-        commit_seconds: time between commits.
-        rebalance_seconds: allocation is looked at so often even when nothing seems to change.
-        drain_seconds: how long closing waits for handler calls that run; giving a queue up as well,
-            but no longer than the offset service lets it.
+        timing: times between commits and the like.
         create_group: make the group when it does not exist.
         check_crcs: bodies are compared with the CRCs they were stored with.
         on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
             are handled, and a reset leads past it; "skip": it is logged with its place, counted,
             and reading goes on behind it, unless there are a thousand in a row.
-        pull_expired_seconds: a queue whose broker has answered no pull for so long is resolved
-            again.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str,
         subscriptions: Mapping[str, str],
         handler: Handler,
         *,
-        mode: str = "clustering",
-        offset_store: OffsetStore | None = None,
+        mode: Mode = "clustering",
         consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
         concurrency: int = 16,
         batch_max: int = 1,
-        orderly: bool = False,
-        suspend_seconds: float = SUSPEND_SECONDS,
-        attempts_max: int | None = None,
-        consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS,
+        orderly: bool | Order = False,
         allocation: AllocationStrategy = AVERAGE,
         member_id: str | None = None,
+        offset_store: OffsetStore | None = None,
         redelivery: Redelivery | RetryPolicy | None = None,
         pull_limits: PullLimits | None = None,
         flow_limits: FlowLimits | None = None,
-        commit_seconds: float = 5.0,
-        rebalance_seconds: float = 20.0,
-        drain_seconds: float = 10.0,
+        timing: Timing | None = None,
         create_group: bool = True,
         check_crcs: bool = True,
-        on_damaged: str = "stop",
-        pull_expired_seconds: float = PULL_EXPIRED_SECONDS,
+        on_damaged: OnDamaged = "stop",
     ) -> None:
-        _check_choices(attempts_max, orderly, on_damaged)
-        _check_settings(handler, concurrency, batch_max, consume_timeout_seconds)
-        self._orderly = orderly
+        timing = timing or Timing()
+        order = _order_of(orderly)
+        _check_settings(handler, concurrency, batch_max, on_damaged, timing)
+        self._orderly = order is not None
         self.group = group
         self._mode = mode_named(mode)
         self.member_id = member_id_of(cluster, self._mode, member_id)
@@ -162,11 +172,11 @@ class PushConsumer:
         retries = RetryStatistics()
         chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)
         # In order nothing is sent back to come again: a message waits in its queue.
-        reads_retries = isinstance(chosen, RetryTopic) and not orderly
+        reads_retries = isinstance(chosen, RetryTopic) and order is None
         self._retry_topic = retry_topic(group) if reads_retries else None
         self._subscriptions = _parsed(subscriptions, self._retry_topic)
-        self._commit_seconds = commit_seconds
-        self._drain_seconds = drain_seconds
+        self._commit_seconds = timing.commit_seconds
+        self._drain_seconds = timing.drain_seconds
         self._create_group = create_group
         self._changes = Changes()
         self._membership = Membership(
@@ -177,7 +187,7 @@ class PushConsumer:
             changes=self._changes,
             on_reset=lambda queues: self._assignment.on_reset(queues),
             mode=self._mode,
-            orderly=orderly,
+            orderly=self._orderly,
             allocation=allocation,
         )
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
@@ -186,8 +196,8 @@ class PushConsumer:
             concurrency=concurrency,
             batch_max=batch_max,
             redelivery=chosen,
-            order=Order(suspend_seconds, attempts_max) if orderly else None,
-            timeout_seconds=consume_timeout_seconds,
+            order=order,
+            timeout_seconds=timing.consume_timeout_seconds,
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
         self._assignment = self._assignment_of(
@@ -200,12 +210,12 @@ class PushConsumer:
                     limits=pull_limits or PullLimits(),
                     check_crcs=check_crcs,
                     skip_damaged=on_damaged == "skip",
-                    expired_seconds=pull_expired_seconds,
+                    expired_seconds=timing.pull_expired_seconds,
                     group=group,
                 ),
                 flow_limits=flow_limits or FlowLimits(),
-                rebalance_seconds=rebalance_seconds,
-                drain_seconds=drain_seconds,
+                rebalance_seconds=timing.rebalance_seconds,
+                drain_seconds=timing.drain_seconds,
             )
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -459,7 +469,7 @@ class PushConsumer:
             )
 
 
-def _traced(cluster: Cluster, group: str, handler: Handler) -> Handler:
+def _traced(cluster: Connection, group: str, handler: Handler) -> Handler:
     if cluster.tracing is None:
         return handler
     from rockoon.tracing.handler import traced_handler
@@ -467,29 +477,24 @@ def _traced(cluster: Cluster, group: str, handler: Handler) -> Handler:
     return traced_handler(cluster.tracing, group, handler)
 
 
-def _check_choices(attempts_max: int | None, orderly: bool, on_damaged: str) -> None:
-    if on_damaged not in ("stop", "skip"):
-        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
-    if attempts_max is not None and not orderly:
-        raise InvalidArgument(
-            reason="attempts_max is for orderly consumers; others: "
-            "redelivery=RetryPolicy(attempts_max=…)"
-        )
-    if attempts_max is not None and attempts_max < 1:
+def _order_of(orderly: bool | Order) -> Order | None:
+    if isinstance(orderly, bool):
+        return Order() if orderly else None
+    if orderly.attempts_max is not None and orderly.attempts_max < 1:
         raise InvalidArgument(reason="attempts_max must be 1 or more")
+    return orderly
 
 
 def _check_settings(
-    handler: Handler,
-    concurrency: int,
-    batch_max: int,
-    consume_timeout_seconds: float,
+    handler: Handler, concurrency: int, batch_max: int, on_damaged: str, timing: Timing
 ) -> None:
     if not callable(handler):
         raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
     if concurrency < 1 or batch_max < 1:
         raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
-    if not consume_timeout_seconds > 0:
+    if on_damaged not in ("stop", "skip"):
+        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
+    if not timing.consume_timeout_seconds > 0:
         raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
 
 

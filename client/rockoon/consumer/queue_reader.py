@@ -17,7 +17,7 @@ from rockoon.errors import (
     TopicNotReadable,
 )
 from rockoon.message import Batch, MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.start import Start
 from rockoon.subscription import Subscription
 
@@ -101,7 +101,7 @@ class Reading:
 
     async def pull_into(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         rules: PullRules,
         statistics: PullStatistics,
         *,
@@ -174,7 +174,7 @@ class Reading:
             )
             on_messages(self)
 
-    async def _ask(self, cluster: Cluster, rules: PullRules) -> Pulled | OutOfRange | Damage:
+    async def _ask(self, cluster: Connection, rules: PullRules) -> Pulled | OutOfRange | Damage:
         """Pull once. Raises StoreCorrupt for damage that is not to be stepped over."""
         offset = self.process_queue.next_offset
         answer: Pulled | OutOfRange | None = None
@@ -198,7 +198,7 @@ class Reading:
             # before it are not selected, and one of them is no damage.
             return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
 
-    async def _is_damaged(self, cluster: Cluster, rules: PullRules, offset: int) -> bool:
+    async def _is_damaged(self, cluster: Connection, rules: PullRules, offset: int) -> bool:
         everything = Subscription.parse(self.queue.topic, "*")
         one = replace(rules.limits, messages_max=1, wait_ms=0)
         try:

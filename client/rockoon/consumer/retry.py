@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, from_wire
 from rockoon.message import Message, MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.broker_pb2 import FailedMessage, SendBackReply, SendBackRequest, SentBack
 from rockoon_proto.v1.nameserver_pb2 import BROKER
@@ -97,7 +97,7 @@ class RetryTopic:
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, policy: RetryPolicy, statistics: RetryStatistics
+        self, cluster: Connection, group: str, policy: RetryPolicy, statistics: RetryStatistics
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -261,7 +261,7 @@ class DroppingRedelivery:
 
 
 def redelivery_of(
-    cluster: Cluster,
+    cluster: Connection,
     group: str,
     mode: ConsumeMode,
     chosen: Redelivery | RetryPolicy | None,

@@ -27,7 +27,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.net.access import AccessKey
-from rockoon.net.addresses import parse_addresses, reachable
+from rockoon.net.addresses import reachable
 from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.net.failover_order import NameserverTurns
 from rockoon.net.route_watch import RouteWatch
@@ -41,12 +41,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
 if TYPE_CHECKING:
-    from rockoon.admin.admin import Admin
-    from rockoon.consumer.pull_consumer import PullConsumer
-    from rockoon.consumer.push_consumer import PushConsumer
-    from rockoon.producer.producer import Producer
     from rockoon.tracing.tracing import Tracing
-    from rockoon.transactions.producer import TransactionalProducer
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
@@ -74,50 +69,7 @@ class Closable(Protocol):
     async def close(self) -> None: ...
 
 
-def connect(
-    nameservers: str | Sequence[str],
-    *,
-    cluster: str | None = None,
-    client_id: str | None = None,
-    connect_seconds_max: float = CONNECT_SECONDS_MAX,
-    retry_seconds: float = RETRY_SECONDS,
-    tls: Tls | None = None,
-    access: AccessKey | None = None,
-    tracing: "Tracing | None" = None,
-) -> "Cluster":
-    """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
-
-    Args:
-        nameservers: "host:port" of some or all of them: a sequence, or text separated by commas
-            or semicolons.
-        cluster: name that the nameservers must bear; by default any.
-        client_id: how this process is called in consumer groups; "host@pid@random" by default.
-        connect_seconds_max: how long entering may take.
-        retry_seconds: how long calls go on trying while a service does not answer, as one that is
-            being replaced; messages have their `delivery_timeout_seconds`, and reading has no end.
-        tls: how to be sure of the servers, and which certificate to show them; None means as the
-            environment's ROCKOON_TLS... say (`rockoon.net.tls`): plain connections without them.
-        access: the access key to sign calls with; None means as the environment's
-            ROCKOON_ACCESS... say (`rockoon.net.access`): without them, calls are not signed.
-        tracing: how messages are traced, a `rockoon.tracing.tracing.Tracing`; None: not at all.
-
-    Raises:
-        InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file
-            of `tls` or the access key cannot be used.
-    """
-    return Cluster(
-        parse_addresses(nameservers),
-        cluster=cluster,
-        client_id=client_id,
-        connect_seconds_max=connect_seconds_max,
-        retry_seconds=retry_seconds,
-        tls=tls,
-        access=access,
-        tracing=tracing,
-    )
-
-
-class Cluster:
+class Connection:
     """A connection to a cluster, shared by its producers and consumers.
 
     Entering it waits for the first routes; leaving it closes what was made with it, last first.
@@ -158,7 +110,6 @@ class Cluster:
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
-        self._admin: Admin | None = None
         self._turns = NameserverTurns(self.nameservers)
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
@@ -491,47 +442,3 @@ class Cluster:
                     await self.routes_changed.wait(seen)
             except TimeoutError:
                 raise absent from None
-
-    # What is made with it
-
-    def producer(self, **settings: Any) -> "Producer":
-        """Return a producer; its settings are those of `rockoon.producer.producer.Producer`."""
-        if self.tracing is not None:
-            from rockoon.tracing.producer import TracedProducer
-
-            return TracedProducer(self, self.tracing, **settings)
-        from rockoon.producer.producer import Producer
-
-        return Producer(self, **settings)
-
-    def transactional_producer(self, group: str, **settings: Any) -> "TransactionalProducer":
-        """Return a producer of messages that are sent exactly when a local transaction commits:
-        `rockoon.transactions.producer.TransactionalProducer`."""
-        if self.tracing is not None:
-            from rockoon.tracing.transactions import TracedTransactionalProducer
-
-            return TracedTransactionalProducer(self, group, self.tracing, **settings)
-        from rockoon.transactions.producer import TransactionalProducer
-
-        return TransactionalProducer(self, group, **settings)
-
-    def pull_consumer(self, *args: Any, **settings: Any) -> "PullConsumer":
-        """Return a consumer that is asked for messages: `rockoon.consumer.pull_consumer.PullConsumer`."""
-        from rockoon.consumer.pull_consumer import PullConsumer
-
-        return PullConsumer(self, *args, **settings)
-
-    def push_consumer(self, *args: Any, **settings: Any) -> "PushConsumer":
-        """Return a consumer that calls a listener: `rockoon.consumer.push_consumer.PushConsumer`."""
-        from rockoon.consumer.push_consumer import PushConsumer
-
-        return PushConsumer(self, *args, **settings)
-
-    @property
-    def admin(self) -> "Admin":
-        """Topics, groups, offsets and status: `rockoon.admin.admin.Admin`."""
-        if self._admin is None:
-            from rockoon.admin.admin import Admin
-
-            self._admin = Admin(self)
-        return self._admin

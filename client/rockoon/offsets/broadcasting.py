@@ -11,10 +11,11 @@ import re
 import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 from rockoon.errors import InvalidArgument, MemberIdTaken, RockoonError
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import OffsetStore, Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
@@ -28,6 +29,7 @@ ORDINAL_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*-\d{1,4}")
 # A process that was killed is a member until its lease ends.
 FORMER_SELF_SECONDS_MAX = 30.0
 
+Mode = Literal["clustering", "broadcasting"]
 _MODES = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
 
 
@@ -44,7 +46,7 @@ def mode_named(name: str) -> ConsumeMode:
 
 
 def member_id_of(
-    cluster: Cluster,
+    cluster: Connection,
     mode: ConsumeMode,
     member_id: str | None,
     *,
@@ -75,7 +77,7 @@ def member_id_of(
     return host_name if ORDINAL_NAME.fullmatch(host_name) else cluster.client_id
 
 
-def store_of(cluster: Cluster, group: str, mode: ConsumeMode, member_id: str) -> OffsetStore:
+def store_of(cluster: Connection, group: str, mode: ConsumeMode, member_id: str) -> OffsetStore:
     """Return where a member's progress is kept unless the user says where."""
     if mode == CLUSTERING:
         return RemoteOffsetStore(cluster, group, member_id)
@@ -93,7 +95,7 @@ class BroadcastOffsetStore:
         member_id: its name.
     """
 
-    def __init__(self, cluster: Cluster, group: str, member_id: str) -> None:
+    def __init__(self, cluster: Connection, group: str, member_id: str) -> None:
         self.config: GroupConfig | None = None
         """What is set for the group; to be known before `load`."""
         self.in_service = False

@@ -31,7 +31,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import QueuePlaces
 from rockoon.offsets.offset_store import Persisted
 from rockoon.offsets.own_start import Place, facts_of, start_on
@@ -96,7 +96,7 @@ class KeptOffsetStore:
         keeper: where progress is kept.
     """
 
-    def __init__(self, cluster: Cluster, group: str, keeper: Keeper) -> None:
+    def __init__(self, cluster: Connection, group: str, keeper: Keeper) -> None:
         self._cluster = cluster
         self._group = group
         self._keeper = keeper

@@ -29,7 +29,7 @@ from typing import Literal, TypeVar
 
 from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotWritable
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
 from rockoon.offsets.own_start import BIRTH_UNKNOWN, Place
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
@@ -207,7 +207,7 @@ class LocalFileOffsetStore(KeptOffsetStore):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Connection,
         group: str,
         client_id: str,
         *,

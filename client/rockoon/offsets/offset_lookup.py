@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
 from rockoon.message import MessageQueue
-from rockoon.net.connection import Cluster
+from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto import start_position
 from rockoon_proto.v1 import nameserver_pb2 as wire
@@ -20,7 +20,7 @@ from rockoon_proto.v1.broker_pb2 import (
 class QueuePlaces:
     """Asks each broker once for all the queues it has."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
 
     async def choose(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError, from_wire
 from rockoon.message import MessageQueue
-from rockoon.net.connection import CALL_SECONDS_MAX, Cluster
+from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_proto.v1.offset_pb2 import (
     BROADCASTING,
@@ -52,8 +52,8 @@ class OffsetStore(Protocol):
     """RocketMQ's OffsetStore: the progress of one group, as one consumer sees it.
 
     A consumer takes any object with these methods (`offset_store=`). To keep offsets elsewhere, the
-    few methods of a `rockoon.offsets.custom_offset_store.Keeper` are enough; write a whole store to decide
-    where queues start as well. One consumer calls it from one event loop: `load` first, `close`
+    few methods of a `rockoon.Keeper` are enough; write a whole store to decide where queues start
+    as well. One consumer calls it from one event loop: `load` first, `close`
     last, `update` of a queue only between its `resolve` and `remove`.
     """
 
@@ -142,7 +142,7 @@ class RemoteOffsetStore:
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, member_id: str = "", *, own: bool = False
+        self, cluster: Connection, group: str, member_id: str = "", *, own: bool = False
     ) -> None:
         self.is_paused = False
         """Whether nobody is to read in the group, as of the last commit or the last start."""

@@ -47,7 +47,7 @@ from rockoon.producer.unrouted_messages import EarlyMessages
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 
@@ -73,13 +73,13 @@ class Producer:
 
     def __init__(
         self,
-        cluster: "Cluster",
+        cluster: "Connection",
+        settings: ProducerSettings | None = None,
         *,
         key_hash: KeyHash = crc32_key_hash,
         clock: Clock = wall_clock_ms,
-        **settings: Any,
     ) -> None:
-        self.settings = ProducerSettings(**settings)
+        self.settings = settings or ProducerSettings()
         self._cluster = cluster
         self._key_hash = key_hash
         self._clock = clock

@@ -43,7 +43,7 @@ from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
     from rockoon.tracing.producer import TracedBatches
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
@@ -72,7 +72,7 @@ class Carrier:
 
     def __init__(
         self,
-        cluster: "Cluster",
+        cluster: "Connection",
         settings: ProducerSettings,
         clock: Clock,
         on_route: Callable[[TopicRoute], None],

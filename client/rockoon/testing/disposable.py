@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rockoon.local.cluster import LocalCluster
 
 if TYPE_CHECKING:
+    from rockoon.cluster import Cluster
     from rockoon.net.access import AccessKey
-    from rockoon.net.connection import Cluster
     from rockoon.net.tls import Tls
     from rockoon.sync import Cluster as SyncCluster
 
@@ -96,7 +96,7 @@ class Connection:
         self._open_sync: SyncCluster | None = None
 
     async def __aenter__(self) -> "Cluster":
-        from rockoon.net.connection import connect
+        from rockoon.cluster import connect
 
         self._open = connect(self._nameservers, tls=self._tls, access=self._access)
         return await self._open.__aenter__()

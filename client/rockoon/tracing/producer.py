@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
+from rockoon.clock import Clock, wall_clock_ms
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.body_chunks import Bodies
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX, Body
 from rockoon.producer.producer import Producer
+from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.receipt import Receipt, SendResults
+from rockoon.producer.settings import ProducerSettings
 from rockoon.tracing.tracing import (
     Tracing,
     end,
@@ -32,7 +35,7 @@ from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 # As `Producer.send` has them.
 SEND_OPTIONS = (
@@ -81,8 +84,16 @@ def present_context() -> Callable[[], object]:
 class TracedProducer(Producer):
     """A `Producer` with `Tracing`. Made by `cluster.producer()` of a connection that traces."""
 
-    def __init__(self, cluster: "Cluster", tracing: Tracing, **settings: Any) -> None:
-        super().__init__(cluster, **settings)
+    def __init__(
+        self,
+        cluster: "Connection",
+        tracing: Tracing,
+        settings: ProducerSettings | None = None,
+        *,
+        key_hash: KeyHash = crc32_key_hash,
+        clock: Clock = wall_clock_ms,
+    ) -> None:
+        super().__init__(cluster, settings, key_hash=key_hash, clock=clock)
         self._tracing = tracing
         self._traces = TracedBatches(tracing)
         self._carrier.traces = self._traces

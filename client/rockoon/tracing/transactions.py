@@ -17,7 +17,7 @@ from rockoon_format.properties import TRACEPARENT
 from rockoon_proto.v1.broker_pb2 import EndTransactionReply
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 
 # Of what nobody ends here, only the check: further ends of the oldest have no span.
@@ -27,7 +27,9 @@ BEGUN_MAX = 10_000
 class TracedTransactionalProducer(TransactionalProducer):
     """A `TransactionalProducer` with `Tracing`: of a connection that traces."""
 
-    def __init__(self, cluster: "Cluster", group: str, tracing: Tracing, **settings: Any) -> None:
+    def __init__(
+        self, cluster: "Connection", group: str, tracing: Tracing, **settings: Any
+    ) -> None:
         super().__init__(cluster, group, **settings)
         self._tracing = tracing
         # Of transactions that were begun and not ended here, by message id, oldest first.

@@ -23,7 +23,7 @@ from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionChe
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class TransactionChecks:
 
     def __init__(
         self,
-        cluster: "Cluster",
+        cluster: "Connection",
         group: str,
         client_id: str,
         *,

@@ -10,7 +10,7 @@ from rockoon_proto.v1.broker_pb2 import ListTransactionsReply, ListTransactionsR
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 LISTED_MAX = 1024
 CALL_SECONDS_MAX = 5.0
@@ -26,7 +26,7 @@ class BrokerTransactions:
 
 
 async def pending_transactions(
-    cluster: "Cluster", count_max: int = 100
+    cluster: "Connection", count_max: int = 100
 ) -> Sequence[BrokerTransactions]:
     """Ask every live broker at once.
 
@@ -40,7 +40,7 @@ async def pending_transactions(
     return [task.result() for task in asked]
 
 
-async def _ask(cluster: "Cluster", broker: str, count_max: int) -> BrokerTransactions:
+async def _ask(cluster: "Connection", broker: str, count_max: int) -> BrokerTransactions:
     try:
         reply: ListTransactionsReply = await cluster.call(
             cluster.broker(broker).ListTransactions,

@@ -76,7 +76,7 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from rockoon.net.connection import Cluster
+    from rockoon.net.connection import Connection
 
 __all__ = ["Resolution", "Transaction", "TransactionalProducer"]
 
@@ -119,7 +119,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        cluster: "Cluster",
+        cluster: "Connection",
         group: str,
         *,
         check: Check,

@@ -5,8 +5,9 @@
         .writeStream.option("checkpointLocation", "/data/checkpoints/billing")...
 
 The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: what is
-write-only is not read, and a pattern matches none of the brokers' own topics. Queues that come while
-the stream runs are read from their beginning.
+write-only is not read, and a pattern matches none of the brokers' own topics. Queues that
+come while the stream runs are read from their beginning.
+
 Options:
     endpoint: nameservers, "host:port" separated by commas.
     topics: names separated by commas; or topicPattern: with * and ?.

@@ -1,0 +1,51 @@
+"""Reads of topics, groups and progress that `Admin` and its parts have in common."""
+
+from typing import TYPE_CHECKING
+
+from rockoon.admin.descriptions import GroupSummary
+from rockoon.admin.offset_calls import ask_offset_service
+from rockoon.message import MessageQueue
+from rockoon.net.routes import TopicRoute
+from rockoon_proto.v1.nameserver_pb2 import ListGroupsReply, ListGroupsRequest, ListTopicsRequest
+from rockoon_proto.v1.offset_pb2 import ListProgressRequest, Progress, QueueRef
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Connection
+
+
+async def list_topics(connection: "Connection", *, include_system: bool) -> list[TopicRoute]:
+    """All topics, sorted by name; see `Admin.list_topics`."""
+    request = ListTopicsRequest(include_system=include_system)
+    reply = await connection.call_nameserver("ListTopics", request)
+    return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
+
+
+async def ask_groups(connection: "Connection") -> ListGroupsReply:
+    """All groups and subscriptions, as a nameserver answers."""
+    reply: ListGroupsReply = await connection.call_nameserver("ListGroups", ListGroupsRequest())
+    return reply
+
+
+def group_summaries(reply: ListGroupsReply) -> list[GroupSummary]:
+    """Groups with the topics they read, sorted by name."""
+    return [
+        GroupSummary(group, topics_of(group.config.name, reply))
+        for group in sorted(reply.groups, key=lambda group: str(group.config.name))
+    ]
+
+
+def topics_of(group: str, reply: ListGroupsReply) -> dict[str, int]:
+    """Topics that a group reads, each with the revision of its subscription."""
+    return {each.topic: each.revision for each in reply.subscriptions if each.group == group}
+
+
+async def progress(connection: "Connection", group: str = "", topic: str = "") -> list[Progress]:
+    """Stored progress, sorted by group, topic, broker and queue; see `Admin.progress`."""
+    request = ListProgressRequest(group=group, topic=topic)
+    reply = await ask_offset_service(connection, "ListProgress", request)
+    return sorted(reply.progress, key=lambda each: (each.group, to_queue(each.queue)))
+
+
+def to_queue(ref: QueueRef) -> MessageQueue:
+    """A message queue as the SDK names it."""
+    return MessageQueue(ref.topic, ref.broker, ref.queue_id)

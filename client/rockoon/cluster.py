@@ -1,0 +1,267 @@
+"""A cluster as programs hold it: a connection, and what is made with it.
+
+async with rockoon.connect("127.0.0.1:9876") as cluster:
+    producer = cluster.producer()
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rockoon.admin.admin import Admin
+from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.clock import Clock, wall_clock_ms
+from rockoon.consumer.delivery import Handler, Order
+from rockoon.consumer.process_queue import FlowLimits
+from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
+from rockoon.consumer.push_consumer import OnDamaged, PushConsumer, Timing
+from rockoon.consumer.redelivery import Redelivery
+from rockoon.consumer.retry import RetryPolicy
+from rockoon.net.access import AccessKey
+from rockoon.net.addresses import parse_addresses
+from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS, Connection
+from rockoon.net.tls import Tls
+from rockoon.offsets.broadcasting import Mode
+from rockoon.offsets.offset_store import OffsetStore
+from rockoon.offsets.start import ConsumeFrom
+from rockoon.producer.producer import Producer
+from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
+from rockoon.producer.settings import ProducerSettings
+from rockoon.transactions.checks import Check
+from rockoon.transactions.producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from rockoon.tracing.tracing import Tracing
+
+
+def connect(
+    nameservers: str | Sequence[str],
+    *,
+    cluster: str | None = None,
+    client_id: str | None = None,
+    connect_seconds_max: float = CONNECT_SECONDS_MAX,
+    retry_seconds: float = RETRY_SECONDS,
+    tls: Tls | None = None,
+    access: AccessKey | None = None,
+    tracing: "Tracing | None" = None,
+) -> "Cluster":
+    """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
+
+    Args:
+        nameservers: "host:port" of some or all of them: a sequence, or text separated by commas
+            or semicolons.
+        cluster: name that the nameservers must bear; by default any.
+        client_id: how this process is called in consumer groups; "host@pid@random" by default.
+        connect_seconds_max: how long entering may take.
+        retry_seconds: how long calls go on trying while a service does not answer, as one that is
+            being replaced; messages have their `delivery_timeout_seconds`, and reading has no end.
+        tls: how to be sure of the servers, and which certificate to show them; None means as the
+            environment's ROCKOON_TLS... say (`rockoon.net.tls`): plain connections without them.
+        access: the access key to sign calls with; None means as the environment's
+            ROCKOON_ACCESS... say (`rockoon.net.access`): without them, calls are not signed.
+        tracing: how messages are traced, a `rockoon.tracing.tracing.Tracing`; None: not at all.
+
+    Raises:
+        InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file
+            of `tls` or the access key cannot be used.
+    """
+    return Cluster(
+        parse_addresses(nameservers),
+        cluster=cluster,
+        client_id=client_id,
+        connect_seconds_max=connect_seconds_max,
+        retry_seconds=retry_seconds,
+        tls=tls,
+        access=access,
+        tracing=tracing,
+    )
+
+
+class Cluster(Connection):
+    """A connection to a cluster, and the producers, consumers and administration on it."""
+
+    _admin: Admin | None = None
+
+    def producer(
+        self,
+        *,
+        idempotent: bool = False,
+        linger_ms: float = 5.0,
+        delivery_timeout_seconds: float = 30.0,
+        reply_timeout_seconds: float = 10.0,
+        batch_bytes_max: int = 512 << 10,
+        batch_messages_max: int = 16_384,
+        in_flight_max: int = 8,
+        buffer_bytes_max: int = 64 << 20,
+        drain_bytes: int = 8 << 20,
+        key_hash: KeyHash = crc32_key_hash,
+        clock: Clock = wall_clock_ms,
+    ) -> Producer:
+        """Return a producer. Most programs set the first three arguments or none.
+
+        Args:
+            idempotent, linger_ms, delivery_timeout_seconds, reply_timeout_seconds, batch_bytes_max,
+                batch_messages_max, in_flight_max, buffer_bytes_max, drain_bytes: as the fields of
+                `rockoon.producer.settings.ProducerSettings`, whose defaults these are.
+            key_hash: from an ordering key to the number that chooses the queue.
+            clock: stamps messages with the time at which they were sent, epoch milliseconds.
+
+        Raises:
+            InvalidArgument: a value is out of its bounds.
+            Closed: the connection is closed.
+        """
+        settings = ProducerSettings(
+            idempotent=idempotent,
+            linger_ms=linger_ms,
+            delivery_timeout_seconds=delivery_timeout_seconds,
+            reply_timeout_seconds=reply_timeout_seconds,
+            batch_bytes_max=batch_bytes_max,
+            batch_messages_max=batch_messages_max,
+            in_flight_max=in_flight_max,
+            buffer_bytes_max=buffer_bytes_max,
+            drain_bytes=drain_bytes,
+        )
+        if self.tracing is not None:
+            from rockoon.tracing.producer import TracedProducer
+
+            return TracedProducer(self, self.tracing, settings, key_hash=key_hash, clock=clock)
+        return Producer(self, settings, key_hash=key_hash, clock=clock)
+
+    def transactional_producer(
+        self,
+        group: str,
+        *,
+        check: Check,
+        delivery_timeout_seconds: float = 30.0,
+        open_max: int = 10_000,
+        checks_max: int = 32,
+        check_seconds_max: float = 60.0,
+        key_hash: KeyHash = crc32_key_hash,
+        clock: Clock = wall_clock_ms,
+    ) -> TransactionalProducer:
+        """Return a producer of messages that are sent exactly when a local transaction commits.
+
+        Args:
+            group: the producer group; any of its processes answers for all.
+            check: asked what became of a transaction that its sender did not end.
+            delivery_timeout_seconds: after this a half message that was not stored fails.
+            open_max: transactions that may be open at once.
+            checks_max: calls of `check` that may run at once.
+            check_seconds_max: a call of `check` that takes longer has no answer.
+            key_hash, clock: as for `producer`.
+
+        Raises:
+            InvalidArgument: the group's name or a limit is not allowed.
+            Closed: the connection is closed.
+        """
+        if self.tracing is not None:
+            from rockoon.tracing.transactions import TracedTransactionalProducer
+
+            return TracedTransactionalProducer(
+                self,
+                group,
+                self.tracing,
+                check=check,
+                delivery_timeout_seconds=delivery_timeout_seconds,
+                open_max=open_max,
+                checks_max=checks_max,
+                check_seconds_max=check_seconds_max,
+                key_hash=key_hash,
+                clock=clock,
+            )
+        return TransactionalProducer(
+            self,
+            group,
+            check=check,
+            delivery_timeout_seconds=delivery_timeout_seconds,
+            open_max=open_max,
+            checks_max=checks_max,
+            check_seconds_max=check_seconds_max,
+            key_hash=key_hash,
+            clock=clock,
+        )
+
+    def pull_consumer(
+        self,
+        group: str | None = None,
+        *,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        on_out_of_range: OnOutOfRange = "raise",
+        limits: PullLimits | None = None,
+        prefetch_batches: int = 2,
+        create_group: bool = True,
+        check_crcs: bool = True,
+    ) -> PullConsumer:
+        """Return a consumer that is asked for messages; arguments as `PullConsumer`.
+
+        Raises:
+            InvalidArgument: an argument is out of its bounds.
+            Closed: the connection is closed.
+        """
+        return PullConsumer(
+            self,
+            group,
+            consume_from=consume_from,
+            on_out_of_range=on_out_of_range,
+            limits=limits,
+            prefetch_batches=prefetch_batches,
+            create_group=create_group,
+            check_crcs=check_crcs,
+        )
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: Handler,
+        *,
+        mode: Mode = "clustering",
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        concurrency: int = 16,
+        batch_max: int = 1,
+        orderly: bool | Order = False,
+        allocation: AllocationStrategy = AVERAGE,
+        member_id: str | None = None,
+        offset_store: OffsetStore | None = None,
+        redelivery: Redelivery | RetryPolicy | None = None,
+        pull_limits: PullLimits | None = None,
+        flow_limits: FlowLimits | None = None,
+        timing: Timing | None = None,
+        create_group: bool = True,
+        check_crcs: bool = True,
+        on_damaged: OnDamaged = "stop",
+    ) -> PushConsumer:
+        """Return a consumer that calls `handler` for each message; arguments as `PushConsumer`.
+
+        Raises:
+            InvalidArgument: an argument is out of its bounds.
+            Closed: the connection is closed.
+        """
+        return PushConsumer(
+            self,
+            group,
+            subscriptions,
+            handler,
+            mode=mode,
+            consume_from=consume_from,
+            concurrency=concurrency,
+            batch_max=batch_max,
+            orderly=orderly,
+            allocation=allocation,
+            member_id=member_id,
+            offset_store=offset_store,
+            redelivery=redelivery,
+            pull_limits=pull_limits,
+            flow_limits=flow_limits,
+            timing=timing,
+            create_group=create_group,
+            check_crcs=check_crcs,
+            on_damaged=on_damaged,
+        )
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, groups, offsets and status."""
+        if self._admin is None:
+            self._admin = Admin(self)
+        return self._admin
