@@ -73,7 +73,7 @@ async def pay(producer: TransactionalProducer, topic: str, shop: Shop, order_id:
     Raises:
         sqlite3.IntegrityError: it is paid already; nothing is told again.
     """
-    async with producer.transaction(topic, order_id.encode(), key=order_id) as transaction:
+    async with producer.transaction(topic, order_id.encode(), ordering_key=order_id) as transaction:
         await asyncio.to_thread(shop.mark_paid, order_id, transaction.message_id)
 
 

@@ -454,7 +454,7 @@ class BufferFull(RockoonError):
     code = Error.BUFFER_FULL
     status = "RESOURCE_EXHAUSTED"
     retriable = True
-    sentence = "{limit} bytes are waiting to be sent: await producer.drain() between sends"
+    sentence = "{limit} bytes are waiting to be sent: await producer.wait_capacity() between sends"
 
 
 class Closed(RockoonError):

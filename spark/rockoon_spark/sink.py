@@ -178,7 +178,7 @@ async def _send(producer: Producer, rows: list[dict[str, Any]], topic: str) -> N
         producer.send(
             topic or row["topic"],
             content,
-            key=row.get("key"),
+            ordering_key=row.get("key"),
             keys=row.get("keys"),
             tags=row.get("tags"),
             properties=dict(row.get("properties") or ()),
@@ -186,5 +186,5 @@ async def _send(producer: Producer, rows: list[dict[str, Any]], topic: str) -> N
         messages += 1
         size += len(content)
         if messages >= _MESSAGES_PER_DRAIN or size >= _BYTES_PER_DRAIN:
-            await producer.drain()
+            await producer.wait_capacity()
             messages = size = 0

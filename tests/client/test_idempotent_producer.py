@@ -87,7 +87,9 @@ async def send_all(wire: Wire, chance: random.Random, **settings: Any) -> Counte
         key = f"k{number % 5}" if chance.random() < 0.5 else None
         tags = "t" if chance.random() < 0.3 else None
         properties = {"n": str(number)} if chance.random() < 0.3 else None
-        receipts[body] = producer.send("orders", body, key=key, tags=tags, properties=properties)
+        receipts[body] = producer.send(
+            "orders", body, ordering_key=key, tags=tags, properties=properties
+        )
         if number % 100 == 99:
             await producer.flush()
     results = {body: await receipt for body, receipt in receipts.items()}
@@ -131,7 +133,7 @@ async def test_messages_of_a_key_keep_their_order_through_all_losses(
     async with lossy_wire(tmp_path, now_and_then(chance)) as wire:
         producer = wire.cluster.producer(batch_messages_max=3, idempotent=True, linger_ms=0)
         for number in range(300):
-            producer.send("orders", b"%d" % number, key="one")
+            producer.send("orders", b"%d" % number, ordering_key="one")
             if number % 4 == 0:
                 await producer.flush()
         await producer.close()

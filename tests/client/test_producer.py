@@ -124,7 +124,7 @@ async def test_leaving_the_producer_flushes_it(cluster: Cluster, broker: FakeApp
     with pytest.raises(Closed):
         producer.send("orders", b"late")
     with pytest.raises(Closed):
-        producer.send("orders", b"late", key="k")
+        producer.send("orders", b"late", ordering_key="k")
     await producer.close()
 
 
@@ -208,9 +208,11 @@ async def test_a_key_has_its_queue_also_before_the_topic_is_known(
 ) -> None:
     producer = cluster.producer()
     keys = [f"user-{number % 10}" for number in range(200)]
-    early = [producer.send("orders", b"%d" % n, key=key) for n, key in enumerate(keys)]
+    early = [producer.send("orders", b"%d" % n, ordering_key=key) for n, key in enumerate(keys)]
     await early[0]
-    late = [producer.send("orders", b"%d" % (n + 200), key=key) for n, key in enumerate(keys)]
+    late = [
+        producer.send("orders", b"%d" % (n + 200), ordering_key=key) for n, key in enumerate(keys)
+    ]
     for key, receipt in zip([*keys, *keys], [*early, *late], strict=True):
         assert (await receipt).queue.queue_id == crc32_key_hash(key) % 4
     for queue_id in range(4):
@@ -221,7 +223,7 @@ async def test_a_key_has_its_queue_also_before_the_topic_is_known(
 async def test_a_producer_may_use_another_hash(cluster: Cluster) -> None:
     producer = cluster.producer(key_hash=len)
     for key in ("a", "bb", "ccc"):
-        assert (await producer.send("orders", b"", key=key)).queue.queue_id == len(key)
+        assert (await producer.send("orders", b"", ordering_key=key)).queue.queue_id == len(key)
 
 
 async def test_a_topic_that_does_not_exist_fails_the_receipts_and_can_come_later(
@@ -229,7 +231,7 @@ async def test_a_topic_that_does_not_exist_fails_the_receipts_and_can_come_later
 ) -> None:
     producer = cluster.producer()
     plain = producer.send("payments", b"x")
-    keyed = producer.send("payments", b"x", key="k")
+    keyed = producer.send("payments", b"x", ordering_key="k")
     for receipt in (plain, keyed):
         with pytest.raises(TopicNotFound, match="payments"):
             await receipt
@@ -283,7 +285,7 @@ async def test_a_queue_that_does_not_exist_is_told(cluster: Cluster) -> None:
         ({"topic": "x" * 128}, InvalidTopicName),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, InvalidTopicName),
         ({"topic": "rmq_sys_x"}, InvalidTopicName),
-        ({"topic": "a b", "key": "k"}, InvalidTopicName),
+        ({"topic": "a b", "ordering_key": "k"}, InvalidTopicName),
         ({"body": "text"}, InvalidArgument),
         ({"body": 17}, InvalidArgument),
         ({"body": bytes((4 << 20) + 1)}, BodyTooLarge),
@@ -296,8 +298,8 @@ async def test_a_queue_that_does_not_exist_is_told(cluster: Cluster) -> None:
         ({"keys": [1]}, InvalidProperty),
         ({"keys": 1}, InvalidProperty),
         ({"tags": ["a"]}, InvalidProperty),
-        ({"key": 1}, InvalidArgument),
-        ({"key": "\ud800"}, InvalidArgument),
+        ({"ordering_key": 1}, InvalidArgument),
+        ({"ordering_key": "\ud800"}, InvalidArgument),
         ({"properties": {"KEYS": "a"}}, InvalidProperty),
         ({"properties": {"UNIQ_KEY": "a"}}, InvalidProperty),
         ({"properties": {"DELAY": "3"}}, InvalidProperty),
@@ -309,7 +311,7 @@ async def test_a_queue_that_does_not_exist_is_told(cluster: Cluster) -> None:
         ({"properties": {"a": "\ud800"}}, InvalidProperty),
         ({"properties": {"a": 1}}, InvalidProperty),
         ({"properties": {"a": "x" * 32_767}}, PropertiesTooLarge),
-        ({"key": "k", "queue": MessageQueue("orders", "broker-a", 0)}, InvalidArgument),
+        ({"ordering_key": "k", "queue": MessageQueue("orders", "broker-a", 0)}, InvalidArgument),
     ],
 )
 async def test_a_message_that_cannot_be_sent_is_refused_at_once_and_alone(
@@ -388,11 +390,11 @@ async def test_drain_waits_while_too_much_is_on_its_way(
     broker.gate.clear()
     for _ in range(40):
         producer.send("orders", bytes(1000 - MESSAGE_OVERHEAD_BYTES))
-        await producer.drain()
+        await producer.wait_capacity()
     for _ in range(11):
         producer.send("orders", bytes(1000 - MESSAGE_OVERHEAD_BYTES))
     async with asyncio.TaskGroup() as tasks:
-        draining = tasks.create_task(producer.drain())
+        draining = tasks.create_task(producer.wait_capacity())
         await broker.wait_requests(1)
         assert not draining.done()
         broker.gate.set()
@@ -409,7 +411,7 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
         await producer.flush()
     assert told.value.__notes__ == ["3 messages that nobody awaited were not delivered"]
     await producer.flush()
-    await producer.drain()
+    await producer.wait_capacity()
 
     with pytest.raises(TopicNotFound):
         await producer.send("payments", b"x")
@@ -420,7 +422,7 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
         while not unseen.done:
             await asyncio.sleep(0)
     with pytest.raises(TopicNotFound):
-        await producer.drain()
+        await producer.wait_capacity()
 
     producer.send("payments", b"x")
     with pytest.raises(TopicNotFound):
@@ -468,7 +470,7 @@ async def test_send_many_takes_iterables_and_async_iterables(
             await asyncio.sleep(0)
             yield b"%d" % number
 
-    assert len(await producer.send_many("orders", source(), key="k")) == 10
+    assert len(await producer.send_many("orders", source(), ordering_key="k")) == 10
     assert len(await producer.send_many("orders", [])) == 0
 
 
@@ -598,3 +600,16 @@ async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
                 with suppress(KeyMissing):
                     await producer.send("latest", b"free")
                 await asyncio.sleep(0)
+
+
+async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(
+    cluster: Cluster,
+) -> None:
+    async with cluster.producer() as producer:
+        with pytest.warns(DeprecationWarning, match="ordering_key"):
+            former = producer.send("orders", b"x", key="k")
+        assert (await former).queue == (await producer.send("orders", b"y", ordering_key="k")).queue
+        with pytest.warns(DeprecationWarning, match="wait_capacity"):
+            await producer.drain()
+        with pytest.raises(InvalidArgument, match="one of them"):
+            producer.send("orders", b"z", key="k", ordering_key="k")

@@ -21,7 +21,7 @@ async def test_closing_waits_for_messages_whose_queue_is_not_known_yet(
     nameserver.put_topic("orders", {"broker-a": 4})
     async with asyncio.timeout(DEADLINE_SECONDS), rockoon.connect(nameserver.address) as cluster:
         async with cluster.producer() as producer:
-            receipts = [producer.send("orders", b"%d" % n, key="k") for n in range(10)]
+            receipts = [producer.send("orders", b"%d" % n, ordering_key="k") for n in range(10)]
         for receipt in receipts:
             await receipt
     assert broker.all_bodies("orders") == [b"%d" % n for n in range(10)]
@@ -35,11 +35,11 @@ async def test_messages_whose_queue_never_becomes_known_fail_at_their_deadline(
         producer = cluster.producer(delivery_timeout_seconds=0.5)
         async with asyncio.timeout(DEADLINE_SECONDS):
             with pytest.raises(NotReady):
-                await producer.send("orders", b"one", key="k")
+                await producer.send("orders", b"one", ordering_key="k")
         assert producer.buffered_bytes == 0
         nameserver.failure = None
         nameserver.put_topic("orders", {"broker-a": 1})
-        await producer.send("orders", b"two", key="k")
+        await producer.send("orders", b"two", ordering_key="k")
     assert broker.all_bodies("orders") == [b"two"]
 
 

@@ -68,7 +68,7 @@ async def test_a_refusal_that_can_pass_is_waited_out(
 ) -> None:
     producer = cluster.producer()
     broker.plan = Once(error, error)
-    await producer.send("orders", b"one", key="k")
+    await producer.send("orders", b"one", ordering_key="k")
     assert broker.all_bodies("orders") == [b"one"]
     assert broker.requests == 3
 
@@ -106,10 +106,10 @@ async def test_messages_with_a_key_wait_for_their_broker(
     nameserver.put_topic("orders", {"broker-a": 1, "broker-b": 1})
     async with rockoon.connect(nameserver.address) as cluster:
         producer = cluster.producer(key_hash=int)
-        await producer.send("orders", b"a", key="0")
+        await producer.send("orders", b"a", ordering_key="0")
         await broker.stop()
-        waiting = producer.send("orders", b"b", key="0")
-        await producer.send("orders", b"elsewhere", key="1")
+        waiting = producer.send("orders", b"b", ordering_key="0")
+        await producer.send("orders", b"elsewhere", ordering_key="1")
         assert not waiting.done
         await broker.start()
         assert (await waiting).queue.broker == "broker-a"
@@ -138,7 +138,7 @@ async def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(
 ) -> None:
     producer = cluster.producer()
     broker.plan = Once(TopicNotFound(topic="orders"), TopicNotFound(topic="orders"))
-    await producer.send("orders", b"x", key="k")
+    await producer.send("orders", b"x", ordering_key="k")
     assert broker.all_bodies("orders") == [b"x"]
     assert broker.route_revisions[0] == nameserver.revision
 
@@ -152,7 +152,7 @@ async def test_a_refusal_of_the_topic_is_told(cluster: Cluster, broker: FakeAppe
 
 async def test_a_restarted_broker_gets_the_rest(cluster: Cluster, broker: FakeAppendBroker) -> None:
     producer = cluster.producer(batch_messages_max=50)
-    receipts = [producer.send("orders", b"%d" % number, key="k") for number in range(1000)]
+    receipts = [producer.send("orders", b"%d" % number, ordering_key="k") for number in range(1000)]
     await broker.wait_requests(3)
     await broker.stop()
     await broker.start()
@@ -165,9 +165,9 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
     producer = cluster.producer()
-    await producer.send("orders", b"one", key="k")
+    await producer.send("orders", b"one", ordering_key="k")
     await broker.stop(unregister=True)
-    waiting = producer.send("orders", b"two", key="k")
+    waiting = producer.send("orders", b"two", ordering_key="k")
     await broker.start(elsewhere=True)
     await waiting
     assert broker.all_bodies("orders") == [b"one", b"two"]
@@ -193,7 +193,7 @@ async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_o
 ) -> None:
     broker.plan = lambda _: Fault.SILENCE
     producer = cluster.producer(reply_timeout_seconds=60, delivery_timeout_seconds=60)
-    waiting = producer.send("orders", b"x", key="k")
+    waiting = producer.send("orders", b"x", ordering_key="k")
     await broker.wait_requests(1)
     async with asyncio.timeout(DEADLINE_SECONDS), FakeAppendBroker("broker-a", nameserver) as moved:
         await waiting
@@ -217,7 +217,7 @@ async def test_what_is_refused_all_the_time_fails_with_the_last_refusal(
     producer = cluster.producer(delivery_timeout_seconds=2)
     broker.plan = lambda _: Busy(reason="always")
     with pytest.raises(Busy, match="always"):
-        await producer.send("orders", b"x", key="k")
+        await producer.send("orders", b"x", ordering_key="k")
 
 
 async def test_what_a_dead_broker_does_not_take_fails_after_the_delivery_timeout(
@@ -226,9 +226,9 @@ async def test_what_a_dead_broker_does_not_take_fails_after_the_delivery_timeout
     await broker.stop()
     producer = cluster.producer(delivery_timeout_seconds=0.3)
     with pytest.raises(BrokerUnavailable):
-        await producer.send("orders", b"x", key="k")
+        await producer.send("orders", b"x", ordering_key="k")
     with pytest.raises(BrokerUnavailable):
-        await producer.send("orders", b"behind it, perhaps never tried", key="k")
+        await producer.send("orders", b"behind it, perhaps never tried", ordering_key="k")
 
 
 async def test_what_is_never_answered_fails_after_the_delivery_timeout(
@@ -237,7 +237,7 @@ async def test_what_is_never_answered_fails_after_the_delivery_timeout(
     broker.plan = lambda _: Fault.SILENCE
     producer = cluster.producer(delivery_timeout_seconds=0.3)
     with pytest.raises(BrokerUnavailable):
-        await producer.send("orders", b"x", key="k")
+        await producer.send("orders", b"x", ordering_key="k")
 
 
 async def test_no_broker_at_all_is_told(cluster: Cluster, broker: FakeAppendBroker) -> None:
@@ -251,10 +251,10 @@ async def test_a_producer_goes_on_while_no_nameserver_is_there(
     cluster: Cluster, nameserver: ScriptedNameserver, broker: FakeAppendBroker
 ) -> None:
     producer = cluster.producer()
-    await producer.send("orders", b"one", key="k")
+    await producer.send("orders", b"one", ordering_key="k")
     await nameserver.stop()
     broker.plan = Once(Fault.BREAK)
-    await producer.send("orders", b"two", key="k")
+    await producer.send("orders", b"two", ordering_key="k")
     assert broker.all_bodies("orders") == [b"one", b"two"]
 
 
@@ -312,9 +312,9 @@ async def test_whatever_fails_every_key_arrives_whole_and_in_order(
         for number in range(800):
             key = chance.choice([*keys, None])
             body = f"{key} {number}".encode()
-            receipts.append(producer.send("orders", body, key=key))
+            receipts.append(producer.send("orders", body, ordering_key=key))
             if number % 50 == 0:
-                await producer.drain()
+                await producer.wait_capacity()
             if number % 200 == 199:
                 failing = chance.choice([broker, other])
                 await failing.stop(unregister=chance.random() < 0.5)
@@ -343,7 +343,7 @@ async def test_flush_ends_though_messages_with_a_key_found_their_queues_meanwhil
 ) -> None:
     producer = cluster.producer()
     producer.send("orders", b"without")
-    producer.send("orders", b"with", key="k")
+    producer.send("orders", b"with", ordering_key="k")
     async with asyncio.timeout(DEADLINE_SECONDS):
         await producer.flush()
     assert sorted(broker.all_bodies("orders")) == [b"with", b"without"]

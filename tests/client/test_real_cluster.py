@@ -86,9 +86,9 @@ async def test_a_broker_killed_under_load_loses_nothing_and_keeps_keys_in_order(
     async def load() -> None:
         for number in range(6000):
             body = f"{keys[number % 8]} {number}".encode()
-            receipts.append(producer.send("killed", body, key=keys[number % 8]))
+            receipts.append(producer.send("killed", body, ordering_key=keys[number % 8]))
             if number % 20 == 0:
-                await producer.drain()
+                await producer.wait_capacity()
             if number % 1000 == 0:
                 await receipts[-1]
                 acknowledged_first.set()

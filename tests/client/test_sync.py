@@ -39,8 +39,8 @@ def address() -> Iterator[str]:
 
 def test_send_returns_when_the_message_is_stored(address: str) -> None:
     with sync.connect(address) as cluster:
-        assert cluster.send("orders", b"one", key="k").queue_offset == 0
-        assert cluster.send("orders", b"two", key="k").queue_offset == 1
+        assert cluster.send("orders", b"one", ordering_key="k").queue_offset == 0
+        assert cluster.send("orders", b"two", ordering_key="k").queue_offset == 1
         assert len(cluster.send_many("orders", [b"x"] * 1000)) == 1000
         assert len(cluster.queues("orders")) == 2
         with pytest.raises(TopicNotFound):

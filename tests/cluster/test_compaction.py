@@ -65,7 +65,7 @@ class Sent:
                 await self._producer.flush()
             key = self._choose.choice(KEYS)
             body = b"" if self._choose.random() < 0.1 else b"%0200d" % next(self._numbers)
-            receipts.append(self._producer.send(TOPIC, body, keys=key, key=key))
+            receipts.append(self._producer.send(TOPIC, body, keys=key, ordering_key=key))
             self.newest[key] = body
         for receipt in receipts:
             await receipt

@@ -54,7 +54,7 @@ async def test_messages_come_when_they_are_due_and_bear_what_they_were_sent_with
     at = datetime.now(UTC) + timedelta(seconds=1.5)
     sent = [
         producer.send("due", b"level", delay_level=1, tags="t", keys="k"),
-        producer.send("due", b"seconds", delay_seconds=0.5, key="a key"),
+        producer.send("due", b"seconds", delay_seconds=0.5, ordering_key="a key"),
         producer.send("due", b"at", deliver_at=at, properties={"mine": "1"}),
         producer.send("due", b"now"),
         producer.send("due", b"past", deliver_at=12.0),
@@ -123,8 +123,8 @@ async def test_an_idempotent_producer_sends_delayed_messages_beside_its_own(
     await cluster.admin.create_topic("both", queues_per_broker=1)
     async with cluster.producer(idempotent=True) as producer:
         for number in range(20):
-            producer.send("both", b"o%d" % number, key="k")
-            producer.send("both", b"d%d" % number, key="k", delay_seconds=0.2)
+            producer.send("both", b"o%d" % number, ordering_key="k")
+            producer.send("both", b"d%d" % number, ordering_key="k", delay_seconds=0.2)
     came = [message.body for message, _ in await read(cluster, "both", 40)]
     assert sorted(came) == sorted(b"%s%d" % (k, n) for k in (b"o", b"d") for n in range(20))
     assert [body for body in came if body[:1] == b"o"] == [b"o%d" % n for n in range(20)]

@@ -40,7 +40,7 @@ class Load:
                 while self.sent - self.acknowledged < BUFFERED_MAX:
                     body = (b"%d " % self.sent).ljust(BODY_BYTES, b"x")
                     key = str(self.sent % 7) if self.sent % 3 == 0 else None
-                    waiting.put_nowait(self._producer.send(TOPIC, body, key=key))
+                    waiting.put_nowait(self._producer.send(TOPIC, body, ordering_key=key))
                     self.sent += 1
                 await asyncio.sleep(LOOK_SECONDS)
             waiting.put_nowait(None)

@@ -59,8 +59,8 @@ class Load:
             for key in range(KEYS):
                 body = b"%d %d" % (key, self._next[key])
                 self._next[key] += 1
-                self._receipts.append(self._producer.send(TOPIC, body, key=str(key)))
-            await self._producer.drain()
+                self._receipts.append(self._producer.send(TOPIC, body, ordering_key=str(key)))
+            await self._producer.wait_capacity()
             # One acknowledgement per turn keeps the load steady instead of filling memory.
             await self._take(self._receipts.pop(0))
             # A few thousand messages a second are load enough, and leave time to read them all.

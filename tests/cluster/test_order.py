@@ -147,7 +147,7 @@ class Load:
             number = 0
             while not self.stopping:
                 for key in range(8):
-                    producer.send(self._topic, b"%d" % number, key=str(key))
+                    producer.send(self._topic, b"%d" % number, ordering_key=str(key))
                 number += 1
                 await producer.flush()
                 await asyncio.sleep(PACE_SECONDS)

@@ -47,7 +47,8 @@ TOTAL
 
 Why it is so:
 
-- Senders go round a broker that does not answer. What has a `key` waits for its queue's broker.
+- Senders go round a broker that does not answer. What has an `ordering_key` waits for its queue's
+  broker.
 - Members share queues, whoever reaches which broker: what comes to a queue whose member does not
   reach its broker waits until the member does, or leaves.
 - A member that does not reach the offset service loses its queues to others when its lease ends. In

@@ -121,7 +121,7 @@ async def _send_bare(cluster: rockoon.Cluster, topic: str, plan: Plan) -> int:
             for _ in range(DRAIN_EVERY):
                 producer.send(topic, body)
             count += DRAIN_EVERY
-            await producer.drain()
+            await producer.wait_capacity()
     return count
 
 

@@ -157,7 +157,7 @@ class Sender:
 
     async def _drain(self, producer: Producer) -> None:
         try:
-            await producer.drain()
+            await producer.wait_capacity()
         except RockoonError:
             # Whoever waits for that message counts it.
             await asyncio.sleep(0)

@@ -74,7 +74,7 @@ class Topic:
                 for _ in range(count):
                     key = choose.choice(KEYS)
                     body = b"" if choose.random() < 0.2 else b"%200d" % next(self._numbers)
-                    receipts.append(producer.send(self.name, body, keys=key, key=key))
+                    receipts.append(producer.send(self.name, body, keys=key, ordering_key=key))
                     self.newest[key] = body
                 for receipt in receipts:
                     await receipt

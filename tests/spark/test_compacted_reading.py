@@ -355,7 +355,7 @@ def test_a_cluster_that_was_compacted_is_a_dataframe_of_the_newest_versions(
         def send(version: int, packages: Iterable[int]) -> None:
             for number in packages:
                 name = f"package-{number}"
-                connection.send(topic, b"%d" % version, keys=name, key=name)
+                connection.send(topic, b"%d" % version, keys=name, ordering_key=name)
 
         send(1, range(20))
         send(2, range(0, 20, 2))

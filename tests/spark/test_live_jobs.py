@@ -92,7 +92,9 @@ class Sending:
             else:
                 key = f"k{number % 20}"
                 # A key stays in its queue, and so with its broker.
-                sent = self.connection.send(self.topic, b"%1000d" % number, keys=key, key=key)
+                sent = self.connection.send(
+                    self.topic, b"%1000d" % number, keys=key, ordering_key=key
+                )
                 self.newest[key] = number
             self.stored.append((sent.queue.broker, sent.physical_offset))
             number += 1

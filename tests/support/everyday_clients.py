@@ -235,7 +235,7 @@ async def many(producer: rockoon.Producer, topic: str, number: int) -> list[tupl
 
 async def keyed(producer: rockoon.Producer, number: int) -> list[tuple[str, bytes]]:
     body = b"%d %d" % (number % KEYS, number)
-    await producer.send(ORDERED, body, key=str(number % KEYS))
+    await producer.send(ORDERED, body, ordering_key=str(number % KEYS))
     return [(ORDERED, body)]
 
 

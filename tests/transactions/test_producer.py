@@ -68,7 +68,9 @@ async def until_read(broker: RunningBroker, bodies: list[bytes]) -> None:
 
 async def test_a_block_that_succeeds_commits(tmp_path: Path, nameserver: BrokerRoutes) -> None:
     async with started(tmp_path, nameserver) as (broker, producer):
-        async with producer.transaction("orders", b"paid", key="k", tags="T") as transaction:
+        async with producer.transaction(
+            "orders", b"paid", ordering_key="k", tags="T"
+        ) as transaction:
             assert await all_bodies(broker) == []
             assert transaction.resolution is Resolution.UNKNOWN
         assert await all_bodies(broker) == [b"paid"]
@@ -247,7 +249,7 @@ async def test_what_cannot_be_sent_is_refused_before_it_is_stored(
             (errors.BodyTooLarge, {"body": bytes((4 << 20) + 1)}),
             (errors.InvalidProperty, {"properties": {"TRAN_MSG": "x"}}),
             (errors.InvalidArgument, {"body": "text"}),
-            (errors.InvalidArgument, {"key": "k", "queue": queue}),
+            (errors.InvalidArgument, {"ordering_key": "k", "queue": queue}),
             (errors.InvalidArgument, {"check_after_seconds": -1}),
             (errors.QueueNotFound, {"queue": queue}),
             (errors.PropertiesTooLarge, {"properties": {"x": "y" * 32_690}}),

@@ -43,7 +43,7 @@ async def append(
             for _ in range(500):
                 send(topic, body, tags="TagA")
             sent += 500
-            await producer.drain()
+            await producer.wait_capacity()
         await producer.flush()
         elapsed = time.perf_counter() - began
     stored = await appended_bytes(cluster) - before
@@ -126,7 +126,7 @@ async def fill(cluster: rockoon.Cluster, topic: str, log_bytes: int) -> None:
         while (missing := log_bytes - await appended_log_end(cluster)) > 0:
             for _ in range(min(missing // 1200 + 1, 20_000)):
                 producer.send(topic, b"x" * 1024)
-                await producer.drain()
+                await producer.wait_capacity()
             await producer.flush()
 
 

@@ -37,7 +37,7 @@ async def send_closed(
             for _ in range(turn):
                 send(topic, body)
             sent += turn
-            await producer.drain()
+            await producer.wait_capacity()
         await producer.flush()
 
     async with asyncio.TaskGroup() as tasks:

@@ -83,9 +83,11 @@ class Story:
         """Send every record once and return the message ids that were acknowledged."""
         receipts: list[Receipt] = []
         for record in self.records:
-            await producer.drain()
+            await producer.wait_capacity()
             receipts.append(
-                producer.send(TOPIC, record.line, key=record.key, keys=record.key, tags=record.tag)
+                producer.send(
+                    TOPIC, record.line, ordering_key=record.key, keys=record.key, tags=record.tag
+                )
             )
         return await self.settle(receipts)
 
@@ -160,8 +162,10 @@ class Story:
         ):
             receipts: list[Receipt] = []
             for number, record in enumerate(self.records):
-                await producer.drain()
-                receipts.append(producer.send(TOPIC, record.line, key=record.key, tags=record.tag))
+                await producer.wait_capacity()
+                receipts.append(
+                    producer.send(TOPIC, record.line, ordering_key=record.key, tags=record.tag)
+                )
                 if number == len(self.records) // 2:
                     # Some batches are acknowledged, some are on the wire, some not yet closed.
                     await receipts[number // 2]

@@ -83,17 +83,17 @@ class Story:
             await cluster.route(TOPIC, min_revision=made.modified_revision)
             async with cluster.producer() as producer:
                 for record in self.records:
-                    await producer.drain()
+                    await producer.wait_capacity()
                     producer.send(
                         TOPIC,
                         record.line,
-                        key=record.package,
+                        ordering_key=record.package,
                         keys=record.package,
                         tags=record.section,
                     )
                 await producer.flush()
                 # An empty body takes a key away.
-                await producer.send(TOPIC, b"", key=WITHDRAWN, keys=WITHDRAWN)
+                await producer.send(TOPIC, b"", ordering_key=WITHDRAWN, keys=WITHDRAWN)
         again = len(self.records) - len(self.newest)
         console.print(
             f"{len(self.records):,} records of {len(self.newest):,} packages;"

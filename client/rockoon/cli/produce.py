@@ -181,7 +181,7 @@ async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -
     began = time.perf_counter()
     async with cluster.producer() as producer:
         for key in keys:
-            tally.waiting.append(producer.send(topic, b"", key=key, keys=key))
+            tally.waiting.append(producer.send(topic, b"", ordering_key=key, keys=key))
             tally.sent += 1
         await settle(tally)
     tally.seconds = time.perf_counter() - began
@@ -227,7 +227,12 @@ async def send_some(
         try:
             labels = reader.labels(line)
             receipt = producer.send(
-                topic, line, key=labels.key, keys=labels.key, tags=labels.tags, **reader.delay
+                topic,
+                line,
+                ordering_key=labels.key,
+                keys=labels.key,
+                tags=labels.tags,
+                **reader.delay,
             )
         except (CommandError, RockoonError) as error:
             raise CommandError(f"line {tally.line_number}: {error}") from None
@@ -236,8 +241,8 @@ async def send_some(
         unsettled_bytes += len(line)
         if unsettled_bytes > UNSETTLED_BYTES_MAX:
             unsettled_bytes = 0
-            await producer.drain()
-    await producer.drain()
+            await producer.wait_capacity()
+    await producer.wait_capacity()
     while tally.waiting and tally.waiting[0].done:
         await note(tally)
 

@@ -4,9 +4,9 @@ Delivery is at least once. When a stream breaks after the broker has stored a ba
 answer arrived, the batch is sent again; the copies have the same message id (UNIQ_KEY), by which a
 consumer can tell. With `idempotent=True` batches are numbered, and a broker stores each once: there
 are no copies, and what is given up after its answer was lost fails with an error that says so.
-Messages with a `key` or a `queue` stay in order through all of this: such a queue has one batch out
-at a time, and a batch that failed goes first. Messages without either may go to another queue when
-theirs fails (an idempotent producer's only when the broker has refused them).
+Messages with an `ordering_key` or a `queue` stay in order through all of this: such a queue has one
+batch out at a time, and a batch that failed goes first. Messages without either may go to another
+queue when theirs fails (an idempotent producer's only when the broker has refused them).
 
 A broker refuses a batch as a whole. What could make it refuse one message is checked by `send`,
 which raises for that message alone; should a broker refuse a batch nevertheless (its limits are
@@ -14,12 +14,14 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.clock import Clock, wall_clock_ms
+from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
 from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
@@ -122,14 +124,16 @@ class Producer:
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         delay_level: int | None = None,
         delay_seconds: float | None = None,
         deliver_at: datetime | float | None = None,
+        key: str | None = None,
     ) -> Receipt:
         """Take a message for sending; `await` what is returned to know that it is stored.
 
-        Without awaiting, messages are sent in the background: call `await producer.drain()` now
+        Without awaiting, messages are sent in the background: call `await producer.wait_capacity()`
+        now
         and then so that they do not pile up, and `await producer.flush()` at the end.
 
         Args:
@@ -139,12 +143,13 @@ class Producer:
             tags: what consumers select by.
             properties: the sender's own; at most 31743 bytes with all others, if no broker differs.
             queue: the queue to use; messages to it stay in order.
-            key: messages with the same key go to the same queue, in order; none is found by it.
+            ordering_key: messages with the same one go to one queue, in order; none is found by it.
             delay_level: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h.
             delay_seconds: readers get it so long after the broker has stored it.
             deliver_at: readers get it then: a datetime with a time zone, or epoch seconds. One of
                 the three at most. A delayed message is in order with no other, it can be stored
                 twice even by an idempotent producer; `offset_message_id` of its result cancels it.
+            key: deprecated: `ordering_key`.
 
         Returns:
             A receipt: `result = await receipt` gives a SendResult, or raises why there is none.
@@ -157,9 +162,12 @@ class Producer:
             Closed: the producer or the cluster is closed.
         """
         # This is the one function that runs per message: every line of it costs.
+        if key is not None:
+            ordering_key = renamed_key(key, ordering_key)
         if (look := self._present_span) is not None and look():
             delay = (delay_level, delay_seconds, deliver_at)
-            return self._send_within_span(topic, body, keys, tags, properties, queue, key, *delay)
+            options = (keys, tags, properties, queue, ordering_key, *delay)
+            return self._send_within_span(topic, body, *options)
         if type(body) is not bytes:
             body = to_body(body)
         size = len(body)
@@ -183,12 +191,14 @@ class Producer:
         unclaimed = accumulator.unclaimed_bytes + size
         if unclaimed > self._buffer_bytes_max and unclaimed > size:
             raise BufferFull(limit=self._buffer_bytes_max)
-        if key is None and queue is None and not delayed:
+        if ordering_key is None and queue is None and not delayed:
             lane = self._spread.get(topic) or self._open_spread(topic)
         else:
-            chosen = self._lane(topic, queue, key)
+            chosen = self._lane(topic, queue, ordering_key)
             if chosen is None:
-                return self._keep_early(topic, body, extras, size, key or "", delayed=delayed)
+                return self._keep_early(
+                    topic, body, extras, size, ordering_key or "", delayed=delayed
+                )
             lane = accumulator.delayed_lane(topic, chosen.queue) if delayed else chosen
         batch = lane.batch
         bodies = batch.bodies
@@ -215,8 +225,9 @@ class Producer:
         *,
         keys: Iterable[str | Sequence[str] | None] | None = None,
         tags: str | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        key: str | None = None,
     ) -> SendResults:
         """Send many messages and wait until all are stored, holding back as the brokers need it.
 
@@ -227,7 +238,8 @@ class Producer:
             bodies: iterable or async iterable; it is asked for more as there is room.
             keys: the keys of each message, as many as there are bodies.
             tags: for all of them.
-            key, queue: for all of them, as in `send`.
+            ordering_key, queue: for all of them, as in `send`.
+            key: deprecated: `ordering_key`.
 
         Returns:
             The results, in the order of the bodies.
@@ -236,6 +248,8 @@ class Producer:
             RockoonError: what `send` raises, at the body concerned, or why one could not be
                 delivered. Other messages may have been stored.
         """
+        if key is not None:
+            ordering_key = renamed_key(key, ordering_key)
         self._check_open()
         self._carrier.know(await self._cluster.route(topic))
         spans: list[Span] = []
@@ -246,13 +260,15 @@ class Producer:
             elif self._carrier.is_behind:
                 await asyncio.sleep(0)
             if keys_left is None and self._is_plain(chunk):
-                _note(spans, *self._send_plain(topic, chunk, tags, queue, key))
+                _note(spans, *self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk:
                 if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                     await self._make_room()
                 own_keys = None if keys_left is None else _next_keys(keys_left)
-                receipt = self.send(topic, body, keys=own_keys, tags=tags, queue=queue, key=key)
+                receipt = self.send(
+                    topic, body, keys=own_keys, tags=tags, queue=queue, ordering_key=ordering_key
+                )
                 _note(spans, receipt.batch, receipt.index, 1)
         if keys_left is not None and next(keys_left, _NO_KEYS) is not _NO_KEYS:
             raise InvalidArgument(reason="there are more keys than bodies")
@@ -313,7 +329,7 @@ class Producer:
             self._open_or_close(lane)
         return batch, first, count
 
-    async def drain(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait, if too much is on its way, until there is room for more.
 
         Cancelling it is safe.
@@ -327,13 +343,18 @@ class Producer:
         if self._accumulator.buffered_bytes > self.settings.drain_bytes:
             await self._make_room()
 
+    async def drain(self) -> None:
+        """Deprecated: `wait_capacity`."""
+        warnings.warn("drain() is now wait_capacity()", DeprecationWarning, stacklevel=2)
+        await self.wait_capacity()
+
     async def flush(self) -> None:
         """Wait until every message sent before the call is acknowledged or given up.
 
         Cancelling it is safe.
 
         Raises:
-            RockoonError: as `drain`.
+            RockoonError: as `wait_capacity`.
         """
         had_early = bool(self._accumulator.early)
         await self._wait_pending()
@@ -348,7 +369,7 @@ class Producer:
         Cancelling it gives up what is not acknowledged: those messages fail with Closed.
 
         Raises:
-            RockoonError: as `drain`.
+            RockoonError: as `wait_capacity`.
         """
         if self._is_closed:
             return
@@ -384,7 +405,7 @@ class Producer:
         """Return where a message goes; None if that depends on queues not known yet."""
         if queue is not None:
             if key is not None:
-                raise InvalidArgument(reason="give a queue or a key, not both")
+                raise InvalidArgument(reason="give a queue or an ordering_key, not both")
             return self._chosen(topic, queue)
         if key is not None:
             lanes = self._keyed.get(topic) or self._open_keyed(topic)
@@ -395,11 +416,11 @@ class Producer:
         # Here and not when the route is known: what a hash raises is for the sender, not for a
         # background task, whose end would be that of the connection.
         if not isinstance(key, str):
-            raise InvalidArgument(reason=f"a key is text, not {key!r}")
+            raise InvalidArgument(reason=f"an ordering key is text, not {key!r}")
         try:
             return self._key_hash(key)
         except UnicodeEncodeError:
-            raise InvalidArgument(reason=f"the key {key!r} is not valid Unicode") from None
+            raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
 
     def _open_keyed(self, topic: str) -> list[Lane]:
         """Return the lanes among which keys choose; none while the topic's queues are unknown."""

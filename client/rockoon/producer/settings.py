@@ -31,7 +31,7 @@ class ProducerSettings:
     buffer_bytes_max: int = 64 << 20
     """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
     drain_bytes: int = 8 << 20
-    """`drain` waits while more than this is not acknowledged."""
+    """`wait_capacity` waits while more than this is not acknowledged."""
     delivery_timeout_seconds: float = 30.0
     """After this a message that could not be delivered fails with the last error."""
     reply_timeout_seconds: float = 10.0

@@ -15,6 +15,7 @@ from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
 from rockoon.clock import Clock, wall_clock_ms
+from rockoon.deprecation import renamed_key
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import ProducerBatch
@@ -43,7 +44,7 @@ SEND_OPTIONS = (
     "tags",
     "properties",
     "queue",
-    "key",
+    "ordering_key",
     "delay_level",
     "delay_seconds",
     "deliver_at",
@@ -140,11 +141,19 @@ class TracedProducer(Producer):
         *,
         keys: Iterable[str | Sequence[str] | None] | None = None,
         tags: str | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         queue: MessageQueue | None = None,
+        key: str | None = None,
     ) -> SendResults:
         """As `Producer.send_many`; one span is about all of the messages."""
-        options: dict[str, Any] = {"keys": keys, "tags": tags, "key": key, "queue": queue}
+        if key is not None:
+            ordering_key = renamed_key(key, ordering_key)
+        options: dict[str, Any] = {
+            "keys": keys,
+            "tags": tags,
+            "ordering_key": ordering_key,
+            "queue": queue,
+        }
         if not self._is_within_sampled():
             return await super().send_many(topic, bodies, **options)
         span = self._start(topic)

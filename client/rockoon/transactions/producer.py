@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.backoff import Backoff
 from rockoon.clock import Clock, wall_clock_ms
+from rockoon.deprecation import renamed_key
 from rockoon.errors import (
     BrokerUnavailable,
     Busy,
@@ -248,22 +249,26 @@ class TransactionalProducer:
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         check_after_seconds: int | None = None,
+        key: str | None = None,
     ) -> Transaction:
         """Store a half message; the caller ends the transaction with `commit` or `rollback`.
 
         Args:
-            topic, body, keys, tags, properties, queue, key: as for `Producer.send`. Order is that
-                of the commits, not of the half messages.
+            topic, body, keys, tags, properties, queue, ordering_key: as for `Producer.send`. Order
+                is that of the commits, not of the half messages.
             check_after_seconds: how long the local transaction may take before the broker asks;
                 by default the broker's `transaction_timeout_ms`. While this producer lives it says
                 UNKNOWN for a transaction that it has open, and the broker goes on asking.
+            key: deprecated: `ordering_key`.
 
         Raises:
             RockoonError: as `Producer.send` and awaiting its receipt. Nothing is stored, or it is
                 rolled back when this producer is asked about it.
         """
+        if key is not None:
+            ordering_key = renamed_key(key, ordering_key)
         if self._is_closed:
             raise Closed(what="the transactional producer")
         if len(self._open) >= self._open_max:
@@ -273,12 +278,12 @@ class TransactionalProducer:
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large(len(body))
         extras = self._extras(keys, tags, properties, check_after_seconds)
-        if queue is not None and key is not None:
-            raise InvalidArgument(reason="give a queue or a key, not both")
+        if queue is not None and ordering_key is not None:
+            raise InvalidArgument(reason="give a queue or an ordering_key, not both")
         if queue is not None and queue.topic != topic:
             raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
-        return await self._send_half(topic, body, extras, queue, key, deadline)
+        return await self._send_half(topic, body, extras, queue, ordering_key, deadline)
 
     async def close(self) -> None:
         """End the streams of checks. Open transactions are left to the check of another producer.
