@@ -18,13 +18,12 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rockoon import cluster as aio_cluster
 from rockoon.errors import Closed
@@ -34,12 +33,14 @@ from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
+from rockoon.producer.options import ProducerOptions, SendManyOptions, SendOptions
 from rockoon.producer.outgoing import Body
 from rockoon.producer.receipt import SendResults
 
 if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
-    from rockoon.consumer.pull_consumer import PullConsumer
+    from rockoon.consumer.pull import PullLimits
+    from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
     from rockoon.producer.producer import Producer
@@ -64,7 +65,7 @@ def connect(
     tls: Tls | None = None,
     access: AccessKey | None = None,
     tracing: "Tracing | None" = None,
-    **producer_settings: Any,
+    **producer_settings: Unpack[ProducerOptions],
 ) -> "Cluster":
     """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.
 
@@ -101,7 +102,7 @@ class Cluster:
     """
 
     def __init__(
-        self, make: Callable[[], aio_cluster.Cluster], producer_settings: Mapping[str, Any]
+        self, make: Callable[[], aio_cluster.Cluster], producer_settings: ProducerOptions
     ) -> None:
         self._make = make
         self._producer_settings = producer_settings
@@ -195,7 +196,7 @@ class Cluster:
         """The asyncio administration, to be used with `call`."""
         return self.asyncio.admin
 
-    def send(self, topic: str, body: Body, **options: Any) -> SendResult:
+    def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> SendResult:
         """Send a message and wait until it is stored; options as in `Producer.send`.
 
         Raises:
@@ -207,7 +208,9 @@ class Cluster:
 
         return self.call(send())
 
-    def send_many(self, topic: str, bodies: Iterable[Body], **options: Any) -> SendResults:
+    def send_many(
+        self, topic: str, bodies: Iterable[Body], **options: Unpack[SendManyOptions]
+    ) -> SendResults:
         """Send many messages and wait until all are stored, as `Producer.send_many`.
 
         The iterable is read in the loop's thread.
@@ -222,7 +225,14 @@ class Cluster:
         return self.call(send())
 
     def transactional_producer(
-        self, group: str, *, check: "Check", **settings: Any
+        self,
+        group: str,
+        *,
+        check: "Check",
+        delivery_timeout_seconds: float = 30.0,
+        open_max: int = 10_000,
+        checks_max: int = 32,
+        check_seconds_max: float = 60.0,
     ) -> "BlockingTransactionalProducer":
         """Return a producer for transactions, as `rockoon.Cluster.transactional_producer`.
 
@@ -232,7 +242,14 @@ class Cluster:
         from rockoon.transactions.blocking import BlockingTransactionalProducer
 
         async def make() -> "TransactionalProducer":
-            return self.asyncio.transactional_producer(group, check=check, **settings)
+            return self.asyncio.transactional_producer(
+                group,
+                check=check,
+                delivery_timeout_seconds=delivery_timeout_seconds,
+                open_max=open_max,
+                checks_max=checks_max,
+                check_seconds_max=check_seconds_max,
+            )
 
         return BlockingTransactionalProducer(self, self.call(make()))
 
@@ -243,7 +260,10 @@ class Cluster:
         *,
         timeout: float | None = None,
         consume_from: "ConsumeFrom | str" = "first",
-        **options: Any,
+        on_out_of_range: "OnOutOfRange" = "raise",
+        limits: "PullLimits | None" = None,
+        prefetch_batches: int = 2,
+        check_crcs: bool = True,
     ) -> "Iterator[Message]":
         """Iterate the messages of all queues of a topic, also of queues that are added later.
 
@@ -255,7 +275,7 @@ class Cluster:
             expression: tags, as "new || paid", or an `Sql`.
             timeout: end after this many seconds without a message; None means never.
             consume_from: where to start: "first", "last" or a `ConsumeFrom`.
-            options: for the consumer; see `rockoon.consumer.pull_consumer.PullConsumer`.
+            on_out_of_range, limits, prefetch_batches, check_crcs: as for a `PullConsumer`.
 
         Raises:
             TopicNotFound, InvalidArgument: on the first `next`.
@@ -263,7 +283,13 @@ class Cluster:
         """
 
         async def begin() -> "PullConsumer":
-            consumer = self.asyncio.pull_consumer(consume_from=consume_from, **options)
+            consumer = self.asyncio.pull_consumer(
+                consume_from=consume_from,
+                on_out_of_range=on_out_of_range,
+                limits=limits,
+                prefetch_batches=prefetch_batches,
+                check_crcs=check_crcs,
+            )
             try:
                 await consumer.assign_all(topic, expression)
             except BaseException:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rockoon.message import MessageQueue
 
@@ -14,7 +13,9 @@ class Average:
     Source: AllocateMessageQueueAveragely.
     """
 
-    name: ClassVar[str] = "AVG"
+    @property
+    def name(self) -> str:
+        return "AVG"
 
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
@@ -35,7 +36,9 @@ class AverageByCircle:
     Source: AllocateMessageQueueAveragelyByCircle.
     """
 
-    name: ClassVar[str] = "AVG_BY_CIRCLE"
+    @property
+    def name(self) -> str:
+        return "AVG_BY_CIRCLE"
 
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rockoon.message import MessageQueue
 
@@ -20,7 +19,10 @@ class Configured:
     Source: AllocateMessageQueueByConfig.
     """
 
-    name: ClassVar[str] = "CONFIG"
+    @property
+    def name(self) -> str:
+        return "CONFIG"
+
     queues: tuple[MessageQueue, ...]
 
     def allocate(

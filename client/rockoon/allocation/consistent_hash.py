@@ -4,7 +4,6 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rockoon.errors import InvalidArgument
 from rockoon.message import MessageQueue
@@ -44,7 +43,10 @@ class ConsistentHash:
     Source: AllocateMessageQueueConsistentHash, ConsistentHashRouter, VirtualNode.
     """
 
-    name: ClassVar[str] = "CONSISTENT_HASH"
+    @property
+    def name(self) -> str:
+        return "CONSISTENT_HASH"
+
     virtual_nodes: int = 10
 
     def __post_init__(self) -> None:

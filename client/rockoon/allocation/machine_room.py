@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from rockoon.allocation.strategy import AllocationStrategy, name_of, share_of
 from rockoon.errors import InvalidArgument
@@ -29,7 +29,10 @@ class MachineRoom:
     Source: AllocateMessageQueueByMachineRoom.
     """
 
-    name: ClassVar[str] = "MACHINE_ROOM"
+    @property
+    def name(self) -> str:
+        return "MACHINE_ROOM"
+
     rooms: frozenset[str]
     separator: str = "@"
 

@@ -12,7 +12,6 @@ Invariants, for any owners and without them:
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,9 @@ class Sticky:
     Deciding takes time and memory by members times queues: about 35 ms for 64 and 1024.
     """
 
-    name: ClassVar[str] = "STICKY"
+    @property
+    def name(self) -> str:
+        return "STICKY"
 
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]

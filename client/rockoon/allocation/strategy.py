@@ -18,6 +18,7 @@ class AllocationObject(Protocol):
     @property
     def name(self) -> str:
         """What the strategy is called in settings, for example "AVG"."""
+        ...
 
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
@@ -32,6 +33,7 @@ class AllocationObject(Protocol):
             members: sorted ids of all members that subscribe to the topic.
             queues: sorted queues of one topic.
         """
+        ...
 
 
 @runtime_checkable
@@ -54,6 +56,7 @@ class OwnerAware(AllocationObject, Protocol):
             owners: queue to the member that holds it; a queue without a holder is left out.
                 Holders that are not in `members` and queues that are not in `queues` may occur.
         """
+        ...
 
 
 AllocationStrategy: TypeAlias = AllocationObject | AllocationFunction

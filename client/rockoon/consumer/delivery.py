@@ -77,6 +77,7 @@ class Source(Protocol):
 
     def may_begin(self) -> bool:
         """Whether a call may begin, as far as other members go."""
+        ...
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ class Redelivery(Protocol):
             Seconds until they are delivered again here; None when they are safe elsewhere (in a
             retry topic, say) and count as finished.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import signal
 import string
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -374,7 +375,7 @@ class LocalCluster:
 
     def _make(self, record: NodeRecord, etcd: Path) -> Node:
         name, kind = record.name, record.kind
-        probe = None
+        probe: Callable[[], bool] | None = None
         if kind is Kind.ETCD:
             directory = self.directory / "etcd"
             encryption = self._encryption
@@ -384,8 +385,7 @@ class LocalCluster:
                 etcd, directory, record.port, durable=self._durable, tls_flags=flags
             )
 
-            def probe() -> bool:
-                return etcd_healthy(record.port, context)
+            probe = partial(etcd_healthy, record.port, context)
         else:
             command = self._service_command(record)
         return Node(

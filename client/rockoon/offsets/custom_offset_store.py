@@ -66,6 +66,7 @@ class Keeper(Protocol):
             StoreCorrupt: what is there cannot be read.
             StoreNotWritable: nothing could be written there.
         """
+        ...
 
     async def write(self, changed: Kept) -> None:
         """Make changes durable, all or none. A place replaces the former one of its queue, whether

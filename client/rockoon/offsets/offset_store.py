@@ -68,18 +68,22 @@ class OffsetStore(Protocol):
         Raises:
             RockoonError: nothing could be decided.
         """
+        ...
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         """Remember the next offset to consume; ignored for a queue that was never resolved."""
 
     def read_memory(self, queue: MessageQueue) -> int | None:
         """Return what is remembered."""
+        ...
 
     async def read_store(self, queue: MessageQueue) -> int | None:
         """Return what is stored."""
+        ...
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return what is remembered, or else what is stored."""
+        ...
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
         """Store what is remembered of some queues and not stored yet.
@@ -87,14 +91,17 @@ class OffsetStore(Protocol):
         Raises:
             RockoonError: the group itself is gone; whatever can pass is reported as kept.
         """
+        ...
 
     async def persist_all(self) -> Persisted:
         """Store everything that is not stored yet, as `persist` does."""
+        ...
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
         """Store as `persist` does and, in the same call, say that this reader has done with the
         queues: another member may have them at once. What is kept was not released either.
         """
+        ...
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store an offset now.
@@ -108,6 +115,7 @@ class OffsetStore(Protocol):
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
         """Return what is remembered of a topic's queues."""
+        ...
 
     async def close(self) -> None:
         """Let go of what `load` took hold of, also when it failed; stores nothing."""

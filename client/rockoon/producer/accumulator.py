@@ -134,9 +134,10 @@ class ProducerBatch:
         assert outcome is not None
         assert self.queue is not None
         assert self.lengths is not None
-        if self._starts is None:
+        starts = self._starts
+        if starts is None:
             ends = cumsum(self.lengths, dtype=int64)
-            self._starts = (ends - self.lengths).tolist()
+            starts = self._starts = (ends - self.lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
         if len(outcome.more) == self.count - 1:
@@ -147,7 +148,7 @@ class ProducerBatch:
         return SendResult(
             queue=self.queue,
             queue_offset=run.first_queue_offset + index - first,
-            physical_offset=run.first_physical_offset + self._starts[index] - self._starts[first],
+            physical_offset=run.first_physical_offset + starts[index] - starts[first],
             message_id=self.ids[index * digits : (index + 1) * digits].decode(),
             store_timestamp_ms=run.store_timestamp_ms,
             store_host=run.store_host,

@@ -111,7 +111,7 @@ class TracedProducer(Producer):
         # Off, so that `send` does its work; nothing waits in between.
         self._present_span = None
         try:
-            named = dict(zip(SEND_OPTIONS, options, strict=True))
+            named: dict[str, Any] = dict(zip(SEND_OPTIONS, options, strict=True))
             if self._is_within_sampled():
                 return self._send_traced(topic, body, named)
             return self.send(topic, body, **named)

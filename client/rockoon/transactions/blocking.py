@@ -8,10 +8,11 @@ with producer.transaction("paid", body, keys=order_id) as transaction:
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
+from rockoon.producer.options import HalfMessageOptions
 from rockoon.producer.outgoing import Body
 from rockoon.transactions.transaction import Resolution, Transaction
 
@@ -67,13 +68,17 @@ class BlockingTransactionalProducer:
     ) -> None:
         self.close()
 
-    def begin(self, topic: str, body: Body, **options: Any) -> BlockingTransaction:
+    def begin(
+        self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
+    ) -> BlockingTransaction:
         """As `TransactionalProducer.begin`."""
         begun = self._cluster.call(self.asyncio.begin(topic, body, **options))
         return BlockingTransaction(self._cluster, begun)
 
     @contextmanager
-    def transaction(self, topic: str, body: Body, **options: Any) -> Iterator[BlockingTransaction]:
+    def transaction(
+        self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
+    ) -> Iterator[BlockingTransaction]:
         """As `TransactionalProducer.transaction`; the block runs in the caller's thread."""
         begun = self.begin(topic, body, **options)
         try:
@@ -93,7 +98,7 @@ class BlockingTransactionalProducer:
         topic: str,
         body: Body,
         execute: Callable[[Transaction], Resolution],
-        **options: Any,
+        **options: Unpack[HalfMessageOptions],
     ) -> Transaction:
         """As `TransactionalProducer.send_in_transaction`; `execute` runs in a thread."""
         return self._cluster.call(self.asyncio.send_in_transaction(topic, body, execute, **options))

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grpc import RpcError
 
@@ -148,7 +148,7 @@ class TransactionChecks:
         try:
             async with asyncio.timeout(self._check_seconds_max):
                 answer: Any = (
-                    await self._check(message)  # type: ignore[misc]
+                    await cast(Awaitable[Resolution], self._check(message))
                     if self._is_async
                     else await asyncio.to_thread(self._check, message)
                 )

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rockoon.backoff import Backoff
 from rockoon.clock import Clock, wall_clock_ms
@@ -48,6 +48,7 @@ from rockoon.errors import (
 from rockoon.message import MessageQueue
 from rockoon.net.host import born_host
 from rockoon.net.routes import TopicRoute
+from rockoon.producer.options import HalfMessageOptions
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
     BatchEncoder,
@@ -181,7 +182,7 @@ class TransactionalProducer:
 
     @asynccontextmanager
     async def transaction(
-        self, topic: str, body: Body, **options: Any
+        self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
     ) -> AsyncIterator[Transaction]:
         """Commit the message when the block ends, roll it back when the block raises.
 
@@ -205,7 +206,7 @@ class TransactionalProducer:
             await transaction.commit()
 
     async def send_in_transaction(
-        self, topic: str, body: Body, execute: Execute, **options: Any
+        self, topic: str, body: Body, execute: Execute, **options: Unpack[HalfMessageOptions]
     ) -> Transaction:
         """Send a message, run the local transaction, do as it says; RocketMQ's way of writing it.
 

@@ -1,0 +1,57 @@
+"""The keyword arguments of sends, for functions that pass them on to a producer."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TypedDict
+
+from rockoon.message import MessageQueue
+
+
+class SendOptions(TypedDict, total=False):
+    """Of `Producer.send`."""
+
+    keys: str | Sequence[str] | None
+    tags: str | None
+    properties: Mapping[str, str] | None
+    queue: MessageQueue | None
+    ordering_key: str | None
+    delay_level: int | None
+    delay_seconds: float | None
+    deliver_at: datetime | float | None
+    key: str | None
+
+
+class SendManyOptions(TypedDict, total=False):
+    """Of `Producer.send_many`."""
+
+    keys: Iterable[str | Sequence[str] | None] | None
+    tags: str | None
+    ordering_key: str | None
+    queue: MessageQueue | None
+    key: str | None
+
+
+class HalfMessageOptions(TypedDict, total=False):
+    """Of `TransactionalProducer.begin`."""
+
+    keys: str | Sequence[str] | None
+    tags: str | None
+    properties: Mapping[str, str] | None
+    queue: MessageQueue | None
+    ordering_key: str | None
+    check_after_seconds: int | None
+    key: str | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Of `Cluster.producer`, but for its functions; see `rockoon.producer.settings`."""
+
+    idempotent: bool
+    linger_ms: float
+    delivery_timeout_seconds: float
+    reply_timeout_seconds: float
+    batch_bytes_max: int
+    batch_messages_max: int
+    in_flight_max: int
+    buffer_bytes_max: int
+    drain_bytes: int

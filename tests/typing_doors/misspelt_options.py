@@ -1,0 +1,27 @@
+"""Misspelt options, each of which mypy and pyright must call an error: `make check` runs both.
+
+An ignore that is not needed is an error too, so a door that takes anything fails the check.
+"""
+
+import rockoon
+import rockoon.sync
+
+
+async def handle(message: rockoon.Message) -> None:
+    """Do nothing."""
+
+
+def misspelt(cluster: rockoon.Cluster, scripts: rockoon.sync.Cluster) -> None:
+    """Never called."""
+    topics = {"orders": "*"}
+    cluster.push_consumer("g", topics, handle, consume_form="first")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    cluster.push_consumer("g", topics, handle, mode="broadcast")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cluster.push_consumer("g", topics, handle, concurrency="8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cluster.pull_consumer("g", on_out_of_range="first")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cluster.producer(lingerms=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    cluster.transactional_producer("g", check=handle)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    scripts.send("orders", b"", ordring_key="k")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    scripts.send_many("orders", [b""], tag="t")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    scripts.consume("orders", consume_form="last")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    scripts.transactional_producer("g", chek=handle)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    rockoon.sync.connect("127.0.0.1:9876", retryseconds=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
