@@ -132,9 +132,8 @@ class Producer:
     ) -> Receipt:
         """Take a message for sending; `await` what is returned to know that it is stored.
 
-        Without awaiting, messages are sent in the background: call `await producer.wait_capacity()`
-        now
-        and then so that they do not pile up, and `await producer.flush()` at the end.
+        Without awaiting, messages are sent in the background: await `wait_capacity()` now and then
+        so that they do not pile up, and `flush()` at the end.
 
         Args:
             topic: where to.
@@ -143,31 +142,27 @@ class Producer:
             tags: what consumers select by.
             properties: the sender's own; at most 31743 bytes with all others, if no broker differs.
             queue: the queue to use; messages to it stay in order.
-            ordering_key: messages with the same one go to one queue, in order; none is found by it.
+            ordering_key: messages with the same one go to one queue, in order (formerly `key`).
             delay_level: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h.
-            delay_seconds: readers get it so long after the broker has stored it.
-            deliver_at: readers get it then: a datetime with a time zone, or epoch seconds. One of
-                the three at most. A delayed message is in order with no other, it can be stored
-                twice even by an idempotent producer; `offset_message_id` of its result cancels it.
-            key: deprecated: `ordering_key`.
+            delay_seconds, deliver_at: readers get it so long after it was stored, or then: a
+                datetime with a time zone, or epoch seconds. One of the three at most. A delayed
+                message is in order with no other and can be stored twice even by an idempotent
+                producer; `offset_message_id` of its result cancels it.
 
-        Returns:
-            A receipt: `result = await receipt` gives a SendResult, or raises why there is none.
+        Returns: a receipt: `await receipt` gives a SendResult, or raises why there is none.
 
         Raises:
             InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,
-            InvalidDelay: the message cannot be sent to anything.
-            QueueNotFound, KeyMissing: the topic is known: no such queue; `keys` are needed.
-            BufferFull: `buffer_bytes_max` are buffered that nobody awaits.
-            Closed: the producer or the cluster is closed.
+            InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
+            BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
         """
         # This is the one function that runs per message: every line of it costs.
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
         if (look := self._present_span) is not None and look():
+            choices = (keys, tags, properties, queue, ordering_key)
             delay = (delay_level, delay_seconds, deliver_at)
-            options = (keys, tags, properties, queue, ordering_key, *delay)
-            return self._send_within_span(topic, body, *options)
+            return self._send_within_span(topic, body, *choices, *delay)
         if type(body) is not bytes:
             body = to_body(body)
         size = len(body)
@@ -184,9 +179,8 @@ class Producer:
                 check_extras(extras, SEQUENCED_BYTES_MAX)
         delayed = delay_level is not None or delay_seconds is not None or deliver_at is not None
         if delayed:
-            section = delay_section(delay_level, delay_seconds, deliver_at)
+            size += len(section := delay_section(delay_level, delay_seconds, deliver_at))
             extras = with_section(extras, section)
-            size += len(section)
         accumulator = self._accumulator
         unclaimed = accumulator.unclaimed_bytes + size
         if unclaimed > self._buffer_bytes_max and unclaimed > size:
@@ -196,14 +190,12 @@ class Producer:
         else:
             chosen = self._lane(topic, queue, ordering_key)
             if chosen is None:
-                return self._keep_early(
-                    topic, body, extras, size, ordering_key or "", delayed=delayed
-                )
+                early = (topic, body, extras, size, ordering_key or "")
+                return self._keep_early(*early, delayed=delayed)
             lane = accumulator.delayed_lane(topic, chosen.queue) if delayed else chosen
         batch = lane.batch
-        bodies = batch.bodies
-        index = len(bodies)
-        bodies.append(body)
+        index = len(batch.bodies)
+        batch.bodies.append(body)
         if extras is not None:
             batch.extras[index] = extras
         batch.bytes = total = batch.bytes + size
