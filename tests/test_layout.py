@@ -112,6 +112,16 @@ def test_the_table_of_folders_names_folders_and_files_that_there_are() -> None:
     assert [name for name in named if not any(f"/{name}" in path for path in paths)] == []
 
 
+def test_python_in_the_readme_and_the_users_pages_compiles() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs" / "use").glob("*.md")]:
+        blocks = re.findall(
+            r"^( *)```python\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for indent, block in blocks:
+            text = re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
+            compile(text, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
 def test_an_installed_package_brings_one_unmistakable_import_name() -> None:
     for metadata in [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]:
         packages = [
