@@ -15,6 +15,7 @@ from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
 from rockoon.consumer.push_consumer import OnDamaged, PushConsumer, Timing
+from rockoon.consumer.rebalance_listener import QueuesFunction
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy
 from rockoon.net.access import AccessKey
@@ -230,6 +231,8 @@ class Cluster(Connection):
         create_group: bool = True,
         check_crcs: bool = True,
         on_damaged: OnDamaged = "stop",
+        on_assigned: QueuesFunction | None = None,
+        on_revoked: QueuesFunction | None = None,
     ) -> PushConsumer:
         """Return a consumer that calls `handler` for each message; arguments as `PushConsumer`.
 
@@ -257,6 +260,8 @@ class Cluster(Connection):
             create_group=create_group,
             check_crcs=check_crcs,
             on_damaged=on_damaged,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
         )
 
     @property

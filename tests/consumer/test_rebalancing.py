@@ -115,3 +115,53 @@ async def test_as_many_handlers_run_at_once_as_were_asked_for(
         gate.set()
         await eventually(lambda: consumer.statistics.delivery.messages == 20)
     assert most == concurrency
+
+
+async def test_a_listener_hears_of_queues_before_they_are_read_and_before_others_get_them(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    silent.append("orders", [b"x"], queue_id=0)
+    silent.append("orders", [b"x"], queue_id=1)
+    heard: list[tuple[str, str, tuple[int, ...]]] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    def listener(name: str) -> dict[str, Any]:
+        async def on_assigned(queues: Sequence[MessageQueue]) -> None:
+            heard.append((name, "gets", tuple(queue.queue_id for queue in queues)))
+
+        def on_revoked(queues: Sequence[MessageQueue]) -> None:
+            heard.append((name, "loses", tuple(queue.queue_id for queue in queues)))
+
+        return {"on_assigned": on_assigned, "on_revoked": on_revoked}
+
+    async def handle(message: Message) -> None:
+        heard.append(("a", "handles", (message.queue.queue_id,)))
+        begun.set()
+        await gate.wait()
+        heard.append(("a", "has handled", (message.queue.queue_id,)))
+
+    async with consumer_of(cluster, "a", handle, **listener("a")) as first:
+        await asyncio.wait_for(begun.wait(), 30)
+        assert heard[0] == ("a", "gets", (0, 1))
+        async with consumer_of(cluster, "b", **listener("b")) as second:
+            await eventually(lambda: len(first.assignment) == 1)
+            assert not any(event == "loses" for _, event, _ in heard), "a call still runs"
+            gate.set()
+            await eventually(lambda: len(second.assignment) == 1)
+            (lost,) = [queues for name, event, queues in heard if (name, event) == ("a", "loses")]
+            assert heard.index(("a", "has handled", lost)) < heard.index(("a", "loses", lost))
+            assert heard.index(("a", "loses", lost)) < heard.index(("b", "gets", lost))
+        assert ("b", "loses", lost) in heard
+        await eventually(lambda: ("a", "gets", lost) in heard)
+    assert heard[-1] == ("a", "loses", (0, 1))
+
+
+async def test_a_listener_that_fails_holds_no_queue_up(
+    silent: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(queues: Sequence[MessageQueue]) -> None:
+        raise RuntimeError("the listener's own")
+
+    async with consumer_of(cluster, on_assigned=fail, on_revoked=fail) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 2)
+    assert caplog.text.count("a rebalance listener failed") == 2

@@ -23,6 +23,7 @@ from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
 from rockoon.consumer.queue_reader import PullRules, Reading
 from rockoon.consumer.queue_revocation import Departures
+from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.consumer.statistics import ConsumerStatistics
 from rockoon.errors import (
     GroupNotFound,
@@ -100,6 +101,7 @@ class Assignment:
         statistics: counted in.
         on_persisted: told of every answer of the store.
         start_task: makes tasks of pulls and departures.
+        listener: told of queues before they are read, and before they are handed over.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Assignment:
         statistics: ConsumerStatistics,
         on_persisted: Callable[[Persisted], None],
         start_task: TaskStarter,
+        listener: RebalanceListener,
     ) -> None:
         self.readings: dict[MessageQueue, Reading] = {}
         """Written here only, by `keep_balanced`, which no two tasks run at once."""
@@ -131,8 +134,9 @@ class Assignment:
         self._delivery = delivery
         self._statistics = statistics
         self._start_task = start_task
+        self._listener = listener
         self._departures = Departures(
-            group, store, delivery, on_persisted=on_persisted, on_gone=changes.note
+            group, store, delivery, listener, on_persisted=on_persisted, on_gone=changes.note
         )
         # Readings whose place is void: to be dropped without a commit and resolved again.
         self._void: set[Reading] = set()
@@ -265,6 +269,9 @@ class Assignment:
             log.warning("%s cannot be resolved yet: %s", _names(queues), error)
             return False
         is_complete = True
+        await self._listener.assigned(
+            queue for queue, start in found.items() if isinstance(start, Start)
+        )
         for queue, start in found.items():
             self._claims.discard(queue)
             if isinstance(start, RockoonError):
@@ -375,6 +382,7 @@ class Assignment:
             self._store.remove(reading.queue)
             self.readings.pop(reading.queue, None)
         await cancel([reading.task for reading in readings])
+        await self._listener.revoked(reading.queue for reading in readings)
 
     async def stop_pulls(self) -> None:
         await cancel(reading.task for reading in self.readings.values())

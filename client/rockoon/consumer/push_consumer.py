@@ -30,6 +30,7 @@ from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.queue_reader import PULL_EXPIRED_SECONDS, PullRules, PullStatistics, Reading
+from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListener
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView, view_of
@@ -136,6 +137,10 @@ class PushConsumer:
         on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
             are handled, and a reset leads past it; "skip": it is logged with its place, counted,
             and reading goes on behind it, unless there are a thousand in a row.
+        on_assigned: called with the queues that this member gets, before it reads them.
+        on_revoked: called with those that it loses, when their handler calls have ended and before
+            another member gets them: the place to flush what handlers have gathered. Both are
+            async, or plain and quick; what they raise is logged, and each has five seconds.
     """
 
     def __init__(
@@ -160,6 +165,8 @@ class PushConsumer:
         create_group: bool = True,
         check_crcs: bool = True,
         on_damaged: OnDamaged = "stop",
+        on_assigned: QueuesFunction | None = None,
+        on_revoked: QueuesFunction | None = None,
     ) -> None:
         timing = timing or Timing()
         order = _order_of(orderly)
@@ -175,6 +182,7 @@ class PushConsumer:
         reads_retries = isinstance(chosen, RetryTopic) and order is None
         self._retry_topic = retry_topic(group) if reads_retries else None
         self._subscriptions = _parsed(subscriptions, self._retry_topic)
+        self._listener = RebalanceListener(on_assigned, on_revoked, self._retry_topic)
         self._commit_seconds = timing.commit_seconds
         self._drain_seconds = timing.drain_seconds
         self._create_group = create_group
@@ -236,6 +244,7 @@ class PushConsumer:
             statistics=self.statistics,
             on_persisted=self._count_persisted,
             start_task=self._start_task,
+            listener=self._listener,
         )
 
     # Life

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from rockoon.backoff import Backoff
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.queue_reader import Reading
+from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.offsets.offset_store import OffsetStore, Persisted
@@ -31,6 +32,7 @@ class Departures:
         group: for people.
         store: where progress goes.
         delivery: whose calls are waited for.
+        listener: told before queues are released.
         on_persisted: told of every answer of the store.
         on_gone: called when queues are given up for good.
     """
@@ -40,6 +42,7 @@ class Departures:
         group: str,
         store: OffsetStore,
         delivery: Delivery,
+        listener: RebalanceListener,
         *,
         on_persisted: Callable[[Persisted], None],
         on_gone: Callable[[], None],
@@ -49,6 +52,7 @@ class Departures:
         self._group = group
         self._store = store
         self._delivery = delivery
+        self._listener = listener
         self._on_persisted = on_persisted
         self._on_gone = on_gone
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,6 +157,8 @@ class Departures:
         """
         chosen = list(readings)
         queues = {*claims, *(reading.queue for reading in chosen)}
+        if release:
+            await self._listener.revoked(queues)
         for reading in chosen:
             if not reading.process_queue.dropped:
                 self._store.update(reading.queue, reading.process_queue.commit_offset)
