@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("format", "services", "client", "spark")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
+QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "impl"}
 KEPT = {".py", ".md", ".toml", ".txt", ".yaml", "Makefile", "run"}
 MADE = {".git", ".venv", ".demo", ".bench", ".load", ".hypothesis", "__pycache__"}
@@ -60,7 +61,9 @@ def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
     for path in sources(*SOURCE_FOLDERS):
         tree = ast.parse(path.read_text())
         if tree.body:
-            assert ast.get_docstring(tree), f"{shown(path)}: a module begins with what it is for"
+            first = (ast.get_docstring(tree) or "").split(" ")[0].rstrip(",:")
+            assert first, f"{shown(path)}: a module begins with what it is for"
+            assert first not in QUESTION_WORDS, f"{shown(path)}: begin with a noun to search for"
         for each in functions(tree):
             length = (each.end_lineno or each.lineno) - each.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{shown(path)}: {each.name}: {length} lines"

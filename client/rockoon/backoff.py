@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Back-off: growing, randomized pauses between tries."""
 
 import random
 

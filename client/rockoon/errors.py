@@ -1,4 +1,4 @@
-"""What the SDK raises: the rows of the error table, the same classes that servers raise."""
+"""Errors that the SDK raises: rows of the error table, the same classes that servers raise."""
 
 from rockoon_proto.errors import (
     AccessKeyExists,

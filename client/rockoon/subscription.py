@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: all messages, those with certain tags, or those that an SQL92
+"""Subscriptions: all messages of a topic, those with certain tags, or those that an SQL92
 expression on their properties selects.
 
 Tags are filtered twice: the broker compares hashes (all its ConsumeQueue entries hold), the client

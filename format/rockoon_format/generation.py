@@ -1,4 +1,4 @@
-"""What is left of compacted topics: an immutable directory beside the log.
+"""Generations: what compaction left of topics, an immutable directory beside the log.
 
     <store>/compacted/
       current                     {"generation": 7}, the one in force

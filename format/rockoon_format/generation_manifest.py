@@ -1,4 +1,4 @@
-"""What a generation says of itself: `manifest.json`, under a checksum of its own.
+"""Manifest of a generation: `manifest.json`, under a checksum of its own.
 
     {"manifest": {"version": 1, "generation": 7, "replaces": 6, ...}, "sha256": "..."}
 

@@ -1,4 +1,4 @@
-"""Where in a log records may start, seen from any place in it.
+"""Search for record starts from any byte of a log.
 
 A record names its own physical offset, so where one starts can be told without knowing where the
 one before it ends: a body can hold the bytes of a record, but not know where it will be stored.

@@ -1,4 +1,4 @@
-"""What an access key is given permissions on: how topics and groups are called there.
+"""Resources of access keys: names of topics and groups in permissions.
 
 topic:orders     a topic
 group:billing    a consumer or producer group, with its retry and dead-letter topics

@@ -1,4 +1,4 @@
-"""What topics' attributes mean for compaction, and which values they may have.
+"""Topic attributes: their values, and their meaning for compaction.
 
     cleanup.policy        DELETE (the default) or COMPACTION
     delete.retention.ms   how long a tombstone stays after the first generation that holds it was

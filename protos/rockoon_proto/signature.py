@@ -1,4 +1,4 @@
-"""How a call is signed with an access key, and how that is checked. Pure.
+"""Signatures of calls: signing with an access key, and checking. Pure.
 
     client_key = HMAC-SHA256(secret, "rockoon access key 1")        never leaves the caller
     verifier   = SHA-256(client_key)                                what the cluster keeps

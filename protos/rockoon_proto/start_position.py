@@ -1,4 +1,4 @@
-"""Where does a reader start on a queue, and why. Pure: facts in, a decision out.
+"""Start position of a reader on a queue, and the reason. Pure: facts in, a decision out.
 
 The offset service decides so for groups and for members whose progress it keeps, a client for a
 reader that keeps its own.

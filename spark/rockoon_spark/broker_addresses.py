@@ -1,4 +1,4 @@
-"""What a cluster's nameservers know: where its brokers are, and which topics there are."""
+"""Broker addresses and topics, asked of a cluster's nameservers."""
 
 from collections.abc import Collection
 

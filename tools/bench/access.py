@@ -1,4 +1,4 @@
-"""What access keys cost: the same work with them off and on, in the order off, on, on, off.
+"""Cost of access keys: the same work with them off and on, in the order off, on, on, off.
 
 A stream of batches is signed when it is opened; what signing costs shows in calls of their own, so
 there is a measure of those. CPU time is told beside rates, of the client and of the broker: it is

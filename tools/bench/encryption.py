@@ -1,4 +1,4 @@
-"""What TLS costs: the same work with it off, on and mutual, in turns."""
+"""Cost of TLS: the same work with it off, on and mutual, in turns."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What consumer groups cost: commits, starts, a rebalance, and the way from send to listener."""
+"""Cost of consumer groups: commits, starts, a rebalance, and the way from send to listener."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What telemetry costs: the same work with it off and on, in turns.
+"""Cost of telemetry: the same work with it off and on, in turns.
 
 On means all of it: brokers' metrics page read every ten seconds, metrics and spans by OTLP, the
 client's tracing at its default ratio, log lines as JSON. The collector is in this process and looks

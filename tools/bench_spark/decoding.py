@@ -1,4 +1,4 @@
-"""What one process, or two, can do without Spark: the limit that a core sets."""
+"""Decoding without Spark in one process, or two: the limit that a core sets."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""What Spark makes of a store: reads that nobody looks at, and the jobs over whole logs."""
+"""Spark's part: reads whose rows are dropped, and the jobs over whole logs."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

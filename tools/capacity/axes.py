@@ -1,4 +1,4 @@
-"""How far each axis goes: all of it, a quick look, or the few points of a test."""
+"""Axes and their points: all of them, a quick look, or the few of a test."""
 
 from dataclasses import dataclass, replace
 

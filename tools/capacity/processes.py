@@ -1,4 +1,4 @@
-"""What a local cluster's processes, the load and the machine use between two moments (Linux)."""
+"""Usage of a local cluster's processes, the load and the machine between two moments (Linux)."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What PromQL on the dashboards is made of."""
+"""PromQL expressions of the dashboards."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the demo sends: the lines of an NDJSON file."""
+"""Records of the demo: the lines of an NDJSON file."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""Where two groups started on the same queues, side by side, and a sentence for each."""
+"""Start positions of two groups on the same queues, side by side, with a sentence for each."""
 
 from collections.abc import Mapping, Set
 

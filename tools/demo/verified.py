@@ -1,4 +1,4 @@
-"""What the demo verified: a line per claim, with the figures it rests on."""
+"""Verified claims of the demo: a line for each, with its figures."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the demo sends: Debian 12's package index, three suites of it, a record for each package."""
+"""Records of the demo: Debian 12's package index, three suites of it, one for each package."""
 
 import json
 import lzma

@@ -1,4 +1,4 @@
-"""Which of two Debian versions is the newer one.
+"""Comparison of Debian versions.
 
 `[epoch:]upstream[-revision]`, compared part by part: text, in which letters sort before everything
 else and a tilde even before the end, and numbers in turn. Source: deb-version(7).

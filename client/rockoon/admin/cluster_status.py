@@ -1,4 +1,4 @@
-"""How the nodes of a cluster are, asked of each of them; none is guessed at."""
+"""Cluster status: each node is asked how it is; none is guessed at."""
 
 import asyncio
 from collections.abc import Iterable

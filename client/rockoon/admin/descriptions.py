@@ -1,4 +1,4 @@
-"""What a cluster's parts say of topics, groups, queues and themselves, as `Admin` hands it out."""
+"""Descriptions of topics, groups, queues and nodes, as `Admin` returns them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What brokers say of a topic's queues: their ends, times, and what is in memory."""
+"""Ends of a topic's queues as its brokers report them, with times and page-cache residency."""
 
 import asyncio
 from typing import TYPE_CHECKING

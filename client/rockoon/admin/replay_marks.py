@@ -1,4 +1,4 @@
-"""Which messages of a dead-letter queue have been replayed. Pure.
+"""Marks of the dead letters that have been replayed. Pure.
 
 An offset below which all are, and ranges above it: what was picked out by its id is not replayed
 again when all the others are. Kept as the progress of a group, with the ranges as its metadata:

@@ -1,4 +1,4 @@
-"""Which brokers there are: those that answer, and those that are away."""
+"""Lists of brokers: the live ones, and those that have queues but are away."""
 
 from typing import TYPE_CHECKING
 

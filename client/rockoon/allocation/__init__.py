@@ -1,4 +1,4 @@
-"""Which member of a group reads which queues: the same answer on every member, without a vote.
+"""Allocation of queues to the members of a group: the same on every member, without a vote.
 
 Every member runs the same strategy over the same sorted input: queues by topic, broker and id,
 member ids by code point, and of the members only those that subscribe to the topic. While two of

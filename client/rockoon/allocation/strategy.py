@@ -1,4 +1,4 @@
-"""What an allocation strategy is, and how the queues of all topics are shared with one."""
+"""Allocation strategies: the protocol, and sharing the queues of all topics with one."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable

@@ -1,4 +1,4 @@
-"""What of a broker's answers is about compaction, as people and programs read it."""
+"""Compaction status in the output of commands, for people and programs."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any

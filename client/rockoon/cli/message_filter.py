@@ -1,4 +1,4 @@
-"""What of a topic a command is to show: from its options to what consumers take."""
+"""Message filters of commands: from their options to a subscription."""
 
 import typer
 

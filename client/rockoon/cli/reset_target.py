@@ -1,4 +1,4 @@
-"""Which of the reset options were given, as the one target they mean."""
+"""Reset targets: the one that the options of `rockoon offsets reset` mean."""
 
 import json
 from pathlib import Path

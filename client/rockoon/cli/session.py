@@ -1,4 +1,4 @@
-"""What every command that talks to a cluster does first."""
+"""Command sessions: the connection that every command opens first."""
 
 import shlex
 import socket

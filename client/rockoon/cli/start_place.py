@@ -1,4 +1,4 @@
-"""Where to start, from the text after `--from`."""
+"""Start positions as text: what `--from` takes."""
 
 import re
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How the command line is told of TLS: options before the command, or the environment."""
+"""TLS options of the command line, and their environment variables."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What a handler says of the messages it got."""
+"""Consume results: what a handler can return for its messages."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -1,4 +1,4 @@
-"""Where the members of a group contradict each other. Pure."""
+"""Consistency of a group: where subscriptions and settings of its members differ. Pure."""
 
 from collections.abc import Collection, Iterable
 

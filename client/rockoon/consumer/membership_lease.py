@@ -1,4 +1,4 @@
-"""Whether a member can still trust what it was granted, by its own clock. Pure: time comes in.
+"""Membership lease: for how long a member may rely on its queues, by its own clock. Pure.
 
 The offset service grants a queue to another member when this one's lease has ended, or when it has
 not let go in time. A process that was stopped, or whose machine was, learns neither before it calls

@@ -1,4 +1,4 @@
-"""What a consumer holds of one message queue: pulled, handed out, finished.
+"""Process queue: the messages of one queue that a consumer has pulled, handed out and finished.
 
 Invariants:
 - Messages come in offset order, and go out (`take`) in offset order, each once.

@@ -1,4 +1,4 @@
-"""What becomes of messages that a handler failed on: the seam between delivery and retries."""
+"""Redelivery of failed messages: the interface between delivery and retries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a push consumer counts, and how each of its queues stands."""
+"""Statistics of a push consumer, and the state of each of its queues."""
 
 from collections import Counter
 from dataclasses import dataclass, field

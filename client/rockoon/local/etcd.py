@@ -1,4 +1,4 @@
-"""Which etcd a local cluster runs, and how."""
+"""The etcd of a local cluster: which binary, with which flags."""
 
 import http.client
 import importlib.util

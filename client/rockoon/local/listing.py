@@ -1,4 +1,4 @@
-"""Whether the nameservers know of a node yet.
+"""Waiting until the nameservers list a node.
 
 A broker is ready when one nameserver has put it into etcd; the others learn of it a moment later.
 A cluster is handed over when all of them know all of it, so that whatever is done first, by way of

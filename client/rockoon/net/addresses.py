@@ -1,4 +1,4 @@
-"""Where nodes are: "host:port", as people and routes write it."""
+"""Addresses of nodes: "host:port", as people and routes write them."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the SDK asks of its channels."""
+"""Channel options of the SDK."""
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
 

@@ -1,4 +1,4 @@
-"""Which nameserver is asked, and which after it. Pure: time is given."""
+"""Fail-over order of nameservers: which is asked first, and which next. Pure: time is given."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a client knows of the routes: which topics have which queues, and where the brokers are.
+"""Route cache of a client: topics with their queues, and addresses of brokers.
 
 Pure: updates come in, answers go out. Invariants:
 - A topic is never replaced by an older state of it. A topic's state can come from a watch and from

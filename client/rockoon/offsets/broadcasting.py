@@ -1,4 +1,4 @@
-"""What is different when every member of a group reads everything, and has progress of its own.
+"""Broadcasting: every member of a group reads everything and has its own progress.
 
 A member is known by its id: under it its progress is found again. So the id has to be the same at
 every start of this reader, and another for every reader. Where progress is kept the group says: on

@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: what a consumer knows in memory, and the store behind it.
+"""Offset stores: a group's progress in a consumer's memory, and the store behind it.
 
 Invariants:
 - Memory never goes back, unless it is told to; a queue that was given up has no memory, so a late

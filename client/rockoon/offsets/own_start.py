@@ -1,4 +1,4 @@
-"""Where a reader starts that keeps its own progress. Pure: facts in, a decision out.
+"""Start positions of readers that keep their own progress. Pure: facts in, a decision out.
 
 The decision is the offset service's (`rockoon_proto.start_position`), with this reader in the place
 of the group: by rule EXACT a queue is new when it was born after *this reader* first looked at the

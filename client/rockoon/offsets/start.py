@@ -1,4 +1,4 @@
-"""Where a reader starts on a queue it has no progress on, and what was decided and why."""
+"""Start policies (`ConsumeFrom`), and the start position that was decided, with its reason."""
 
 from dataclasses import dataclass
 from datetime import datetime

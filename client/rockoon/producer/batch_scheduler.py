@@ -1,4 +1,4 @@
-"""Which batch goes to which queue, and when.
+"""Batch scheduling: which batch goes to which queue, and when.
 
 Pure: the routes and the time come in, assignments come out. Lanes that have something to send and
 may be able to stand in `_ready`; every other lane with messages is where the event that it waits

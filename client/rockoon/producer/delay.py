@@ -1,4 +1,4 @@
-"""When a delayed message is due, as its properties tell the broker."""
+"""Delays of messages, as properties that tell the broker when they are due."""
 
 import datetime
 import math

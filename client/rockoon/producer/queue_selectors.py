@@ -1,4 +1,4 @@
-"""Which queue of a topic a message goes to.
+"""Queue selectors: the queue that a message goes to.
 
 Messages without a key go round robin, one queue per *batch*: a batch holds messages of one queue,
 so changing the queue with every message would open as many small batches as there are queues

@@ -1,4 +1,4 @@
-"""What `send` gives back: a ticket for one message of a batch.
+"""Receipts: what `send` returns, one for each message of a batch.
 
 Millions of these are made, most of them never looked at, so a receipt is two references and
 whatever it can tell is worked out when it is asked.

@@ -1,4 +1,4 @@
-"""How a producer answers for half messages whose sender has not: one stream from every live broker.
+"""Transaction checks: a producer answers for half messages over one stream from every live broker.
 
 A sender can die between its half message and the end of its transaction. So every producer of a
 group offers itself to all brokers, also those it never sent anything to, and each is asked for what

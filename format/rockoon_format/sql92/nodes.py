@@ -1,4 +1,4 @@
-"""What an expression is made of once it is parsed. Everything in it makes sense: see `grammar`."""
+"""Nodes of a parsed filter expression. All of them are well typed: see `grammar`."""
 
 from dataclasses import dataclass
 

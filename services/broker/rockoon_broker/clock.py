@@ -1,4 +1,4 @@
-"""Where the broker's time comes from."""
+"""Clocks of the broker."""
 
 import time
 from typing import Protocol

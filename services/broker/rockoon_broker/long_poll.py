@@ -1,4 +1,4 @@
-"""Which pulls wait for which queue, and what a waiting pull does with what it finds.
+"""Long polling: pulls that wait for messages of their queue.
 
 A pull that finds nothing new waits for its queue. Something arrives: it looks again, and if its
 filter matches nothing of it, it goes on waiting for the rest of its time, from behind what it has

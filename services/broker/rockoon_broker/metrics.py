@@ -1,4 +1,4 @@
-"""What a broker measures. RocketMQ's names where it has one for the same thing.
+"""Metrics of a broker, under RocketMQ's names where it has one for the same thing.
 
 See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`; lag and
 what else is about groups comes from the offset service, which alone knows it.

@@ -1,4 +1,4 @@
-"""What went in and out, by topic: a few additions per batch, none per message. Pure."""
+"""Traffic counters by topic: a few additions per batch, none per message. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

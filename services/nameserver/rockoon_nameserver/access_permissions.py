@@ -1,4 +1,4 @@
-"""What can be granted to an access key, and what is left when some is taken away. Pure."""
+"""Permissions of access keys: granting and revoking. Pure."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What etcd holds, is asked and answers: keys, spans, events, conditions, operations. Pure."""
+"""etcd's data: keys, ranges, events, conditions, operations. Pure."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

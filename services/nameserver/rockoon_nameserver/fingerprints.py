@@ -1,4 +1,4 @@
-"""What a node has to have in common with its cluster, looked at when it comes. Pure."""
+"""Fingerprints: settings that a node must share with its cluster, compared as it joins. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""How routes are written in etcd: the names of the keys and what their values hold.
+"""Keyspace of the routes in etcd: names of keys, contents of values.
 
     /rockoon/{cluster}/identity                                 a number that no other etcd has
     /rockoon/{cluster}/nodes/{broker|offset}/{name}             Node, under the node's lease

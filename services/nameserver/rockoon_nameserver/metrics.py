@@ -1,4 +1,4 @@
-"""What a nameserver measures: what is in the routes, and how it gets on with etcd."""
+"""Metrics of a nameserver: contents of the routes, and calls to etcd."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Which node may bear which name, by the certificate it shows (mutual TLS)."""
+"""Node identities: which node may bear which name, by its certificate (mutual TLS)."""
 
 import re
 from collections.abc import Sequence

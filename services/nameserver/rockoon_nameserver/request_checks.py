@@ -1,4 +1,4 @@
-"""What a request to change routes must satisfy before etcd is asked. Pure."""
+"""Checks of requests that change routes, before etcd is asked. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""What brokers know of their queues: ends, times, offsets for a time. One call per broker."""
+"""Calls to brokers: ends of queues, times, offsets for a time. One call per broker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a change of routes, members or owners means for progress and for those who watch a group."""
+"""Consumer groups: the effect of changed routes, members or owners on progress and watchers."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the offset service measures: lag above all, under RocketMQ's names, which its brokers have.
+"""Metrics of the offset service: lag above all, under RocketMQ's names.
 
 Lag is asked for as `Lag` asks: the brokers once per group, at the moment of an export and not
 otherwise. Groups beyond a bound and brokers that do not answer leave gaps, which are counted.

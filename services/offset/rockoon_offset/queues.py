@@ -1,4 +1,4 @@
-"""What the rest of the package calls a queue."""
+"""Queue keys of this package."""
 
 from typing import NamedTuple
 

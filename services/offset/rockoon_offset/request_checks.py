@@ -1,4 +1,4 @@
-"""What a request may say, before it is stored or told to others."""
+"""Checks of requests, before anything is stored or told to others."""
 
 from collections.abc import Iterable, Sequence
 

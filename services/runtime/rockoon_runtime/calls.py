@@ -1,4 +1,4 @@
-"""How long a service's calls took, by method and answer; RocketMQ's histogram of the same name.
+"""Call times by method and answer; RocketMQ's histogram of the same name.
 
 Filled by the server with every call that has one request and one answer (streams have no latency),
 and by who takes requests out of a stream for each of these.

@@ -1,4 +1,4 @@
-"""How a service leaves: its settings, and when its callers have stopped calling."""
+"""Drain: the settings, and when a service's callers have stopped calling."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What each command does: from its options to an outcome."""
+"""Actions of the commands: from options to an outcome."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What a job did, as a file for node_exporter's textfile collector.
+"""Metrics of a job, as a file for node_exporter's textfile collector.
 
 A job is a process that ends, so nobody can ask it for metrics; a file stays, and the age of the
 last success in it grows while no job runs at all, which is what an alert has to see. Each command

@@ -1,4 +1,4 @@
-"""What a command has to say when its job is done."""
+"""Outcomes: the last lines of a command."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How far Spark is, on one line of a terminal, while a job runs."""
+"""Progress of a job, on one line of a terminal."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What `jobs.compact` is made of.
+"""Parts of `jobs.compact`.
 
 plan          what is read, cut and covered
 places        a store that is compacted: store_place, a directory; broker_place, over the wire

@@ -1,4 +1,4 @@
-"""Who runs the steps of a compaction and carries messages between them: Spark."""
+"""Exchange: Spark runs the steps of a compaction and carries messages between them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, Self

@@ -1,4 +1,4 @@
-"""Where a log on a disk ends: behind its last whole record, every checksum looked at.
+"""End of a log on a disk: behind its last whole record, every checksum verified.
 
 Its broker may be writing it at this moment, or a power cut may have left half a batch. Whatever
 breaks off at the end was acknowledged to nobody. Whole records behind a broken one are another

@@ -1,4 +1,4 @@
-"""Which record is the newest of its key, told from 24 bytes of each.
+"""Newest record of each key, found with 24 bytes of each record.
 
     hash (16 bytes) | mark (8 bytes): physical offset * 2 + whether the record leaves nothing behind
 

@@ -1,4 +1,4 @@
-"""Where compaction reads a log and leaves a generation: a broker's store, however reached."""
+"""Compaction targets: stores that a compaction reads and leaves a generation in."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

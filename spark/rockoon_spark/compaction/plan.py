@@ -1,4 +1,4 @@
-"""What a generation is made of, decided before anything is read, and before anything is copied."""
+"""Plan of a compaction: what is read, cut, covered and copied. Decided first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

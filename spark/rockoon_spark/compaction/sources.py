@@ -1,4 +1,4 @@
-"""Where the records of a compaction come from: stretches of the log, and the generation before."""
+"""Sources of a compaction: stretches of the log, and the generation before."""
 
 import hashlib
 from bisect import bisect_right

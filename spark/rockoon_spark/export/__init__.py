@@ -1,4 +1,4 @@
-"""What `jobs.export` is made of.
+"""Parts of `jobs.export`.
 
 broker_logs  the logs an export goes on with from run to run
 rows         records as rows of Parquet files, by topic and date

@@ -1,4 +1,4 @@
-"""What Parquet files of an export have, compared with what they should have.
+"""Comparison of an export's Parquet files with what they should have.
 
 Rows are compared one by one with those made of the log again. What the log has no more cannot be
 compared: retention deletes its beginning, and a topic that is deleted takes its messages along.

@@ -1,4 +1,4 @@
-"""What compaction left of topics, as readers of a log get it: a generation, then the log.
+"""Compacted topics for readers of a log: a generation, then the log.
 
 coverage           which records a generation answers for, so that the log need not
 parts              its records as stretches

@@ -1,4 +1,4 @@
-"""Where what a reader gets comes from: the generation in force, or the log.
+"""Coverage: which records come from the generation in force, and which from the log.
 
 Records of the topics that a generation covers come from its parts; in the log those that start
 below its `log_end` are passed over, of which many may have been superseded. A topic that was

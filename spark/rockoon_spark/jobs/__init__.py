@@ -1,1 +1,1 @@
-"""What runs over a whole log. Each job is a function of a session, and a command."""
+"""Jobs over whole logs. Each is a function of a session, and a command."""

@@ -1,4 +1,4 @@
-"""Which records a reader wants, told from their bytes before they become columns."""
+"""Selection of records by their bytes, before they become columns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

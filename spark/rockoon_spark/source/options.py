@@ -1,4 +1,4 @@
-"""What a reader of `format("rockoon")` can be told; see `rockoon_spark.source.data_source`."""
+"""Options of `spark.read.format("rockoon")`; see `rockoon_spark.source.data_source`."""
 
 import json
 from collections.abc import Mapping

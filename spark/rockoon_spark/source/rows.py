@@ -1,4 +1,4 @@
-"""What a reader asked for, out of what stretches hold.
+"""Rows of a read: the columns that it asked for, from stretches of a log.
 
 Where bodies or properties are read, each record is compared with its checksum: a message that is
 not what was stored is damage like bytes that are no record. Who asks for neither pays for none.

@@ -1,4 +1,4 @@
-"""Where a log comes from, as a reader sees it: stretches, each of which one task reads.
+"""Stretches of a log: each is read by one task.
 
 A place is asked once, when a read is planned; its stretches go to the tasks, which may be on other
 machines. Together they hold every record of the log once.

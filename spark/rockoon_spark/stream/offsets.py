@@ -1,4 +1,4 @@
-"""How far a stream has come, as it stands in Spark's checkpoint. Pure.
+"""Offsets of a stream, as they stand in Spark's checkpoint. Pure.
 
     {"version": 1, "queues": {"orders": {"broker-a:0": {"offset": 17, "birth": 5, "first": 3}}}}
 

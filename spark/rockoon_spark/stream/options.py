@@ -1,4 +1,4 @@
-"""What a stream of `format("rockoon")` can be told; see `rockoon_spark.stream.reader`."""
+"""Options of `spark.readStream.format("rockoon")`; see `rockoon_spark.stream.reader`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

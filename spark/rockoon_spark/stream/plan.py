@@ -1,4 +1,4 @@
-"""What the next batch of a stream reads, and in how many tasks. Pure."""
+"""Plan of a stream's next batch: its offsets and tasks. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What of compaction belongs to the broker and not to its store: uploads, publishing, upkeep."""
+"""Compaction outside of the store: uploads, publishing, upkeep."""
 
 import asyncio
 import logging

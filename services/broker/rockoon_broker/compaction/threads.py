@@ -1,4 +1,4 @@
-"""Where work on generations' files waits for the disk: neither on the event loop nor in the way of
+"""Threads for work on generations' files: neither on the event loop nor in the way of
 other work in threads."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What becomes of a delayed message's record: set aside, delivered, stored once more, closed.
+"""Records of delayed messages rewritten: set aside, delivered, stored once more, closed.
 
 A record is set aside under another topic, with its own topic and queue in its properties, as
 RocketMQ does it (HookUtils#handleScheduleMessage, #transformTimerMessage):

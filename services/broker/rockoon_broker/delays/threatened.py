@@ -1,4 +1,4 @@
-"""Which of the messages that wait would be deleted before they are due. Pure."""
+"""Pending messages that retention would delete before they are due. Pure."""
 
 import itertools
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Which entries of a settled queue are due. Pure: both clocks' times are given.
+"""Timetable of delayed messages: which entries are due. Pure: both clocks' times are given.
 
 An entry is due when the wall clock says so, or when as much time has passed, by a clock that never
 jumps, as lay ahead when the broker took it in. So a wall clock that is set forward brings early

@@ -1,4 +1,4 @@
-"""What a broker remembers of idempotent producers: which sequence numbers it has, and where.
+"""Ledger of idempotent producers: which sequence numbers are stored, and where.
 
 Pure: no clock, log or disk.
 

@@ -1,4 +1,4 @@
-"""What the log says of idempotent producers: the runs of messages that bear sequence numbers."""
+"""Replay of idempotent producers from the log: its runs of messages with sequence numbers."""
 
 from collections.abc import Iterator
 from typing import Any

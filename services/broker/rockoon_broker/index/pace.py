@@ -1,4 +1,4 @@
-"""How large a piece of indexing work is, and how long to wait before the next. Pure decisions.
+"""Pace of indexing: the size of a piece of work, and the pause before the next. Pure.
 
 Indexing shares the processor with appends. While that is scarce its share is what it is behind by:
 a burst is indexed afterwards, and a broker that stays busy keeps its index at a distance at which

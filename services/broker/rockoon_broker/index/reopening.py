@@ -1,4 +1,4 @@
-"""Where a start goes on: what of the last index file can be relied on, and from where to index.
+"""Reopening the index: what of its last file is reliable, and from where to go on.
 
 The units that the last file's header counts are read again and linked anew, from an empty table:
 they must have the very `previous` they have, and the slots that come out are written back. So a

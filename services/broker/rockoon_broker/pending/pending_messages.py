@@ -1,4 +1,4 @@
-"""What the broker keeps aside until something happens, over one store and one snapshot.
+"""Pending messages of a broker, delayed and half ones, over one store and one snapshot.
 
 Delayed messages wait for their time, half messages for their transaction's end. What they have in
 common is in `settling`: the log

@@ -1,4 +1,4 @@
-"""How a record says which record it was made out of.
+"""Source references: how a record names the record it was made from.
 
 A record has a field for the physical offset of the half message that it commits (RocketMQ's
 PREPAREDTRANSACTIONOFFSET, with the commit bit of the system flags). Records that are made out of

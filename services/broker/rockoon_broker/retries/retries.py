@@ -1,4 +1,4 @@
-"""What becomes of a message that a consumer failed on: another try later, or a dead letter. Pure.
+"""Retry rules: another try later, or a dead letter. Pure.
 
     read from                        failed before   goes to                  to come again
     any topic                        0 times         %RETRY%group             at level 3

@@ -1,4 +1,4 @@
-"""What each call to a broker needs; docs/security.md has it for people."""
+"""Permissions that calls to a broker need; docs/security.md has them for people."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a broker says of its queues on the wire: ends, times, the fate of a message asked for."""
+"""Queue states on the wire: ends, times, the fate of a message asked for."""
 
 from collections.abc import Sequence
 from itertools import repeat

@@ -1,4 +1,4 @@
-"""Where the store's time comes from when no caller brings it."""
+"""Clocks of the store, for calls that bring no time."""
 
 import time
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What the store refuses, and what ends it."""
+"""Errors of the store: what it refuses, and what ends it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a nameserver tells, reduced to what concerns one broker. Pure."""
+"""Route updates reduced to what concerns one broker. Pure."""
 
 from rockoon_broker.topics.topics import PERMISSIONS_DEFAULT, RouteChange, ServedTopic
 from rockoon_node.deletions import Deletions

@@ -1,4 +1,4 @@
-"""Which topics and queues this broker serves, and what a change of the routes means for its data.
+"""Topics and queues that this broker serves, and the effect of route changes on its data.
 
 Invariants:
 1. Data is dropped only on proof: the topic was deleted later than its incarnation was created, so

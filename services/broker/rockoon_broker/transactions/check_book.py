@@ -1,4 +1,4 @@
-"""Which half messages wait for their end, when a producer is asked about each, and when it is over.
+"""Check book: open half messages, and when a producer is asked about each. Pure.
 
 Times are monotonic seconds, so that a wall clock that jumps neither asks about all of them at once
 nor puts off asking. Only the age of what an earlier process has stored is told by the wall clock.

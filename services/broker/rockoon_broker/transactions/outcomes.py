@@ -1,4 +1,4 @@
-"""How transactions have ended: a caller whose answer was lost asks again and gets the same one.
+"""Outcomes of transactions: a caller whose answer was lost asks again and gets the same one.
 
 Remembered for the newest ones only. What is older has ended all the same, only how is not known.
 

@@ -1,4 +1,4 @@
-"""How long members with progress of their own have been away, and when they are forgotten.
+"""Expiry of broadcasting members: how long they have been away, and when they are forgotten.
 
 Days are counted by the wall clock, over restarts. Lest a clock that is set, or a service that was
 itself away, forget members that are on their way back, nobody is forgotten before the service has

@@ -1,4 +1,4 @@
-"""Who waits for a queue that another member holds, and for how long. Pure: time is an argument.
+"""Hand-over of queues: members that wait for a queue another one holds. Pure: time is an argument.
 
 A member that is to give a queue up needs a moment: its handlers finish, its last offset is
 committed. So another member's wish is put off until the owner has released the queue, has left or

@@ -1,4 +1,4 @@
-"""Who is alive in each group. Pure: monotonic time in nanoseconds comes in as an argument.
+"""Membership: live members of each group. Pure: monotonic nanoseconds are an argument.
 
 A member is in while it repeats its heartbeat within the lease; it goes at once when it says so. The
 version of a group's membership grows with every change, also when the group was empty in between,

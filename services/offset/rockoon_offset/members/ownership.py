@@ -1,4 +1,4 @@
-"""Who holds which queue: since when, and who did when the members of a group last changed. Pure.
+"""Ownership of queues: who holds each, since when, and who did before the last change. Pure.
 
 Invariants:
 - The owners of one membership version are the same for everybody who asks for them, however late:

@@ -1,4 +1,4 @@
-"""Who wants to know when a group changes. One pending event per watcher, however slow it reads."""
+"""Group watchers: one pending event for each, however slow it reads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable

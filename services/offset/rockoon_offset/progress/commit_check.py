@@ -1,4 +1,4 @@
-"""When a commit is taken, and what it is told otherwise. Pure."""
+"""Commit rules: when a commit is accepted, and the error otherwise. Pure."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How far behind a group is: who is asked for what, in which order.
+"""Lag of a group: which services are asked for what, in which order.
 
 Committed offsets are taken first, the queues' ends after them, each broker's in one call. What is
 not known is said to be unknown.

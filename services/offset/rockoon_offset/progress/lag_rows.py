@@ -1,4 +1,4 @@
-"""How far behind one reader of one queue is, worked out of what three parties say. Pure.
+"""Lag of one reader on one queue, from progress, positions and queue ends. Pure.
 
 The ledger says what is committed, the broker where the queue ends and what retention may do, the
 owner how far it has pulled. What one of them did not say is unknown here, never guessed.

@@ -1,4 +1,4 @@
-"""Where readers are: progress by queue, and what is remembered where there is none. Pure.
+"""Progress table: offsets by reader and queue, and what is remembered where there is none. Pure.
 
 Without progress on a queue a reader starts there as the rules say. Two things are remembered then:
 that it had read a queue of that name whose topic is gone, and who holds a queue whose progress was

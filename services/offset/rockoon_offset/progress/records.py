@@ -1,4 +1,4 @@
-"""What the journal holds: records, one JSON array each.
+"""Records of the journal, one JSON array each.
 
 A record says what *is* after it, never what to work out again, so replay needs no rule, no clock
 and no broker, and gives the state that was live. The first element names the kind; kinds and the

@@ -1,4 +1,4 @@
-"""What an operator's reset would do, queue by queue. Pure."""
+"""Reset plans, queue by queue. Pure."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Where readers start: collects the facts, has the decision made, and has it written down."""
+"""Resolver of start positions: collects the facts, decides, and has the decision stored."""
 
 import logging
 from collections import Counter

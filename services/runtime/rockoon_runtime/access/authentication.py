@@ -1,4 +1,4 @@
-"""Who is calling: told from the signature of a call."""
+"""Authentication: the caller, from the signature of a call."""
 
 import datetime
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Who makes the call that is being answered, and what he may."""
+"""Callers: who makes the call that is being answered, with its permissions."""
 
 from contextvars import ContextVar
 

@@ -1,4 +1,4 @@
-"""What a service measures of access keys, where they are on."""
+"""Metrics of access keys, where they are on."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Why calls are refused: the errors that say so, counts of each kind, and what the log shows."""
+"""Refusals of calls: errors, counts of each kind, and log lines."""
 
 import logging
 from collections.abc import Callable

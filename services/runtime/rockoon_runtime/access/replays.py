@@ -1,4 +1,4 @@
-"""Which signatures have been used. Pure; memory is bounded.
+"""Replay protection: signatures that have been used. Pure; memory is bounded.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""What each call needs: a service has one table of these, by the full name of the method."""
+"""Rules of calls: a service has one table, by the full name of the method."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

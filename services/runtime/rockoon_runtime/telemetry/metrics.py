@@ -1,4 +1,4 @@
-"""What a service measures: names, kinds, and values at one moment. Pure.
+"""Metrics: names, kinds, and values at one moment. Pure.
 
 A service says what it can measure as a table of `Metric`s, and when somebody exports, it is asked
 once for all values (`Measure`). Nothing is done for a metric while nobody exports: values come

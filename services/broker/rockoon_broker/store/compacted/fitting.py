@@ -1,4 +1,4 @@
-"""Whether a generation belongs to this log and follows the one in force.
+"""Fit of a generation: that it belongs to this log and follows the one in force.
 
 A generation that does not fit would show a reader too little, or what was deleted. So each rule is
 checked against what the store itself knows; a manifest is believed only in what its own files and

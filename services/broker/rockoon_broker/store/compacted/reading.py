@@ -1,4 +1,4 @@
-"""What readers ask of a compacted queue: a generation answers for what it covers, the log for more.
+"""Reads of compacted queues: a generation answers for what it covers, the log for the rest.
 
 A queue of no generation costs one look into a dict. Source of the answers' order and meaning:
 `rockoon_broker.store.reading.reader`, whose `Reader` this one wraps.

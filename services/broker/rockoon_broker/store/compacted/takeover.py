@@ -1,4 +1,4 @@
-"""What is slow about a new generation: finding, reading, checking, removing.
+"""Takeover of a new generation, the slow part: finding, reading, checking, removing.
 
 `Worker` makes these calls on a thread of its own and hands the results back; what they mean is
 decided by the owner's thread. Each function here is one call; none changes what is in force but

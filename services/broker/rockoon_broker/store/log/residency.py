@@ -1,4 +1,4 @@
-"""Whether a stretch of a file is in the page cache, asked of the kernel with mincore(2)."""
+"""Page-cache residency of a stretch of a file, by mincore(2)."""
 
 import ctypes
 import ctypes.util

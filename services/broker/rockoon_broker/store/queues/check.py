@@ -1,4 +1,4 @@
-"""Whether ConsumeQueue entries are those of the records they point to.
+"""Checks of ConsumeQueue entries against the records that they point to.
 
 Entries have no checksum. But each lies behind the one before it, within the log, and its record
 says the queue offset at which the entry stands.

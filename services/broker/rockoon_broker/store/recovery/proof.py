@@ -1,4 +1,4 @@
-"""How much of a store needs no reading although no recovery point vouches for it.
+"""Proof of a store's beginning without a recovery point: how much needs no reading.
 
 RocketMQ begins at the last file whose first record is older than the checkpoint by a margin
 (CommitLog#recoverAbnormally), and trusts that every queue is whole below it. That is believed here

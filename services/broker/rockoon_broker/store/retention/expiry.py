@@ -1,4 +1,4 @@
-"""When retention can delete a message, at the earliest. Pure: what `retention.decide` will do.
+"""Expiry forecast: when retention can delete a message, at the earliest. Pure.
 
 A prediction, and so a bound: retention looks at the disk now and then, deletes some files in a
 pass, and keeps what no recovery point covers. All of that only makes it later. A disk that fills up

@@ -1,4 +1,4 @@
-"""Which CommitLog files go, and whether the store may still be written. Pure decisions.
+"""Retention: which CommitLog files are deleted, and whether the store takes messages. Pure.
 
 The rules are those of RocketMQ's CleanCommitLogService: age is the file's modification time,
 oldest first, stop at the first file that has not expired, and never the last file.
