@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rockoon.admin.admin import Admin
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.clock import Clock, wall_clock_ms
+from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
 from rockoon.consumer.delivery import Handler, Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
@@ -95,6 +96,9 @@ class Cluster(Connection):
         in_flight_max: int = 8,
         buffer_bytes_max: int = 64 << 20,
         drain_bytes: int = 8 << 20,
+        compression: Compression | CompressionName = Compression.NONE,
+        compression_bytes_min: int = PACKED_BYTES_MIN,
+        compression_level: int = LEVEL_DEFAULT,
         key_hash: KeyHash = crc32_key_hash,
         clock: Clock = wall_clock_ms,
     ) -> Producer:
@@ -102,7 +106,8 @@ class Cluster(Connection):
 
         Args:
             idempotent, linger_ms, delivery_timeout_seconds, reply_timeout_seconds, batch_bytes_max,
-                batch_messages_max, in_flight_max, buffer_bytes_max, drain_bytes: as the fields of
+                batch_messages_max, in_flight_max, buffer_bytes_max, drain_bytes, compression,
+                compression_bytes_min, compression_level: as the fields of
                 `rockoon.producer.settings.ProducerSettings`, whose defaults these are.
             key_hash: from an ordering key to the number that chooses the queue.
             clock: stamps messages with the time at which they were sent, epoch milliseconds.
@@ -121,6 +126,9 @@ class Cluster(Connection):
             in_flight_max=in_flight_max,
             buffer_bytes_max=buffer_bytes_max,
             drain_bytes=drain_bytes,
+            compression=compression,
+            compression_bytes_min=compression_bytes_min,
+            compression_level=compression_level,
         )
         if self.tracing is not None:
             from rockoon.tracing.producer import TracedProducer

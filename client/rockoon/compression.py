@@ -11,6 +11,7 @@ ZlibCompressor, Lz4Compressor, ZstdCompressor.
 import zlib
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from rockoon.errors import InvalidArgument
 from rockoon_format.record import (
@@ -39,6 +40,9 @@ class Compression(StrEnum):
     ZLIB = "zlib"
     LZ4 = "lz4"
     ZSTD = "zstd"
+
+
+CompressionName: TypeAlias = Literal["none", "zlib", "lz4", "zstd"]
 
 
 class _TooLarge(ValueError):
@@ -93,7 +97,7 @@ def _unpack_lz4(body: bytes) -> bytes:
 
     unpacker = LZ4FrameDecompressor()
     unpacked: bytes = unpacker.decompress(body, UNPACKED_BYTES_MAX + 1)
-    return _whole(unpacked, unpacker.eof)
+    return _whole(unpacked, bool(unpacker.eof))
 
 
 def _unpack_zstd(body: bytes) -> bytes:

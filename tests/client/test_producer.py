@@ -1,9 +1,11 @@
 """What `send` takes, what it gives back, and when it waits."""
 
 import asyncio
+import inspect
 import random
 from contextlib import suppress
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -24,7 +26,9 @@ from rockoon.errors import (
 )
 from rockoon.message import Batch, MessageQueue
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
+from rockoon.producer.options import ProducerOptions
 from rockoon.producer.queue_selectors import crc32_key_hash
+from rockoon.producer.settings import ProducerSettings
 from rockoon_format.message_id import decode_offset_id
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
@@ -613,3 +617,12 @@ async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(
             await producer.drain()
         with pytest.raises(InvalidArgument, match="one of them"):
             producer.send("orders", b"z", key="k", ordering_key="k")
+
+
+def test_the_defaults_of_the_signature_are_those_of_the_settings() -> None:
+    parameters = inspect.signature(Cluster.producer).parameters
+    for field in fields(ProducerSettings):
+        assert parameters[field.name].default == field.default
+    assert set(get_type_hints(ProducerOptions)) == {
+        field.name for field in fields(ProducerSettings)
+    }

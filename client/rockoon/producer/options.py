@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict
 
+from rockoon.compression import Compression, CompressionName
 from rockoon.message import MessageQueue
 
 
@@ -55,3 +56,6 @@ class ProducerOptions(TypedDict, total=False):
     in_flight_max: int
     buffer_bytes_max: int
     drain_bytes: int
+    compression: Compression | CompressionName
+    compression_bytes_min: int
+    compression_level: int
