@@ -1,4 +1,4 @@
-"""Which versions of etcd keep what they have acknowledged. Pure."""
+"""Versions of etcd that keep what they have acknowledged. Pure."""
 
 import re
 

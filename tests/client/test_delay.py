@@ -7,7 +7,7 @@ import pytest
 
 from rockoon.errors import InvalidArgument, InvalidDelay
 from rockoon.message import MessageQueue
-from rockoon.producer.accumulator import Accumulator, Lane
+from rockoon.producer.accumulator import Accumulator, BatchQueue
 from rockoon.producer.delay import delay_section
 
 AT_EIGHT = b"TIMER_DELIVER_MS\x011800000000000\x02"
@@ -73,7 +73,7 @@ def test_two_ways_at_once_are_refused() -> None:
 
 
 def test_delayed_messages_have_lanes_of_their_own_that_come_and_go_like_others() -> None:
-    accumulator = Accumulator(set[Lane]().add)
+    accumulator = Accumulator(set[BatchQueue]().add)
     queue = MessageQueue("T", "broker-a", 0)
     ordinary = [accumulator.open_spread("T"), accumulator.open_chosen(queue)]
     delayed = [accumulator.delayed_lane("T", None), accumulator.delayed_lane("T", queue)]

@@ -15,8 +15,13 @@ from rockoon.errors import (
     TimedOut,
 )
 from rockoon.message import MessageQueue
-from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Lane, ProducerBatch
-from rockoon.producer.batch_scheduler import Assignment, Dispatcher
+from rockoon.producer.accumulator import (
+    MESSAGE_OVERHEAD_BYTES,
+    Accumulator,
+    BatchQueue,
+    ProducerBatch,
+)
+from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
 from rockoon_proto.v1.broker_pb2 import Appended
 from support.seeds import seeds
@@ -34,10 +39,10 @@ class Bench:
 
     def __init__(self, in_flight_max: int = 8) -> None:
         self.accumulator = Accumulator(self.hurried)
-        self.dispatcher = Dispatcher(self.accumulator, in_flight_max)
+        self.dispatcher = BatchScheduler(self.accumulator, in_flight_max)
         self.now = 0.0
 
-    def hurried(self, lane: Lane) -> None:
+    def hurried(self, lane: BatchQueue) -> None:
         self.dispatcher.ready(lane)
 
     def routes(self, *queues: MessageQueue, live: set[str] | None = None) -> None:
@@ -46,12 +51,12 @@ class Bench:
             self.dispatcher.set_queues(topic, sorted(q for q in queues if q.topic == topic))
         self.dispatcher.set_live({queue.broker for queue in queues} if live is None else live)
 
-    def lane(self, queue: MessageQueue | None = None, topic: str = "orders") -> Lane:
+    def lane(self, queue: MessageQueue | None = None, topic: str = "orders") -> BatchQueue:
         if queue is None:
             return self.accumulator.spread.get(topic) or self.accumulator.open_spread(topic)
         return self.accumulator.chosen.get(queue) or self.accumulator.open_chosen(queue)
 
-    def add(self, lane: Lane, body: bytes, *, close: bool = False) -> ProducerBatch:
+    def add(self, lane: BatchQueue, body: bytes, *, close: bool = False) -> ProducerBatch:
         batch = lane.batch
         batch.bodies.append(body)
         size = len(body) + MESSAGE_OVERHEAD_BYTES

@@ -1,10 +1,10 @@
 """Which nameserver is asked first, and which not."""
 
-from rockoon.net.failover_order import SILENT_SECONDS, NameserverTurns
+from rockoon.net.failover_order import SILENT_SECONDS, FailoverOrder
 
 
 def test_calls_stay_with_the_nameserver_that_works() -> None:
-    turns = NameserverTurns(["a", "b", "c"])
+    turns = FailoverOrder(["a", "b", "c"])
     assert turns.order(0.0) == ["a", "b", "c"]
     turns.failed("a", 0.0, is_silent=False)
     assert turns.order(0.0) == ["b", "c", "a"]
@@ -14,7 +14,7 @@ def test_calls_stay_with_the_nameserver_that_works() -> None:
 
 
 def test_one_that_hangs_is_asked_last_until_it_answers_or_time_has_passed() -> None:
-    turns = NameserverTurns(["a", "b"])
+    turns = FailoverOrder(["a", "b"])
     turns.failed("a", 0.0, is_silent=True)
     turns.failed("b", 1.0, is_silent=False)
     assert turns.order(1.0) == ["b", "a"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.membership_lease import Tenure
+from rockoon.consumer.membership_lease import MembershipLease
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message, MessageQueue
 from support.consumer_settings import grouped
@@ -19,16 +19,18 @@ Q0 = MessageQueue(*PLACE)
 LEASE_SECONDS = 1.0
 
 
-def tenure(*, orderly: bool = False, lease: float = 10.0, handover: float = 10.0) -> Tenure:
+def tenure(
+    *, orderly: bool = False, lease: float = 10.0, handover: float = 10.0
+) -> MembershipLease:
     """Of a member whose heartbeat at 100 s was answered."""
-    made = Tenure(orderly=orderly)
+    made = MembershipLease(orderly=orderly)
     made.ticks(100.0)
     made.answered(100.0, 100.1)
     made.settle(lease, handover, 3.0)
     return made
 
 
-def runs(made: Tenure, since: float, until: float) -> None:
+def runs(made: MembershipLease, since: float, until: float) -> None:
     """The clock ticks as it should."""
     now = since
     while now < until:

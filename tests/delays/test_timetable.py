@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rockoon_broker.delays.timetable import NEAR_MS, Timetable
-from rockoon_broker.pending.pending_queue import SettledQueue
+from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_format.consume_queue import encode_entries
 from support.seeds import seeds
 
@@ -15,14 +15,14 @@ LONGEST_MS = 1_000_000
 
 
 def test_what_bears_no_time_is_due_at_once() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     table.take_in(0, encode_entries([0, 100], [99, 99], [-5, 2**31]), NOW_MS, 0)
     assert table.due(NOW_MS, 0, 9).positions.tolist() == [0, 100]
 
 
 def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     times = [NOW_MS + 5, NOW_MS + 1, NOW_MS + 3]
     table.take_in(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
@@ -33,7 +33,7 @@ def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
 
 
 def test_of_very_many_that_are_due_each_comes_though_few_are_asked_for_at_a_time() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     positions = np.arange(10_000) * 100
     table.take_in(0, encode_entries(positions, [99] * 10_000, positions + NOW_MS), NOW_MS, 0)
@@ -48,7 +48,7 @@ def test_of_very_many_that_are_due_each_comes_though_few_are_asked_for_at_a_time
 
 
 def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     assert len(table.due(NOW_MS, 0, 9)) == 0
     far = NOW_MS + 10 * NEAR_MS
@@ -61,7 +61,7 @@ def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
     choose = random.Random(seed)
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     wall_ms, monotonic_ms, position = NOW_MS, 0, 0
     waiting: dict[int, tuple[int, int]] = {}
@@ -92,7 +92,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
             del waiting[at]
         if choose.random() < 0.01:
             # A restart forgets the monotonic clock; what is left is waited for anew.
-            queue = SettledQueue.from_bytes(queue.to_bytes())
+            queue = PendingQueue.from_bytes(queue.to_bytes())
             table = Timetable(queue, LONGEST_MS)
             table.resume(wall_ms, monotonic_ms)
             waiting = {
@@ -101,7 +101,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
 
 
 def test_what_came_while_the_clock_was_ahead_for_a_moment_is_not_late() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     table.take_in(0, encode_entries([0], [99], [NOW_MS + LONGEST_MS]), NOW_MS, 0)
     assert len(table.due(NOW_MS, 0, 9)) == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rockoon_node.nameservers import Nameservers, Turns, pause_seconds
+from rockoon_node.nameservers import FailoverOrder, Nameservers, pause_seconds
 from rockoon_proto.errors import NameserverUnavailable, TopicNotFound, WrongCluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.settings import SettingsError
@@ -27,7 +27,7 @@ async def revision_from(nameservers: Nameservers) -> int:
 
 
 def test_a_nameserver_keeps_its_turn_while_it_answers() -> None:
-    turns = Turns(["a", "b", "c"])
+    turns = FailoverOrder(["a", "b", "c"])
     assert turns.failed() == 0
     for _ in range(3):
         turns.answered()
@@ -36,7 +36,7 @@ def test_a_nameserver_keeps_its_turn_while_it_answers() -> None:
 
 
 def test_there_is_a_pause_only_when_every_nameserver_has_failed() -> None:
-    turns = Turns(["a", "b"])
+    turns = FailoverOrder(["a", "b"])
     seen = [(turns.address, turns.failed(), turns.round_failed) for _ in range(6)]
     assert seen == [
         ("a", 0, False),

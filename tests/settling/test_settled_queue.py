@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from rockoon_broker.pending.pending_queue import PENDING_BYTES, SettledQueue
+from rockoon_broker.pending.pending_queue import PENDING_BYTES, PendingQueue
 from rockoon_format.consume_queue import decode_entries, encode_entries, filler_entries
 from support.seeds import seeds
 
@@ -14,8 +14,8 @@ def entries_at(positions: list[int], codes: list[int] | None = None):  # type: i
     return encode_entries(positions, [100] * len(positions), codes or [0] * len(positions))
 
 
-def filled(count: int, step: int = 100) -> SettledQueue:
-    queue = SettledQueue()
+def filled(count: int, step: int = 100) -> PendingQueue:
+    queue = PendingQueue()
     positions = [step * number for number in range(count)]
     queue.take_in(0, entries_at(positions, list(range(count))))
     return queue
@@ -40,14 +40,14 @@ def test_what_is_settled_twice_or_unknown_counts_once() -> None:
 
 
 def test_an_empty_queue_knows_nothing() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     assert queue.settle([0]) == 0
     assert not queue.are_pending([0]).any()
     assert len(queue.take_gone(10**9)) == len(queue.pending_until(10**18, 10**18)) == 0
 
 
 def test_entries_taken_in_before_and_fillers_are_passed_over() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     fillers = np.concatenate((decode_entries(filler_entries(2)), entries_at([500, 600])))
     queue.take_in(0, fillers)
     queue.take_in(1, fillers[1:])
@@ -72,7 +72,7 @@ def test_records_that_the_log_lost_are_told_once() -> None:
 
 
 def test_what_is_due_is_due_by_its_code_or_by_its_deadline() -> None:
-    queue = SettledQueue()
+    queue = PendingQueue()
     deadlines = np.array([900, 50, 900])
     queue.take_in(0, entries_at([0, 100, 200], [10, 99, 99]), deadlines_ms=deadlines)
     assert queue.pending_until(10, 50).positions.tolist() == [0, 100]
@@ -92,13 +92,13 @@ def test_bytes_that_are_no_queue_are_refused(spoil: str) -> None:
     if spoil == "outside":
         raw[0] = 2
     with pytest.raises(ValueError):  # noqa: PT011 - the one it raises
-        SettledQueue.from_bytes(bytes(raw))
+        PendingQueue.from_bytes(bytes(raw))
 
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed: int) -> None:
     choose = random.Random(seed)
-    queue, model, settled_ever = SettledQueue(), {}, 0
+    queue, model, settled_ever = PendingQueue(), {}, 0
     position = 0
     for _ in range(300):
         first, positions = queue.next_offset, []
@@ -115,7 +115,7 @@ def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed
         if choose.random() < 0.2:
             raw = queue.to_bytes()
             assert len(raw) == 16 + PENDING_BYTES * len(model)
-            queue = SettledQueue.from_bytes(raw)
+            queue = PendingQueue.from_bytes(raw)
         pending = queue.pending()
         assert dict(zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)) == model
         assert (pending.codes == pending.positions * 2).all()

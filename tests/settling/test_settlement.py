@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, Loaded, Settlement
+from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, Loaded, PendingIndex
 from rockoon_broker.pending.snapshot import decode_snapshot
 from rockoon_broker.pending.sources import named_source, sources_of
 from rockoon_broker.store.settings import Flush
@@ -20,19 +20,19 @@ from support.store_directory import BORN_HOST, Owner, PowerCutDisk, crashed_copy
 WAITING = ("W", 0)
 
 
-def opened(owner: Owner) -> tuple[Settlement, Loaded]:
+def opened(owner: Owner) -> tuple[PendingIndex, Loaded]:
     config = owner.store.settings.root / "config"
-    settlement = Settlement(owner.store, config, PowerCutDisk(config))
+    settlement = PendingIndex(owner.store, config, PowerCutDisk(config))
     settlement.add_queue(*WAITING)
     return settlement, settlement.load({})
 
 
-def take_in(settlement: Settlement) -> None:
+def take_in(settlement: PendingIndex) -> None:
     while (found := settlement.new_entries(WAITING)) is not None:
         settlement.queue(*WAITING).take_in(*found)
 
 
-def settle(owner: Owner, settlement: Settlement, source: int, body: bytes = b"done") -> int:
+def settle(owner: Owner, settlement: PendingIndex, source: int, body: bytes = b"done") -> int:
     """Append a record made out of the one at `source`; returns its physical offset."""
     frame = encode_record(
         Record(
@@ -48,14 +48,14 @@ def settle(owner: Owner, settlement: Settlement, source: int, body: bytes = b"do
     return made.first_physical_offset
 
 
-def write_snapshot(owner: Owner, settlement: Settlement) -> None:
+def write_snapshot(owner: Owner, settlement: PendingIndex) -> None:
     owner.write_point()
     captured = settlement.capture()
     assert captured.snapshot.covered_end <= owner.store.durable_end
     settlement.write(captured)
 
 
-def pending(settlement: Settlement) -> list[int]:
+def pending(settlement: PendingIndex) -> list[int]:
     return settlement.queue(*WAITING).pending().positions.tolist()
 
 
@@ -188,7 +188,7 @@ def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_it
         root = tmp_path / str(turn)
         disk = PowerCutDisk(root)
         owner = Owner(settings(root, flush=Flush.SYNC), disk)
-        settlement = Settlement(owner.store, root / "config", disk)
+        settlement = PendingIndex(owner.store, root / "config", disk)
         settlement.add_queue(*WAITING)
         settlement.load({})
         acknowledged: list[int] = []

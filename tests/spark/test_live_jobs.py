@@ -22,7 +22,7 @@ from rockoon_spark.jobs.compact import compact
 from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
 from rockoon_spark.jobs.rebuild import rebuild_queues
 from rockoon_spark.whole_logs.served_log import ServedLog
-from rockoon_spark.whole_logs.whole_log import LogBroken, LogReading, WholeLog
+from rockoon_spark.whole_logs.whole_log import ContiguousLog, LogBroken, LogReading
 
 FILE_BYTES = 131_072
 QUEUE_ENTRIES = 50
@@ -115,7 +115,9 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
-def index(spark: SparkSession, log: str | WholeLog, target: Path, *, sealed_only: bool) -> Made:
+def index(
+    spark: SparkSession, log: str | ContiguousLog, target: Path, *, sealed_only: bool
+) -> Made:
     report = build_index(
         spark,
         log,
@@ -134,15 +136,15 @@ def index(spark: SparkSession, log: str | WholeLog, target: Path, *, sealed_only
     return Made(tree(target), report.end_offset, records)
 
 
-def sealed_index(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+def sealed_index(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
     return index(spark, log, target, sealed_only=True)
 
 
-def whole_index(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+def whole_index(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
     return index(spark, log, target, sealed_only=False)
 
 
-def queues(spark: SparkSession, log: str | WholeLog, target: Path) -> Made:
+def queues(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
     report = rebuild_queues(spark, log, target, file_entries=QUEUE_ENTRIES, split_bytes=SPLIT_BYTES)
     files = tree(target)
     records: set[int] = set()
@@ -168,7 +170,7 @@ def log_below(store: Path, end: int, target: Path) -> Path:
     return target
 
 
-Job = Callable[[SparkSession, str | WholeLog, Path], Made]
+Job = Callable[[SparkSession, str | ContiguousLog, Path], Made]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
 class LosingOldest:
     """A log whose oldest file is deleted when a job has just planned what to read."""
 
-    log: WholeLog
+    log: ContiguousLog
     delete: Callable[[], None]
 
     def look(self) -> LogReading:

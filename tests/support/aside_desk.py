@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rockoon_broker.append import AppendLimits, Appends, Placed
+from rockoon_broker.append import AppendLimits, AppendResult, Appends
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
-from rockoon_broker.pending.pending_messages import MessagesAside
+from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -79,7 +79,7 @@ class AsideDesk:
             waits_for_sync=False,
             arrived=set[QueueKey]().add,
         )
-        self.aside = MessagesAside(
+        self.aside = PendingMessages(
             self.store,
             self.appends,
             self.settings,
@@ -113,7 +113,7 @@ class AsideDesk:
         topic: str = "T",
         queue_id: int = 0,
         bodies: Sequence[bytes] = (),
-    ) -> Placed:
+    ) -> AppendResult:
         sections = [
             encode({name: str(value) for name, value in properties.items()}) for properties in each
         ]

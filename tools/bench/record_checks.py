@@ -1,4 +1,4 @@
-"""What a message costs in the broker's and the reader's format code, with a checksum and without.
+"""Cost of a message in the format code of broker and reader, with a checksum and without.
 
 Run: `.venv/bin/python -m tools.bench.record_checks`. The best of many passes, in one process.
 """

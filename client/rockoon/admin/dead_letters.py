@@ -27,7 +27,7 @@ from rockoon.errors import (
 )
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.net.routes import TopicRoute
-from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.producer.producer import Producer
@@ -113,7 +113,7 @@ class DeadLetters:
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
-        self._places = QueuePlaces(cluster)
+        self._places = OffsetLookup(cluster)
 
     # Looking
 

@@ -21,8 +21,8 @@ from rockoon.changes import Changes
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
-from rockoon.consumer.queue_reader import PullRules, Reading
-from rockoon.consumer.queue_revocation import Departures
+from rockoon.consumer.queue_reader import PullRules, QueueReader
+from rockoon.consumer.queue_revocation import QueueRevocation
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.consumer.statistics import ConsumerStatistics
 from rockoon.errors import (
@@ -74,7 +74,7 @@ TaskStarter = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingSettings:
+class QueueReaderSettings:
     """How a member reads; the fields are arguments of `PushConsumer`."""
 
     subscriptions: Mapping[str, Subscription]
@@ -108,7 +108,7 @@ class Assignment:
         self,
         cluster: Connection,
         group: str,
-        settings: ReadingSettings,
+        settings: QueueReaderSettings,
         *,
         membership: Membership,
         changes: Changes,
@@ -119,7 +119,7 @@ class Assignment:
         start_task: TaskStarter,
         listener: RebalanceListener,
     ) -> None:
-        self.readings: dict[MessageQueue, Reading] = {}
+        self.readings: dict[MessageQueue, QueueReader] = {}
         """Written here only, by `keep_balanced`, which no two tasks run at once."""
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue began, and why."""
@@ -135,11 +135,11 @@ class Assignment:
         self._statistics = statistics
         self._start_task = start_task
         self._listener = listener
-        self._departures = Departures(
+        self._departures = QueueRevocation(
             group, store, delivery, listener, on_persisted=on_persisted, on_gone=changes.note
         )
         # Readings whose place is void: to be dropped without a commit and resolved again.
-        self._void: set[Reading] = set()
+        self._void: set[QueueReader] = set()
         # Queues without a reading that the offset service may take for this member's: resolved with
         # an unknown outcome, or void. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
@@ -304,7 +304,7 @@ class Assignment:
             start.reason,
             start.explanation,
         )
-        reading = Reading(
+        reading = QueueReader(
             queue=queue,
             subscription=self._settings.subscriptions[queue.topic],
             start=start,
@@ -320,7 +320,7 @@ class Assignment:
         self.readings[queue] = reading
         reading.task = self._start_task(lambda: self._pull(reading), str(queue))
 
-    async def _pull(self, reading: Reading) -> None:
+    async def _pull(self, reading: QueueReader) -> None:
         lost_place = await reading.pull_into(
             self._cluster,
             self._settings.pull_rules,
@@ -356,7 +356,7 @@ class Assignment:
         self._statistics.resets += len(readings)
         self.resolve_again(readings)
 
-    def resolve_again(self, readings: Iterable[Reading]) -> None:
+    def resolve_again(self, readings: Iterable[QueueReader]) -> None:
         """Drop readings without a commit; their queues are resolved at the next rebalance."""
         for reading in readings:
             # At once: what it holds must neither be handed out nor be committed any more.
@@ -364,7 +364,7 @@ class Assignment:
             self._void.add(reading)
         self._changes.note()
 
-    def _let_go(self, lost: Collection[Reading], claims: Collection[MessageQueue] = ()) -> None:
+    def _let_go(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
         """Hand queues over to whoever gets them next, without waiting for it."""
         for reading in lost:
             del self.readings[reading.queue]
@@ -375,7 +375,7 @@ class Assignment:
             lambda work: self._start_task(work, "lets queues go"),
         )
 
-    async def _give_up(self, readings: list[Reading]) -> None:
+    async def _give_up(self, readings: list[QueueReader]) -> None:
         for reading in readings:
             reading.process_queue.drop()
             self._delivery.forget(reading)
@@ -398,7 +398,7 @@ class Assignment:
         self.readings.clear()
 
 
-async def _wait_finished(reading: Reading) -> None:
+async def _wait_finished(reading: QueueReader) -> None:
     seen = reading.finished.count
     while reading.process_queue.unfinished:
         seen = await reading.finished.wait(seen)

@@ -14,7 +14,7 @@ from rockoon.allocation.strategy import name_of
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
 from rockoon.consumer.group_view import contradictions
-from rockoon.consumer.membership_lease import Tenure
+from rockoon.consumer.membership_lease import MembershipLease
 from rockoon.errors import (
     GroupNotFound,
     OffsetServiceUnavailable,
@@ -110,7 +110,7 @@ class Membership:
         self._hurry = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
-        self._tenure = Tenure(orderly=orderly)
+        self._tenure = MembershipLease(orderly=orderly)
 
     @property
     def lapses(self) -> int:

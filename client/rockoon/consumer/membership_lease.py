@@ -22,7 +22,7 @@ _TICKS_PER_SLEEP = 4
 _TICK_SECONDS_MAX = 10.0
 
 
-class Tenure:
+class MembershipLease:
     """One member's trust in its grants. Times are seconds of one monotonic clock.
 
     Args:

@@ -62,7 +62,7 @@ class Ready:
     index: int = 0
 
 
-class Fetching:
+class Prefetcher:
     """The fetching half of a pull consumer.
 
     Args:

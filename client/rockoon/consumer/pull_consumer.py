@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from rockoon.backoff import Backoff
-from rockoon.consumer.prefetcher import Assigned, Fetching, PullStatistics, Ready, end_tasks
+from rockoon.consumer.prefetcher import Assigned, Prefetcher, PullStatistics, Ready, end_tasks
 from rockoon.consumer.pull import OutOfRange, PullLimits
 from rockoon.errors import (
     Closed,
@@ -21,7 +21,7 @@ from rockoon.errors import (
 )
 from rockoon.message import Batch, Message, MessageQueue
 from rockoon.net.connection import Connection
-from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
@@ -82,12 +82,12 @@ class PullConsumer:
         """Where reading of each queue began, and why."""
         self.statistics = PullStatistics()
         self._cluster = cluster
-        self._places = QueuePlaces(cluster)
+        self._places = OffsetLookup(cluster)
         self._store = RemoteOffsetStore(cluster, group) if group else None
         self._consume_from = ConsumeFrom.of(consume_from)
         self._on_out_of_range = on_out_of_range
         self._create_group = create_group
-        self._fetching = Fetching(
+        self._prefetcher = Prefetcher(
             cluster,
             group or "",
             limits or PullLimits(messages_max=8192, bytes_max=2 << 20),
@@ -123,9 +123,9 @@ class PullConsumer:
         tasks = [following.task for following in self._following.values()]
         self._following.clear()
         await end_tasks(tasks)
-        await self._fetching.end(self._assigned.values())
+        await self._prefetcher.end(self._assigned.values())
         self._assigned.clear()
-        self._fetching.arrived.note()
+        self._prefetcher.arrived.note()
 
     # What is read
 
@@ -185,13 +185,13 @@ class PullConsumer:
         starts = await self._start(added)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._assigned[queue] = self._fetching.begin(
+            self._assigned[queue] = self._prefetcher.begin(
                 queue, subscriptions[queue.topic], start.offset, births.get(queue, 0)
             )
 
     async def _drop(self, queues: Iterable[MessageQueue]) -> None:
         dropped = [a for queue in queues if (a := self._assigned.pop(queue, None))]
-        await self._fetching.end(dropped)
+        await self._prefetcher.end(dropped)
         for assigned in dropped:
             self.starts.pop(assigned.queue, None)
             if self._store:
@@ -249,8 +249,8 @@ class PullConsumer:
         if offset < 0:
             raise InvalidArgument(reason=f"{offset} is not an offset")
         old = self._of(queue)
-        await self._fetching.end([old])
-        self._assigned[queue] = self._fetching.begin(queue, old.subscription, offset, old.birth)
+        await self._prefetcher.end([old])
+        self._assigned[queue] = self._prefetcher.begin(queue, old.subscription, offset, old.birth)
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of these queues, or of all."""
@@ -299,7 +299,7 @@ class PullConsumer:
         ready = await self._next_ready(timeout)
         if ready is None:
             return None
-        self._fetching.ready.popleft()
+        self._prefetcher.ready.popleft()
         batch = ready.pulled.rest(ready.index)
         assert batch is not None
         self._handed_out(ready, len(batch))
@@ -320,7 +320,7 @@ class PullConsumer:
             stop = min(len(batch), ready.index + max_messages - len(messages))
             found = batch[ready.index : stop]
             if stop == len(batch):
-                self._fetching.ready.popleft()
+                self._prefetcher.ready.popleft()
             self._handed_out(ready, len(found))
             messages += found
         return messages
@@ -332,16 +332,16 @@ class PullConsumer:
                 yield message
 
     def _first_ready(self) -> Ready | None:
-        return self._fetching.ready[0] if self._fetching.ready else None
+        return self._prefetcher.ready[0] if self._prefetcher.ready else None
 
     async def _next_ready(self, timeout: float | None) -> Ready | None:
         self._check_failures()
-        if self._fetching.ready or timeout == 0:
+        if self._prefetcher.ready or timeout == 0:
             return self._first_ready()
         try:
             async with asyncio.timeout(timeout):
-                while not self._fetching.ready:
-                    await self._fetching.arrived.wait(self._fetching.arrived.count)
+                while not self._prefetcher.ready:
+                    await self._prefetcher.arrived.wait(self._prefetcher.arrived.count)
                     self._check_failures()
         except TimeoutError:
             return None
@@ -455,7 +455,7 @@ class PullConsumer:
             except RockoonError as error:
                 if not error.retriable:
                     self._follow_failure = error
-                    self._fetching.arrived.note()
+                    self._prefetcher.arrived.note()
                     return
                 log.warning("new queues of %s cannot be read yet: %s", topic, error)
                 seen = -1
@@ -474,7 +474,7 @@ class PullConsumer:
         subscription = Subscription.parse(topic, expression)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._assigned[queue] = self._fetching.begin(
+            self._assigned[queue] = self._prefetcher.begin(
                 queue, subscription, start.offset, route.births[queue]
             )
 

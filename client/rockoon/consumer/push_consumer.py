@@ -8,9 +8,9 @@ A message counts as consumed when the handler has returned. Progress of a queue 
 offset that is not consumed, so after a crash some messages come again, and none is left out.
 
 How it hangs together: `Membership` says who is in the group; `Assignment` works out which queues
-are this member's, resolves where they start and makes a `Reading` of each; a reading pulls into its
-process queue; the `Delivery` hands messages to the handler; `commit` stores progress; `Departures`
-hand over what has become another member's.
+are this member's, resolves where they start and makes a `QueueReader` of each, which pulls into its
+process queue; the `Delivery` hands messages to the handler; `commit` stores progress;
+`QueueRevocation` hands over what has become another member's.
 """
 
 import asyncio
@@ -23,13 +23,18 @@ from typing import Literal, Self
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.backoff import Backoff
 from rockoon.changes import Changes
-from rockoon.consumer.assignment import FATAL, Assignment, ReadingSettings, cancel
+from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
-from rockoon.consumer.queue_reader import PULL_EXPIRED_SECONDS, PullRules, PullStatistics, Reading
+from rockoon.consumer.queue_reader import (
+    PULL_EXPIRED_SECONDS,
+    PullRules,
+    PullStatistics,
+    QueueReader,
+)
 from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListener
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
@@ -209,7 +214,7 @@ class PushConsumer:
         )
         self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
         self._assignment = self._assignment_of(
-            ReadingSettings(
+            QueueReaderSettings(
                 subscriptions=self._subscriptions,
                 mode=self._mode,
                 consume_from=ConsumeFrom.of(consume_from),
@@ -232,7 +237,7 @@ class PushConsumer:
         self._failure_was_raised = False
         self._state = "new"
 
-    def _assignment_of(self, settings: ReadingSettings) -> Assignment:
+    def _assignment_of(self, settings: QueueReaderSettings) -> Assignment:
         return Assignment(
             self._cluster,
             self.group,
@@ -451,7 +456,7 @@ class PushConsumer:
             self._update(reading)
         self._note_persisted(await self._store.persist_all())
 
-    def _update(self, reading: Reading) -> None:
+    def _update(self, reading: QueueReader) -> None:
         if not reading.process_queue.dropped:
             self._store.update(reading.queue, reading.process_queue.commit_offset)
 

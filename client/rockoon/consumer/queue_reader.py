@@ -71,7 +71,7 @@ class Damage:
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class QueueReader:
     """A queue from Resolve until it is lost. Every Resolve makes a new one, so whatever a former
     one still does is done to an object that nobody asks any more."""
 
@@ -105,8 +105,8 @@ class Reading:
         rules: PullRules,
         statistics: PullStatistics,
         *,
-        on_messages: Callable[["Reading"], None],
-        on_gone: Callable[["Reading"], None],
+        on_messages: Callable[["QueueReader"], None],
+        on_gone: Callable[["QueueReader"], None],
     ) -> OutOfRange | None:
         """Pull for as long as the queue has the place to read.
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from rockoon.backoff import Backoff
 from rockoon.consumer.delivery import Delivery
-from rockoon.consumer.queue_reader import Reading
+from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
@@ -25,7 +25,7 @@ LAST_COMMIT_SECONDS_MAX = 10.0
 _INTERRUPTED_SECONDS_MAX = 0.5
 
 
-class Departures:
+class QueueRevocation:
     """The queues that one member is giving up.
 
     Args:
@@ -59,7 +59,7 @@ class Departures:
 
     def begin(
         self,
-        readings: Collection[Reading],
+        readings: Collection[QueueReader],
         claims: Collection[MessageQueue],
         drain_seconds: float,
         start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]],
@@ -88,7 +88,7 @@ class Departures:
             await asyncio.wait(self._tasks)
 
     async def _see_off(
-        self, readings: list[Reading], claims: list[MessageQueue], drain_seconds: float
+        self, readings: list[QueueReader], claims: list[MessageQueue], drain_seconds: float
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_seconds
@@ -117,12 +117,12 @@ class Departures:
         finally:
             self._drop(readings, claims)
 
-    def _interrupt(self, readings: Iterable[Reading]) -> bool:
+    def _interrupt(self, readings: Iterable[QueueReader]) -> bool:
         """End what calls can be ended early; returns whether there were any."""
         interrupted = [self._delivery.interrupt(each) for each in readings if each.running]
         return any(interrupted)
 
-    def _tell_late(self, readings: Iterable[Reading]) -> None:
+    def _tell_late(self, readings: Iterable[QueueReader]) -> None:
         for reading in readings:
             if reading.running:
                 log.warning(
@@ -133,7 +133,7 @@ class Departures:
                     reading.queue,
                 )
 
-    def _drop(self, readings: Collection[Reading], claims: Iterable[MessageQueue]) -> None:
+    def _drop(self, readings: Collection[QueueReader], claims: Iterable[MessageQueue]) -> None:
         for reading in readings:
             reading.process_queue.drop()
             self._store.remove(reading.queue)
@@ -142,7 +142,7 @@ class Departures:
 
     async def store_last(
         self,
-        readings: Iterable[Reading],
+        readings: Iterable[QueueReader],
         claims: Iterable[MessageQueue] = (),
         *,
         release: bool = True,

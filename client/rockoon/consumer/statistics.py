@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rockoon.consumer.delivery import DeliveryStatistics
 from rockoon.consumer.process_queue import Limit
-from rockoon.consumer.queue_reader import PullStatistics, Reading
+from rockoon.consumer.queue_reader import PullStatistics, QueueReader
 from rockoon.consumer.retry import RetryStatistics
 from rockoon.errors import RockoonError
 from rockoon.offsets.start import Start
@@ -63,7 +63,7 @@ class QueueView:
     """Why the broker cannot be read at the moment."""
 
 
-def view_of(reading: Reading) -> QueueView:
+def view_of(reading: QueueReader) -> QueueView:
     """Return how a queue stands now."""
     held = reading.process_queue
     commit_offset = held.commit_offset

@@ -29,7 +29,7 @@ from rockoon.errors import (
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
 from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
-from rockoon.net.failover_order import NameserverTurns
+from rockoon.net.failover_order import FailoverOrder
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
@@ -110,7 +110,7 @@ class Connection:
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
-        self._turns = NameserverTurns(self.nameservers)
+        self._turns = FailoverOrder(self.nameservers)
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None

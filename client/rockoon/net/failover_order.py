@@ -6,7 +6,7 @@ from collections.abc import Sequence
 SILENT_SECONDS = 10.0
 
 
-class NameserverTurns:
+class FailoverOrder:
     """The order of a connection's nameservers: on with the one that works, last those that hang.
 
     Args:

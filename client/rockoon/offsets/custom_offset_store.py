@@ -32,7 +32,7 @@ from rockoon.errors import (
 )
 from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
-from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom, Start
@@ -101,7 +101,7 @@ class KeptOffsetStore:
         self._cluster = cluster
         self._group = group
         self._keeper = keeper
-        self._queue_places = QueuePlaces(cluster)
+        self._queue_places = OffsetLookup(cluster)
         self._kept = Kept()
         self._readings: dict[MessageQueue, _Reading] = {}
         # Two writes at once could leave the older offset.

@@ -17,7 +17,7 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 
 
-class QueuePlaces:
+class OffsetLookup:
     """Asks each broker once for all the queues it has."""
 
     def __init__(self, cluster: Connection) -> None:

@@ -59,7 +59,7 @@ class ProducerBatch:
         "tries",
     )
 
-    def __init__(self, lane: "Lane") -> None:
+    def __init__(self, lane: "BatchQueue") -> None:
         self.lane = lane
         self.bodies: list[bytes] = []
         self.extras: dict[int, Extras] = {}
@@ -169,7 +169,7 @@ def fresh(error: RockoonError) -> RockoonError:
     return type(error)(str(error), **error.details)
 
 
-class Lane:
+class BatchQueue:
     """Where messages that go the same way are collected: a topic's round robin, or one queue."""
 
     __slots__ = (
@@ -267,17 +267,17 @@ class Accumulator:
     """
 
     def __init__(
-        self, hurry: "Callable[[Lane], None]", sequences: SequenceBook | None = None
+        self, hurry: "Callable[[BatchQueue], None]", sequences: SequenceBook | None = None
     ) -> None:
         self.sequences = sequences
-        self.spread: dict[str, Lane] = {}
+        self.spread: dict[str, BatchQueue] = {}
         """Round robin lanes by topic."""
-        self.chosen: dict[MessageQueue, Lane] = {}
+        self.chosen: dict[MessageQueue, BatchQueue] = {}
         """Lanes of chosen queues."""
-        self.delayed_spread: dict[str, Lane] = {}
-        self.delayed_chosen: dict[MessageQueue, Lane] = {}
+        self.delayed_spread: dict[str, BatchQueue] = {}
+        self.delayed_chosen: dict[MessageQueue, BatchQueue] = {}
         """The same for delayed messages."""
-        self.early: dict[str, Lane] = {}
+        self.early: dict[str, BatchQueue] = {}
         """By topic: messages whose queue depends on its route, until that is known."""
         self.claimed_bytes = 0
         self.unclaimed_bytes = 0
@@ -289,27 +289,27 @@ class Accumulator:
     def buffered_bytes(self) -> int:
         return self.claimed_bytes + self.unclaimed_bytes
 
-    def open_spread(self, topic: str) -> Lane:
-        lane = self.spread[topic] = Lane(self, topic, None)
+    def open_spread(self, topic: str) -> BatchQueue:
+        lane = self.spread[topic] = BatchQueue(self, topic, None)
         return lane
 
-    def open_chosen(self, queue: MessageQueue) -> Lane:
-        lane = self.chosen[queue] = Lane(self, queue.topic, queue)
+    def open_chosen(self, queue: MessageQueue) -> BatchQueue:
+        lane = self.chosen[queue] = BatchQueue(self, queue.topic, queue)
         return lane
 
-    def delayed_lane(self, topic: str, queue: MessageQueue | None) -> Lane:
+    def delayed_lane(self, topic: str, queue: MessageQueue | None) -> BatchQueue:
         """The lane of delayed messages to a topic's queues in turn, or to one queue."""
         if queue is None:
             lane = self.delayed_spread.get(topic)
             if lane is None:
-                lane = self.delayed_spread[topic] = Lane(self, topic, None, delayed=True)
+                lane = self.delayed_spread[topic] = BatchQueue(self, topic, None, delayed=True)
             return lane
         lane = self.delayed_chosen.get(queue)
         if lane is None:
-            lane = self.delayed_chosen[queue] = Lane(self, topic, queue, delayed=True)
+            lane = self.delayed_chosen[queue] = BatchQueue(self, topic, queue, delayed=True)
         return lane
 
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[BatchQueue]:
         return [
             *self.spread.values(),
             *self.chosen.values(),
@@ -318,7 +318,7 @@ class Accumulator:
             *self.early.values(),
         ]
 
-    def lanes_of(self, topic: str) -> list[Lane]:
+    def lanes_of(self, topic: str) -> list[BatchQueue]:
         return [lane for lane in self.lanes() if lane.topic == topic]
 
     def claim(self, batch: ProducerBatch, index: int) -> None:
@@ -362,7 +362,7 @@ class Accumulator:
             if lane.topic not in known and lane.is_empty and not lane.out:
                 self.forget(lane)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: BatchQueue) -> None:
         """Drop a lane; whoever empties it settles its batches."""
         if lane.delayed and lane.queue is not None:
             del self.delayed_chosen[lane.queue]

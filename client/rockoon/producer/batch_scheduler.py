@@ -27,7 +27,7 @@ from rockoon.errors import (
     TimedOut,
 )
 from rockoon.message import MessageQueue
-from rockoon.producer.accumulator import Accumulator, Lane, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
 from rockoon_proto.v1.broker_pb2 import Appended
@@ -54,11 +54,11 @@ class Slots:
         self.error: RockoonError | None = None
         self.backoff = backoff
         # In the order in which they are to be served; one at most once.
-        self.blocked: OrderedDict[Lane, None] = OrderedDict()
-        self.lingering: dict[Lane, None] = {}
+        self.blocked: OrderedDict[BatchQueue, None] = OrderedDict()
+        self.lingering: dict[BatchQueue, None] = {}
 
 
-class Dispatcher:
+class BatchScheduler:
     """Hands out batches.
 
     Args:
@@ -76,9 +76,9 @@ class Dispatcher:
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._round_robin: dict[str, RoundRobin] = {}
         self._start = round_robin_start
-        self._ready: deque[Lane] = deque()
-        self._absent: dict[Lane, None] = {}
-        self._alarms: list[tuple[float, int, Lane]] = []
+        self._ready: deque[BatchQueue] = deque()
+        self._absent: dict[BatchQueue, None] = {}
+        self._alarms: list[tuple[float, int, BatchQueue]] = []
         self._sequence = itertools.count()
         # Why there are no queues yet.
         self._unknown: dict[str, RockoonError] = {}
@@ -128,7 +128,7 @@ class Dispatcher:
                     self.ready(slots.blocked.popitem(last=False)[0])
         self._wake_absent()
 
-    def ready(self, lane: Lane) -> None:
+    def ready(self, lane: BatchQueue) -> None:
         """A lane may have something to send: look at it."""
         if not lane.is_ready:
             lane.is_ready = True
@@ -242,7 +242,7 @@ class Dispatcher:
         self._wake_owed(batch.queue)
         return slots
 
-    def _lane_of_queue(self, batch: ProducerBatch) -> Lane:
+    def _lane_of_queue(self, batch: ProducerBatch) -> BatchQueue:
         assert batch.queue is not None
         accumulator = self._accumulator
         return accumulator.chosen.get(batch.queue) or accumulator.open_chosen(batch.queue)
@@ -255,7 +255,7 @@ class Dispatcher:
                 if lane is not None:
                     self.ready(lane)
 
-    def _assign(self, lane: Lane, queue: MessageQueue) -> Assignment:
+    def _assign(self, lane: BatchQueue, queue: MessageQueue) -> Assignment:
         batch = lane.take()
         batch.queue = queue
         sequences = self._sequences_of(lane)
@@ -267,7 +267,7 @@ class Dispatcher:
         self.ready(lane)
         return Assignment(batch, queue)
 
-    def _sequences_of(self, lane: Lane) -> SequenceBook | None:
+    def _sequences_of(self, lane: BatchQueue) -> SequenceBook | None:
         """Who numbers a lane's batches: nobody those of delayed messages, which the broker stores
         elsewhere first."""
         return None if lane.delayed else self._accumulator.sequences
@@ -285,7 +285,7 @@ class Dispatcher:
         for lane in absent:
             self.ready(lane)
 
-    def _examine(self, lane: Lane, now: float) -> MessageQueue | None:
+    def _examine(self, lane: BatchQueue, now: float) -> MessageQueue | None:
         """Return the queue for the lane's head, or leave the lane where it will be found."""
         head = lane.head()
         if head is None:
@@ -325,7 +325,7 @@ class Dispatcher:
 
     def _park(
         self,
-        lane: Lane,
+        lane: BatchQueue,
         head: ProducerBatch,
         queues: Sequence[MessageQueue],
         now: float,
@@ -353,12 +353,12 @@ class Dispatcher:
         if pauses:
             self._alarm(lane, min(pauses))
 
-    def _alarm(self, lane: Lane, when: float) -> None:
+    def _alarm(self, lane: BatchQueue, when: float) -> None:
         if when < lane.alarm_at:
             lane.alarm_at = when
             heapq.heappush(self._alarms, (when, next(self._sequence), lane))
 
-    def _reason(self, lane: Lane) -> RockoonError:
+    def _reason(self, lane: BatchQueue) -> RockoonError:
         if lane.topic in self._unknown:
             return self._unknown[lane.topic]
         queues = self._queues.get(lane.topic, ()) if lane.queue is None else (lane.queue,)

@@ -25,7 +25,7 @@ from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
 from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, Lane, ProducerBatch, fresh
+from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, BatchQueue, ProducerBatch, fresh
 from rockoon.producer.body_chunks import Bodies, body_chunks
 from rockoon.producer.delay import delay_section
 from rockoon.producer.outgoing import (
@@ -43,9 +43,9 @@ from rockoon.producer.outgoing import (
 )
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.receipt import Receipt, SendResults, Span
-from rockoon.producer.sender import Carrier
+from rockoon.producer.sender import Sender
 from rockoon.producer.settings import ProducerSettings
-from rockoon.producer.unrouted_messages import EarlyMessages
+from rockoon.producer.unrouted_messages import UnroutedMessages
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -86,14 +86,12 @@ class Producer:
         self._key_hash = key_hash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._carrier = Carrier(
-            cluster, self.settings, clock, self._place_early, self._forget_topic
-        )
-        self._accumulator = self._carrier.accumulator
-        self._early = EarlyMessages(self._accumulator, self.settings, self._carrier.resolve)
+        self._sender = Sender(cluster, self.settings, clock, self._place_early, self._forget_topic)
+        self._accumulator = self._sender.accumulator
+        self._early = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
         # What `send` reads for every message; empty when closed.
         self._spread = self._accumulator.spread
-        self._keyed: dict[str, list[Lane]] = {}
+        self._keyed: dict[str, list[BatchQueue]] = {}
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
@@ -243,13 +241,13 @@ class Producer:
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
         self._check_open()
-        self._carrier.know(await self._cluster.route(topic))
+        self._sender.know(await self._cluster.route(topic))
         spans: list[Span] = []
         keys_left = None if keys is None else iter(keys)
         async for chunk in body_chunks(bodies):
             if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                 await self._make_room()
-            elif self._carrier.is_behind:
+            elif self._sender.is_behind:
                 await asyncio.sleep(0)
             if keys_left is None and self._is_plain(chunk):
                 _note(spans, *self._send_plain(topic, chunk, tags, queue, ordering_key))
@@ -370,14 +368,14 @@ class Producer:
         self._keyed = {}
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
-            if self._carrier.is_running:
+            if self._sender.is_running:
                 async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
                     await self._wait_pending()
                     await self._wait_pending()
         except TimeoutError:
             pass
         finally:
-            await self._carrier.close()
+            await self._sender.close()
             self._cluster.release(self)
         self._raise_unreported()
 
@@ -388,12 +386,12 @@ class Producer:
 
     # Lanes
 
-    def _open_spread(self, topic: str) -> Lane:
+    def _open_spread(self, topic: str) -> BatchQueue:
         self._check_open()
         check_topic(topic)
         return self._accumulator.open_spread(topic)
 
-    def _lane(self, topic: str, queue: MessageQueue | None, key: str | None) -> Lane | None:
+    def _lane(self, topic: str, queue: MessageQueue | None, key: str | None) -> BatchQueue | None:
         """Return where a message goes; None if that depends on queues not known yet."""
         if queue is not None:
             if key is not None:
@@ -414,16 +412,16 @@ class Producer:
         except UnicodeEncodeError:
             raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
 
-    def _open_keyed(self, topic: str) -> list[Lane]:
+    def _open_keyed(self, topic: str) -> list[BatchQueue]:
         """Return the lanes among which keys choose; none while the topic's queues are unknown."""
         self._check_open()
-        route = self._carrier.routes.get(topic)
+        route = self._sender.routes.get(topic)
         if route is None:
             return []
         lanes = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
         return lanes
 
-    def _chosen(self, topic: str, queue: MessageQueue) -> Lane:
+    def _chosen(self, topic: str, queue: MessageQueue) -> BatchQueue:
         """Return the lane of a queue that the sender has named."""
         self._check_open()
         if topic != queue.topic:
@@ -432,21 +430,21 @@ class Producer:
         if lane is not None:
             return lane
         check_topic(topic)
-        route = self._carrier.routes.get(topic)
+        route = self._sender.routes.get(topic)
         if route is not None and queue not in route.births:
-            route = self._carrier.look(topic)
+            route = self._sender.look(topic)
         if route is not None and queue not in route.births:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
         return self._accumulator.open_chosen(queue)
 
-    def _chosen_lane(self, queue: MessageQueue) -> Lane:
+    def _chosen_lane(self, queue: MessageQueue) -> BatchQueue:
         return self._accumulator.chosen.get(queue) or self._accumulator.open_chosen(queue)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed(what="the producer")
 
-    def _open_or_close(self, lane: Lane) -> None:
+    def _open_or_close(self, lane: BatchQueue) -> None:
         """A batch has got its first message, or its last."""
         batch = lane.batch
         settings = self.settings
@@ -459,7 +457,7 @@ class Producer:
             self._accumulator.pending[batch] = None
         if batch.bytes >= batch.close_bytes or len(batch.bodies) > self._index_max:
             lane.close_batch()
-        self._carrier.ready(lane)
+        self._sender.ready(lane)
 
     def _keep_early(
         self,
@@ -491,7 +489,9 @@ class Producer:
                 lane = self._accumulator.delayed_lane(route.name, chosen)
             self._place(early.receipt, lane, early.body, early.extras)
 
-    def _place(self, receipt: Receipt, lane: Lane, body: bytes, extras: Extras | None) -> None:
+    def _place(
+        self, receipt: Receipt, lane: BatchQueue, body: bytes, extras: Extras | None
+    ) -> None:
         batch = lane.batch
         size = len(body) + MESSAGE_OVERHEAD_BYTES
         receipt.batch, receipt.index = batch, len(batch.bodies)
@@ -513,11 +513,11 @@ class Producer:
     # Waiting
 
     async def _yield(self) -> None:
-        if self._carrier.is_behind:
+        if self._sender.is_behind:
             await asyncio.sleep(0)
 
     async def _make_room(self) -> None:
-        settled = self._carrier.settled
+        settled = self._sender.settled
         low = self.settings.drain_bytes // 2
         while self._accumulator.buffered_bytes > low:
             await settled.wait(settled.count)
@@ -532,7 +532,7 @@ class Producer:
                 await batch.waiter()
 
     def _raise_unreported(self) -> None:
-        failed = self._carrier.take_unreported()
+        failed = self._sender.take_unreported()
         if not failed:
             return
         error = failed[0].outcome

@@ -32,9 +32,9 @@ from rockoon.errors import (
 from rockoon.message import MessageQueue
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import Accumulator, Lane, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.batch_scheduler import Assignment, Dispatcher
+from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
@@ -59,7 +59,7 @@ _BROKER_WIDE = (Busy, NotReady, StoreNotWritable)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
 
 
-class Carrier:
+class Sender:
     """Carries batches to brokers.
 
     Args:
@@ -100,7 +100,7 @@ class Carrier:
             settings.compression_level,
         )
         self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
         self._resolving: dict[str, asyncio.Task[None]] = {}
@@ -122,7 +122,7 @@ class Carrier:
 
     # For the producer
 
-    def ready(self, lane: Lane) -> None:
+    def ready(self, lane: BatchQueue) -> None:
         """A lane has a new or a full batch."""
         self._dispatcher.ready(lane)
         self._wake.set()
@@ -189,7 +189,7 @@ class Carrier:
 
     # Handing out
 
-    def _hurry(self, lane: Lane) -> None:
+    def _hurry(self, lane: BatchQueue) -> None:
         self._dispatcher.ready(lane)
         self._wake.set()
 
@@ -324,7 +324,7 @@ class Carrier:
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )
 
-    def _gone(self, lane: Lane) -> RockoonError | None:
+    def _gone(self, lane: BatchQueue) -> RockoonError | None:
         """Say why a lane leads nowhere: while a batch was out, its topic or queue was deleted."""
         route = self.routes.get(lane.topic)
         if route is None:

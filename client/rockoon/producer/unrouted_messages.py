@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rockoon.producer.accumulator import Accumulator, Lane, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.outgoing import Extras, check_topic
 from rockoon.producer.receipt import Receipt
 from rockoon.producer.settings import ProducerSettings
@@ -16,7 +16,7 @@ class EarlyBatch(ProducerBatch):
 
     __slots__ = ("delayed", "key_hashes", "receipts")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: BatchQueue) -> None:
         super().__init__(lane)
         self.delayed: set[int] = set()
         """Indices of messages with a delay."""
@@ -34,7 +34,7 @@ class EarlyMessage(NamedTuple):
     delayed: bool
 
 
-class EarlyMessages:
+class UnroutedMessages:
     """Those of one producer.
 
     Args:
@@ -90,7 +90,7 @@ class EarlyMessages:
         accumulator = self._accumulator
         lane = accumulator.early.get(topic)
         if lane is None:
-            lane = accumulator.early[topic] = Lane(accumulator, topic, None)
+            lane = accumulator.early[topic] = BatchQueue(accumulator, topic, None)
         batch = self._open[topic] = EarlyBatch(lane)
         batch.linger_end = now + _OPEN_SECONDS_MAX
         batch.deadline = now + self._settings.delivery_timeout_seconds

@@ -97,7 +97,7 @@ class TracedProducer(Producer):
         super().__init__(cluster, settings, key_hash=key_hash, clock=clock)
         self._tracing = tracing
         self._traces = TracedBatches(tracing)
-        self._carrier.traces = self._traces
+        self._sender.traces = self._traces
         # Outside spans this call is all that a message costs.
         self._look = present_context() if tracing.present_spans else None
         self._present_span = self._look

@@ -53,7 +53,7 @@ class AppendLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AppendResult:
     """A batch in the log."""
 
     appended: Appended
@@ -115,7 +115,7 @@ class Appends:
         sequenced: SequencedBatch | None = None,
         *,
         made_here: bool = False,
-    ) -> Placed:
+    ) -> AppendResult:
         """Put a batch into the log; waits only while too much is unsynced.
 
         Cancelling it while it waits is safe: nothing was appended then.
@@ -147,7 +147,7 @@ class Appends:
 
     async def place_records(
         self, topic: str, queue_id: int, frames: Sequence[bytes], check: Callable[[], None]
-    ) -> Placed:
+    ) -> AppendResult:
         """Put records of one queue into the log that the broker made out of others; as `place`."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         return await self.place(topic, queue_id, b"".join(frames), lengths, check, made_here=True)
@@ -221,7 +221,7 @@ class Appends:
         sizes: NDArray[np.uint32],
         *,
         made_here: bool = False,
-    ) -> Placed:
+    ) -> AppendResult:
         if self._failure is not None:
             raise self._failure
         try:
@@ -246,8 +246,8 @@ class Appends:
             self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
         if not self._waits_for_sync:
             self._arrived((topic, queue_id))
-            return Placed(appended, None)
-        return Placed(appended, self._wait_for(appended.end_offset))
+            return AppendResult(appended, None)
+        return AppendResult(appended, self._wait_for(appended.end_offset))
 
     def _place_once(
         self,
@@ -256,7 +256,7 @@ class Appends:
         queue_id: int,
         frames: bytes,
         sizes: NDArray[np.uint32],
-    ) -> Placed:
+    ) -> AppendResult:
         """Append what is not stored yet of a batch."""
         if self._failure is not None:
             raise self._failure
@@ -278,7 +278,7 @@ class Appends:
         self._sequences.note(sequenced.key, run)
         return replace(placed, runs=(*runs, run)) if runs else placed
 
-    def _placed_before(self, runs: Runs) -> Placed:
+    def _placed_before(self, runs: Runs) -> AppendResult:
         """A batch that is in the log, and durable when all that is in the log now is."""
         last = runs[-1]
         appended = Appended(
@@ -289,8 +289,8 @@ class Appends:
             store_timestamp_ms=last.store_timestamp_ms,
         )
         if not self._pending:
-            return Placed(appended, None, runs)
-        return Placed(appended, self._wait_for(self._pending[-1][0]), runs)
+            return AppendResult(appended, None, runs)
+        return AppendResult(appended, self._wait_for(self._pending[-1][0]), runs)
 
     def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
         durable: asyncio.Future[RockoonError | None] = self._loop.create_future()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rockoon_broker.append import AppendLimits, Appends, Placed, check_keys
+from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.idempotence.ledger import SequencedBatch
@@ -22,7 +22,7 @@ from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
-from rockoon_broker.pending.pending_messages import MessagesAside
+from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import Pulled, Pulls, PullWish
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
@@ -128,7 +128,7 @@ class Broker:
             arrived=self._waiting.arrived,
         )
         self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
-        self.aside = MessagesAside(
+        self.aside = PendingMessages(
             store,
             self.appends,
             settings,
@@ -246,7 +246,7 @@ class Broker:
         *,
         sequenced: SequencedBatch | None = None,
         made_here: bool = False,
-    ) -> Placed:
+    ) -> AppendResult:
         """Put a batch into the log; see `Appends.place`.
 
         Args:

@@ -1,4 +1,4 @@
-"""What keeps a broker from its work, for people: `rockoon status` tells it."""
+"""Problems of a broker, as sentences for people: `rockoon status` shows them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What of topics and groups was deleted, as far as the nameservers tell. Pure.
+"""Deletions of topics and groups, as far as the nameservers tell. Pure.
 
 What is missing in the routes, or there as another incarnation, was either deleted or lost: an etcd
 restored from a backup lacks what came after it, and counts the same revisions once more. Only what

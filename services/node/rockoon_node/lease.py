@@ -1,4 +1,4 @@
-"""Whether a node may still answer: nobody else can have its name and a copy of its store.
+"""Lease of a node: it may answer while nobody else can have its name and a copy of its store.
 
 Invariants
 - An answer given while `check` passes was given before the node's lease in etcd ended. The lease

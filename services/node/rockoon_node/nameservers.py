@@ -49,7 +49,7 @@ def pause_seconds(failed_rounds: int) -> float:
     return min(PAUSE_SECONDS * 2.0 ** min(failed_rounds - 1, DOUBLINGS_MAX), PAUSE_SECONDS_MAX)
 
 
-class Turns:
+class FailoverOrder:
     """Whose turn it is: the same nameserver while it answers, the next one when it does not.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
-from rockoon_node.nameservers import Nameservers, Turns
+from rockoon_node.nameservers import FailoverOrder, Nameservers
 from rockoon_proto.errors import NameserverUnavailable, RockoonError
 from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
@@ -28,7 +28,7 @@ class Watching:
     def __init__(self, nameservers: Nameservers, name: str) -> None:
         self._nameservers = nameservers
         self._name = name
-        self._turns = Turns(nameservers.addresses)
+        self._turns = FailoverOrder(nameservers.addresses)
         self.settled = asyncio.Event()
 
     def answered(self) -> None:

@@ -1,3 +1,3 @@
-"""What every service's process has: settings, start, drain, health, telemetry."""
+"""Runtime of every service's process: settings, start, drain, health, telemetry."""
 
 import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet

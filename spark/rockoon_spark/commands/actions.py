@@ -11,7 +11,7 @@ from rockoon_format.generation import GenerationError
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.commands.outcomes import Outcome
 from rockoon_spark.compaction.broker_place import broker_places
-from rockoon_spark.compaction.places import CompactionPlace
+from rockoon_spark.compaction.places import CompactionTarget
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.store_place import StorePlace
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
@@ -34,7 +34,7 @@ from rockoon_spark.publish import TargetExists
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
 from rockoon_spark.source.store_directory import StoreDirectory
 from rockoon_spark.whole_logs.served_log import ServedLog
-from rockoon_spark.whole_logs.whole_log import LogBroken, WholeLog
+from rockoon_spark.whole_logs.whole_log import ContiguousLog, LogBroken
 
 _READ = {"log_bytes": "bytes of the log read", "end_offset": "up to physical offset"}
 _INDEX = {**_READ, "keys": "keys added", "files": "files now"}
@@ -126,7 +126,7 @@ def compact(spark: SparkSession, options: Any) -> Outcome:
     return _compacted(reports, problems)
 
 
-def _places(options: Any) -> Sequence[CompactionPlace]:
+def _places(options: Any) -> Sequence[CompactionTarget]:
     if options.endpoint is None:
         return [StorePlace(_path(options.store))]
     return broker_places(options.endpoint, options.broker)
@@ -205,13 +205,13 @@ def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Ou
     return Outcome(figures, problems, labels=labels)
 
 
-def _needed_log(options: Any) -> str | WholeLog:
+def _needed_log(options: Any) -> str | ContiguousLog:
     if not (options.store or options.endpoint):
         raise Unusable(f"{options.target}: --store or --endpoint has to say with which log")
     return _one_log(options)
 
 
-def _one_log(options: Any) -> str | WholeLog:
+def _one_log(options: Any) -> str | ContiguousLog:
     if options.endpoint is None:
         return str(options.store)
     return ServedLog(options.endpoint, options.broker)

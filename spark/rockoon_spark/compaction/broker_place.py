@@ -16,7 +16,7 @@ from rockoon_proto.v1.broker_pb2 import DescribeCompactionReply, DescribeCompact
 from rockoon_spark.broker_addresses import broker_addresses
 from rockoon_spark.broker_calls import CompactionClient
 from rockoon_spark.compaction.exchange import Exchange
-from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import (
     CompactionError,
     RereadStretch,
@@ -70,7 +70,7 @@ class ServedPart:
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """A broker; see `CompactionPlace`.
+    """A broker; see `CompactionTarget`.
 
     Args:
         endpoint: nameservers of its cluster.
@@ -86,8 +86,8 @@ class BrokerPlace:
     def name(self) -> str:
         return f"broker {self.broker}"
 
-    def look(self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
-        """See `CompactionPlace`."""
+    def look(self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
+        """See `CompactionTarget`."""
         found = self._describe(0)
         former = Manifest.from_json(found.manifest) if found.manifest else None
         if min_lag_ms:
@@ -105,7 +105,7 @@ class BrokerPlace:
                 found.log_end = 0
                 found.log_tail.Clear()
         tail = found.log_tail
-        return Outset(
+        return CompactionInput(
             now_ms=found.as_of_ms,
             log_start=found.log_min_offset,
             log_end=found.log_end,
@@ -119,7 +119,7 @@ class BrokerPlace:
     def stretches(
         self, start: int, stop: int, split_bytes: int
     ) -> Sequence[tuple[int, int, RereadStretch]]:
-        """See `CompactionPlace`."""
+        """See `CompactionTarget`."""
         found: list[tuple[int, int, RereadStretch]] = []
         for at in range(start, stop, split_bytes):
             end = min(at + split_bytes, stop)
@@ -130,7 +130,7 @@ class BrokerPlace:
         return found
 
     def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
-        """See `CompactionPlace`."""
+        """See `CompactionTarget`."""
         files = ServedGeneration(
             self.broker, self.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
         )
@@ -138,7 +138,7 @@ class BrokerPlace:
 
     @contextmanager
     def incoming(self, _number: int, /) -> Iterator["_IncomingUpload"]:
-        """See `CompactionPlace`; of two runs at once the broker refuses the later one."""
+        """See `CompactionTarget`; of two runs at once the broker refuses the later one."""
         upload = Upload(self.broker, self.address, self.endpoint, f"job-{uuid.uuid4().hex}")
         incoming = _IncomingUpload(upload)
         try:

@@ -7,7 +7,7 @@ from typing import Protocol
 from rockoon_format.generation import Manifest
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
-from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import FormerPart, RereadStretch
 
 
@@ -26,7 +26,7 @@ class Incoming(Protocol):
         ...
 
 
-class CompactionPlace(Protocol):
+class CompactionTarget(Protocol):
     """One broker's store. Used by the driver alone."""
 
     @property
@@ -34,7 +34,7 @@ class CompactionPlace(Protocol):
         """Which, for people."""
         ...
 
-    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
+    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
         """What there is to compact now.
 
         Args:

@@ -25,7 +25,7 @@ _BEGIN_ANEW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outset:
+class CompactionInput:
     """A broker's log and what is compacted of it, as a run finds them."""
 
     now_ms: int
@@ -155,7 +155,7 @@ def _share(source: Source, start: int, behind: int) -> float:
 
 
 def covered_topics(
-    outset: Outset,
+    outset: CompactionInput,
     sources: Sequence[Source],
     surveys: Sequence[Survey],
     left: Mapping[QueueName, int],
@@ -203,7 +203,7 @@ def covered_topics(
 
 
 def manifest_of(
-    outset: Outset, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
+    outset: CompactionInput, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
 ) -> Manifest:
     """The manifest of what was made."""
     return Manifest(

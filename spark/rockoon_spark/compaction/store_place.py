@@ -45,7 +45,7 @@ from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.log_end import log_end
 from rockoon_spark.compaction.places import Incoming
-from rockoon_spark.compaction.plan import Outset
+from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import (
     CompactionError,
     RereadStretch,
@@ -211,8 +211,8 @@ class StorePlace:
     def _generations(self) -> Path:
         return self._path / GENERATIONS_DIRECTORY
 
-    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> Outset:
-        """See `CompactionPlace`."""
+    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
+        """See `CompactionTarget`."""
         current = self._current()
         known = self._numbers()
         newest = max([current, *known])
@@ -239,7 +239,7 @@ class StorePlace:
                 first_stored_after(stretches, now_ms - min_lag_ms, end),
                 former.log_end if former else 0,
             )
-        return Outset(
+        return CompactionInput(
             now_ms=now_ms,
             log_start=start,
             log_end=end,
@@ -254,7 +254,7 @@ class StorePlace:
     def stretches(
         self, start: int, stop: int, split_bytes: int
     ) -> Sequence[tuple[int, int, RereadStretch]]:
-        """See `CompactionPlace`."""
+        """See `CompactionTarget`."""
         found: list[tuple[int, int, RereadStretch]] = []
         for file in self._files():
             first, behind = max(start, file.start), min(stop, file.start + file.bytes)
@@ -265,13 +265,13 @@ class StorePlace:
         return found
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerFiles]:
-        """See `CompactionPlace`."""
+        """See `CompactionTarget`."""
         directory = self._generations / generation_name(manifest.generation)
         return [FormerFiles(directory, part) for part in manifest.parts]
 
     @contextmanager
     def incoming(self, number: int, /) -> Iterator[Incoming]:
-        """See `CompactionPlace`."""
+        """See `CompactionTarget`."""
         self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():

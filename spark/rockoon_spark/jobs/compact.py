@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from rockoon_spark.compaction.copying import CopiedPart, PartPlan, PartWriter, copy_part
 from rockoon_spark.compaction.exchange import Exchange, SparkExchange
 from rockoon_spark.compaction.key_hash import SECRET_BYTES
-from rockoon_spark.compaction.places import CompactionPlace, Incoming
+from rockoon_spark.compaction.places import CompactionTarget, Incoming
 from rockoon_spark.compaction.plan import (
     PART_BYTES,
-    Outset,
+    CompactionInput,
     covered_topics,
     manifest_of,
     plan_parts,
@@ -78,7 +78,7 @@ class CompactReport:
 
 def compact(
     spark: SparkSession,
-    place: CompactionPlace,
+    place: CompactionTarget,
     *,
     min_lag_seconds: float = 0.0,
     split_bytes: int = SPLIT_BYTES,
@@ -104,7 +104,7 @@ def compact(
 
 def compact_on(
     exchange: Exchange,
-    place: CompactionPlace,
+    place: CompactionTarget,
     min_lag_ms: int = 0,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -159,7 +159,7 @@ def compact_on(
     return _report(place.name, outset, sources, found, copied, seconds)
 
 
-def _sources(place: CompactionPlace, outset: Outset, split_bytes: int) -> list[Source]:
+def _sources(place: CompactionTarget, outset: CompactionInput, split_bytes: int) -> list[Source]:
     """What is to be read, in the order of the log."""
     former_floors, log_floors = outset.former_floors, outset.log_floors
     found: list[Source] = []
@@ -190,7 +190,7 @@ def _buckets(sources: Sequence[Source], parallel_tasks: int) -> int:
 
 def _publish(
     incoming: Incoming,
-    outset: Outset,
+    outset: CompactionInput,
     sources: Sequence[Source],
     found: Decided,
     copied: Sequence[CopiedPart],
@@ -210,7 +210,7 @@ def _publish(
 
 def _report(
     name: str,
-    outset: Outset,
+    outset: CompactionInput,
     sources: Sequence[Source],
     found: Decided,
     copied: Sequence[CopiedPart],

@@ -48,11 +48,11 @@ from rockoon_spark.publish import Replace
 from rockoon_spark.source.splits import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
+    ContiguousLog,
     Extent,
     LogBroken,
     LogReading,
     LogStretch,
-    WholeLog,
     see_whole,
 )
 
@@ -89,7 +89,7 @@ class _Taken:
 
 def build_index(
     spark: SparkSession,
-    log: str | WholeLog,
+    log: str | ContiguousLog,
     target: Path,
     *,
     slots: int = SLOTS_DEFAULT,
@@ -154,7 +154,7 @@ def build_index(
 
 
 def verify_index(
-    spark: SparkSession, log: str | WholeLog, target: Path, *, split_bytes: int = SPLIT_BYTES
+    spark: SparkSession, log: str | ContiguousLog, target: Path, *, split_bytes: int = SPLIT_BYTES
 ) -> list[str]:
     """Compare an index that `build_index` made with the log; each sentence is a difference.
 
@@ -187,7 +187,7 @@ def verify_index(
             return _compare(spark, manifest, target, taken, scratch, reading.start)
 
 
-def _place(log: str | WholeLog) -> WholeLog:
+def _place(log: str | ContiguousLog) -> ContiguousLog:
     return StoredLog(log) if isinstance(log, str) else log
 
 

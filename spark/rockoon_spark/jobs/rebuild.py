@@ -26,11 +26,11 @@ from rockoon_spark.publish import Replace, published
 from rockoon_spark.source.splits import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
+    ContiguousLog,
     Extent,
     LogBroken,
     LogReading,
     LogStretch,
-    WholeLog,
     see_whole,
 )
 
@@ -77,7 +77,7 @@ class RebuildReport:
 
 def rebuild_queues(
     spark: SparkSession,
-    log: str | WholeLog,
+    log: str | ContiguousLog,
     target: Path,
     *,
     file_entries: int = FILE_ENTRIES,

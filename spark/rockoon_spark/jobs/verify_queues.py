@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_spark.jobs.rebuild import rebuild_queues
-from rockoon_spark.whole_logs.whole_log import WholeLog
+from rockoon_spark.whole_logs.whole_log import ContiguousLog
 
 _NAME_DIGITS = 20
 _PROBLEMS_MAX = 100
@@ -37,7 +37,7 @@ def queue_files(target: Path) -> list[Path]:
 
 
 def verify_queues(
-    spark: SparkSession, log: str | WholeLog, target: Path
+    spark: SparkSession, log: str | ContiguousLog, target: Path
 ) -> tuple[VerifiedQueues, list[str]]:
     """Make the queues of a log again beside `target`, for which there has to be room, and compare.
 

@@ -17,7 +17,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import MessageQueue
-from rockoon.offsets.offset_lookup import QueuePlaces
+from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
@@ -72,7 +72,7 @@ class StreamCluster:
 
     async def _look(self) -> dict[MessageQueue, QueueNow]:
         births = await self._births(await self._topics())
-        ends = await QueuePlaces(self._cluster).ends(births)
+        ends = await OffsetLookup(self._cluster).ends(births)
         return {queue: QueueNow(births[queue], *ends[queue]) for queue in sorted(births)}
 
     async def _topics(self) -> Sequence[str]:
@@ -99,7 +99,7 @@ class StreamCluster:
         elif policy == ConsumeFrom.FIRST:
             found = {queue: each.min_offset for queue, each in now.items()}
         else:
-            chosen = self._call(lambda: QueuePlaces(self._cluster).choose(now, policy))
+            chosen = self._call(lambda: OffsetLookup(self._cluster).choose(now, policy))
             found = {queue: start.offset for queue, start in chosen.items()}
         return {**found, **self._named(now)}
 

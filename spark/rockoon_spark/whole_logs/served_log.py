@@ -30,7 +30,7 @@ class ServedLog:
     broker: str | None = None
 
     def look(self) -> "ServedReading":
-        """See `WholeLog`.
+        """See `ContiguousLog`.
 
         Raises:
             LogBroken: there is no such broker, or it does not answer.

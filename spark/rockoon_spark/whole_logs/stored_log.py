@@ -23,7 +23,7 @@ class StoredLog:
     store: str
 
     def look(self) -> "StoredReading":
-        """See `WholeLog`."""
+        """See `ContiguousLog`."""
         files = list_log(self.store)
         behind = len(files)
         # Brokers make files ahead, behind the one that they write.

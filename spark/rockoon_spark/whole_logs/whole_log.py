@@ -130,7 +130,7 @@ class LogReading(Protocol):
         ...
 
 
-class WholeLog(Protocol):
+class ContiguousLog(Protocol):
     """Where a log is."""
 
     def look(self) -> LogReading:

@@ -27,16 +27,16 @@ from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import (
     Committed,
     Counters,
-    GroupGone,
+    GroupDeleted,
     MemberJoined,
     MembersChanged,
     Progress,
     Put,
-    QueueGone,
+    QueueDeleted,
     Record,
     Removed,
     ResetApplied,
-    Vacated,
+    Reverted,
 )
 from rockoon_offset.queues import Queue
 from rockoon_proto.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
@@ -174,15 +174,15 @@ class Account:
                     self.vacated.pop((progress.group, progress.queue), None)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
-                case Removed(group, queue) | QueueGone(group, queue, _):
+                case Removed(group, queue) | QueueDeleted(group, queue, _):
                     self._end((group, queue))
                     self.vacated.pop((group, queue), None)
-                case Vacated(progress):
+                case Reverted(progress):
                     self._end((progress.group, progress.queue))
                     self.vacated[progress.group, progress.queue] = entry_of(progress)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
-                case GroupGone(group):
+                case GroupDeleted(group):
                     for key in [key for key in self.progress if key[0] == group]:
                         self._end(key)
                     for key in [key for key in self.vacated if key[0] == group]:
@@ -230,11 +230,11 @@ class Witness:
         # What a group that was created anew has read already stays when the old one's place goes.
         kept: dict[str, dict[Queue, Entry]] = {}
         for index, record in enumerate(records):
-            if isinstance(record, GroupGone):
+            if isinstance(record, GroupDeleted):
                 entries = self._progress_of(record.group)
                 self._check_group_gone(record.group, entries, records[index + 1 :])
                 kept[record.group] = entries
-            elif isinstance(record, Vacated) and record.progress.group in kept:
+            elif isinstance(record, Reverted) and record.progress.group in kept:
                 pass
             elif isinstance(record, Put) and record.progress.group in kept:
                 entry = kept[record.progress.group][record.progress.queue]
@@ -259,7 +259,7 @@ class Witness:
             case Put(progress):
                 assert cause is not None, f"progress that nobody asked for: {record}"
                 self._check_put(cause, progress)
-            case Vacated(progress):
+            case Reverted(progress):
                 assert cause is not None, record
                 assert cause.kind == "undo", record
                 before = self.written.progress[progress.group, progress.queue]
@@ -273,7 +273,7 @@ class Witness:
                     assert queue in cause.releases, f"released, and nobody wanted it: {record}"
                     assert vacated.owner == cause.member_id, f"{cause} releases {vacated}"
                     self._settled(group, queue)
-            case QueueGone(group, queue, incarnation):
+            case QueueDeleted(group, queue, incarnation):
                 birth = self.told_view.birth(queue)
                 assert birth != incarnation, f"{group} forgets {queue}, which exists"
             case Counters():

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_broker.append import Appends, Placed
+from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
@@ -45,7 +45,7 @@ from rockoon_broker.delays.rolled import RolledMessages
 from rockoon_broker.delays.threatened import threatened
 from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.idempotence.ledger import Run
-from rockoon_broker.pending.pending_index import Settlement
+from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed, UnknownOffset
 from rockoon_broker.store.log.reading import LogChunk
@@ -134,7 +134,7 @@ class Delays:
         self,
         store: Store,
         appends: Appends,
-        settlement: Settlement,
+        settlement: PendingIndex,
         clock: Clock,
         *,
         rules: DelayRules,
@@ -207,7 +207,7 @@ class Delays:
         frames: bytes,
         lengths: bytes,
         check: Callable[[], None],
-    ) -> Placed:
+    ) -> AppendResult:
         """Set messages of one queue aside until they are due; see `Appends.place`.
 
         Stored in parts, one for each run of messages with the same delay level.
@@ -230,7 +230,7 @@ class Delays:
         parts = list(parts_aside(aside))
         self._check_fit(parts)
         runs: list[Run] = []
-        placed: Placed | None = None
+        placed: AppendResult | None = None
         for key, part in parts:
             placed = await self._append(key, part, check)
             appended = placed.appended
@@ -248,7 +248,7 @@ class Delays:
                 )
                 position += len(frame)
         assert placed is not None
-        return Placed(placed.appended, placed.durable, tuple(runs))
+        return AppendResult(placed.appended, placed.durable, tuple(runs))
 
     def _check_fit(self, parts: Sequence[tuple[QueueKey, list[bytes]]]) -> None:
         """Refuse what the log would, before any part of the batch is in it."""
@@ -430,7 +430,7 @@ class Delays:
 
     async def _close(
         self, source: int, why: str, unique_id: str, message_id: str | None = None
-    ) -> Placed:
+    ) -> AppendResult:
         """Append the record that says that a message will never be delivered."""
 
         def check() -> None:
@@ -584,7 +584,7 @@ class Delays:
         key: QueueKey,
         frames: Sequence[bytes],
         check: Callable[[], None],
-    ) -> Placed:
+    ) -> AppendResult:
         if not self._store.writable:
             raise StoreNotWritable(reason=self._store.not_writable_reason or "it is closed")
         return await self._appends.place_records(*key, frames, check)

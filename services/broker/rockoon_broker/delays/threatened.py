@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rockoon_broker.delays.timetable import due_times
-from rockoon_broker.pending.pending_queue import SettledQueue
+from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.store.retention.retention import LogFileAge
 
 
 def threatened(
     files: Sequence[LogFileAge],
-    queues: Iterable[SettledQueue],
+    queues: Iterable[PendingQueue],
     *,
     reserved_ms: int,
     now_ms: int,

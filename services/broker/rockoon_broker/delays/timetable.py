@@ -14,7 +14,7 @@ no memory for each entry beyond the queue's.
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.pending.pending_queue import Pending, SettledQueue
+from rockoon_broker.pending.pending_queue import Pending, PendingQueue
 from rockoon_format.consume_queue import EntryArray
 from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
 
@@ -33,7 +33,7 @@ class Timetable:
             it bears: the other one may have been set back since that time was worked out.
     """
 
-    def __init__(self, queue: SettledQueue, delay_ms_max: int) -> None:
+    def __init__(self, queue: PendingQueue, delay_ms_max: int) -> None:
         self._queue = queue
         self._delay_ms_max = delay_ms_max
         self._near = queue.pending(0)
@@ -53,7 +53,7 @@ class Timetable:
     def take_in(
         self, first_offset: int, entries: EntryArray, now_ms: int, monotonic_ms: int
     ) -> None:
-        """Take new entries into the queue; see `SettledQueue.take_in`."""
+        """Take new entries into the queue; see `PendingQueue.take_in`."""
         codes, deadlines_ms = self._times(
             entries["tags_code"].astype(np.int64), now_ms, monotonic_ms
         )

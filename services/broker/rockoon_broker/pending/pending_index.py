@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.pending.pending_queue import SettledQueue
+from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.pending.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from rockoon_broker.pending.sources import sources_of
 from rockoon_broker.store.disk import Disk
@@ -69,7 +69,7 @@ class Loaded:
     """Why the snapshot was of no use; empty when it was, and when there was nothing to know."""
 
 
-class Settlement:
+class PendingIndex:
     """The settled queues of one store. Used by whoever owns the store, except for `write`.
 
     Add the queues and notes, then `load` once; from then on take in entries, append what is made
@@ -85,7 +85,7 @@ class Settlement:
         self._store = store
         self._path = config / SNAPSHOT_FILE
         self._disk = disk
-        self._queues: dict[QueueKey, SettledQueue] = {}
+        self._queues: dict[QueueKey, PendingQueue] = {}
         self._notes: dict[str, tuple[Callable[[], bytes], Callable[[bytes], None]]] = {}
         self._exports: list[Export] = []
         self._named: list[Named] = []
@@ -99,7 +99,7 @@ class Settlement:
 
     def add_queue(self, topic: str, queue_id: int) -> None:
         """Follow a queue. Nobody else may settle its entries."""
-        self._queues[topic, queue_id] = SettledQueue()
+        self._queues[topic, queue_id] = PendingQueue()
 
     def add_note(
         self, name: str, write: Callable[[], bytes], read: Callable[[bytes], None]
@@ -165,7 +165,7 @@ class Settlement:
 
     # While the store is open.
 
-    def queue(self, topic: str, queue_id: int) -> SettledQueue:
+    def queue(self, topic: str, queue_id: int) -> PendingQueue:
         """A queue that was added."""
         return self._queues[topic, queue_id]
 
@@ -173,7 +173,7 @@ class Settlement:
         """Entries of a queue that were not taken in; some of them if they are many.
 
         Returns:
-            The first one's queue offset and the entries, for `SettledQueue.take_in`; None if there
+            The first one's queue offset and the entries, for `PendingQueue.take_in`; None if there
             are none. What retention has deleted is passed over.
 
         Raises:
@@ -245,7 +245,7 @@ class Settlement:
         try:
             snapshot = decode_snapshot(self._path.read_bytes())
             queues = {
-                key: SettledQueue.from_bytes(snapshot.sections[section_of(key)])
+                key: PendingQueue.from_bytes(snapshot.sections[section_of(key)])
                 for key in self._queues
                 if section_of(key) in snapshot.sections
             }

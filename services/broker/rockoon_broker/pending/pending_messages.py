@@ -14,7 +14,7 @@ from rockoon_broker.append import Appends
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
-from rockoon_broker.pending.pending_index import Captured, Settlement
+from rockoon_broker.pending.pending_index import Captured, PendingIndex
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.5
 LAST_WORDS_SECONDS_MAX = 1.0
 
 
-class MessagesAside:
+class PendingMessages:
     """Everything kept aside in one store. `load` it once, then `run` it.
 
     Args:
@@ -60,7 +60,7 @@ class MessagesAside:
     ) -> None:
         self._clock = clock
         self._config = config
-        self.settlement = Settlement(store, config, disk)
+        self.settlement = PendingIndex(store, config, disk)
         self._delay_offsets = DelayOffsetFile(config, clock.now_ms)
         self.delays = Delays(
             store,

@@ -47,7 +47,7 @@ class Pending:
         return len(self.positions)
 
 
-class SettledQueue:
+class PendingQueue:
     """What is settled of one queue. Pure; owned by whoever owns the store.
 
     Args:
@@ -195,7 +195,7 @@ class SettledQueue:
         return b"".join((_HEAD.pack(self.next_offset, len(self)), *pieces))
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "SettledQueue":
+    def from_bytes(cls, raw: bytes) -> "PendingQueue":
         """The queue of `to_bytes`, without its deadlines.
 
         Raises:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rockoon_broker.append import Placed
+from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
 from rockoon_broker.store.errors import UnknownOffset
@@ -194,7 +194,7 @@ class SendBacks:
                 )
             )
 
-    async def _place(self, items: Sequence[_Item], group: str) -> Placed:
+    async def _place(self, items: Sequence[_Item], group: str) -> AppendResult:
         first = items[0].returned
         topic, queue_id = first.topic, first.record.queue_id
         await self._provide(

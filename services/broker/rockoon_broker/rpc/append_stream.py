@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from rockoon_broker.append import Placed
+from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_proto.errors import Internal, RockoonError
@@ -22,7 +22,7 @@ UNANSWERED_MAX = 64
 STORED = Call("append", SUCCESS, may_wait=False)
 
 
-def reply_to(request_id: int, placed: Placed, store_host: bytes) -> broker_pb2.AppendReply:
+def reply_to(request_id: int, placed: AppendResult, store_host: bytes) -> broker_pb2.AppendReply:
     """The answer to a batch that is durable."""
     if placed.runs:
         first, *more = map(_where, placed.runs)
@@ -63,7 +63,7 @@ class AppendStream:
 
     def __init__(
         self,
-        place: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]],
+        place: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]],
         store_host: bytes,
         calls: CallTimes,
         clock: Clock,
@@ -74,7 +74,7 @@ class AppendStream:
         self._clock = clock
         self._slots = asyncio.Semaphore(UNANSWERED_MAX)
         # Written by `read`, read by `answers`; None is the end. Bounded by `_slots`.
-        self._outcomes: asyncio.Queue[tuple[int, Placed | RockoonError, float] | None] = (
+        self._outcomes: asyncio.Queue[tuple[int, AppendResult | RockoonError, float] | None] = (
             asyncio.Queue()
         )
         self._ended = False
@@ -92,7 +92,7 @@ class AppendStream:
                 self._idle = False
                 came_seconds = self._clock.monotonic_seconds()
                 try:
-                    outcome: Placed | RockoonError = await self._place(request)
+                    outcome: AppendResult | RockoonError = await self._place(request)
                 except RockoonError as refusal:
                     outcome = refusal
                 except Exception as failure:
@@ -116,7 +116,7 @@ class AppendStream:
         """The answers, each as soon as its batch and all before it are durable."""
         while (item := await self._outcomes.get()) is not None:
             request_id, outcome, came_seconds = item
-            if isinstance(outcome, Placed) and outcome.durable is not None:
+            if isinstance(outcome, AppendResult) and outcome.durable is not None:
                 outcome = await outcome.durable or outcome
             took_seconds = self._clock.monotonic_seconds() - came_seconds
             if isinstance(outcome, RockoonError):

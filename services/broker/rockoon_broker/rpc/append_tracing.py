@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 from opentelemetry.trace import SpanKind, Tracer, use_span
 
-from rockoon_broker.append import Placed
+from rockoon_broker.append import AppendResult
 from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from rockoon_runtime.telemetry.call_tracing import context_of, end
 
-Place = Callable[[AppendRequest], Awaitable[Placed]]
+Place = Callable[[AppendRequest], Awaitable[AppendResult]]
 
 
 class AppendTracing:
@@ -28,7 +28,7 @@ class AppendTracing:
         self._tracer = tracer
         self._place = place
 
-    async def place(self, request: AppendRequest) -> Placed:
+    async def place(self, request: AppendRequest) -> AppendResult:
         """As the `place` given. The span ends when the batch is durable, or never will be."""
         if not request.traceparent:
             return await self._place(request)

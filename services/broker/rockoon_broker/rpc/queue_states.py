@@ -6,7 +6,7 @@ from itertools import repeat
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
-from rockoon_broker.store.retention.cleaner import LossForecast
+from rockoon_broker.store.retention.cleaner import ExpiryForecast
 from rockoon_broker.store.retention.expiry import LossCause
 from rockoon_proto.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_proto.v1 import broker_pb2
@@ -50,7 +50,7 @@ async def queue_states(
     return broker_pb2.QueueStatusReply(queues=states, as_of_ms=as_of_ms)
 
 
-def _forecast(broker: Broker, now_ms: int) -> LossForecast | None:
+def _forecast(broker: Broker, now_ms: int) -> ExpiryForecast | None:
     try:
         return broker.store.loss_forecast(now_ms)
     except OSError:
@@ -83,7 +83,7 @@ def _state(
 
 
 def _tell_fate(
-    broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: LossForecast | None
+    broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: ExpiryForecast | None
 ) -> None:
     """Add when the message at an offset was stored and can be lost, as far as that can be told."""
     try:

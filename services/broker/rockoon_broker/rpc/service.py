@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from rockoon_broker.append import Placed
+from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
@@ -135,7 +135,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._streams: set[AppendStream] = set()
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
-        self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]] = self._place
+        self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]] = self._place
         # Told of every batch: those of a stream are no calls.
         self._note_batch: Callable[[], None] = lambda: None
         self._pull_tracing: PullTracing | None = None
@@ -216,7 +216,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             self._streams.discard(stream)
             reader.cancel()
 
-    async def _place_or_refuse(self, request: broker_pb2.AppendRequest) -> Placed:
+    async def _place_or_refuse(self, request: broker_pb2.AppendRequest) -> AppendResult:
         """Place a batch that came by itself: no flow control holds these back, as it does streams,
         so what waits for room is bounded here."""
         size = len(request.frames)
@@ -229,7 +229,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         finally:
             self._single_bytes -= size
 
-    async def _place(self, request: broker_pb2.AppendRequest) -> Placed:
+    async def _place(self, request: broker_pb2.AppendRequest) -> AppendResult:
         self._note_batch()
         return await self._open().append(
             request.topic,
@@ -401,13 +401,13 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
 
 def writing(
-    placing: Callable[[broker_pb2.AppendRequest], Awaitable[Placed]], caller: Caller | None
-) -> Callable[[broker_pb2.AppendRequest], Awaitable[Placed]]:
+    placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]], caller: Caller | None
+) -> Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]]:
     """Places those batches of a stream that its caller may send; None may send all."""
     if caller is None:
         return placing
 
-    async def place(request: broker_pb2.AppendRequest) -> Placed:
+    async def place(request: broker_pb2.AppendRequest) -> AppendResult:
         caller.require(*topic_need("write", request.topic))
         return await placing(request)
 

@@ -46,7 +46,7 @@ from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
-from rockoon_broker.store.retention.cleaner import Cleaner, LossForecast
+from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
 from rockoon_format.batch import (
@@ -607,7 +607,7 @@ class Store:
         """
         return self._reader.stored_at(topic, queue_id, offset)
 
-    def loss_forecast(self, now_ms: int) -> LossForecast:
+    def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can be deleted, as the disk is now. Raises OSError."""
         return self._cleaner.loss_forecast(now_ms)
 

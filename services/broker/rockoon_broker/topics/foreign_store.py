@@ -1,4 +1,4 @@
-"""What a RocketMQ broker may have left in a store and only RocketMQ reads: refused, not guessed.
+"""Foreign stores: what only RocketMQ can read in a store is refused, not guessed.
 
 A topic with the attribute queue.type = BatchCQ has each batch as one record with many messages in
 it, and its queues in `batchconsumequeue`. Read as ordinary records they would come as one message

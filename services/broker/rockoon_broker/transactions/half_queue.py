@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rockoon_broker.config_files import read_config
-from rockoon_broker.pending.pending_index import Settlement
+from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.store.errors import StoreLayoutError, UnknownOffset
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -47,7 +47,7 @@ class HalfQueue:
         settlement: what is settled, not loaded yet; the queue is added to it here.
     """
 
-    def __init__(self, store: Store, settlement: Settlement) -> None:
+    def __init__(self, store: Store, settlement: PendingIndex) -> None:
         self._store = store
         self._settlement = settlement
         # Op records below this queue offset were heeded before.

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.append import Appends, Placed
+from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.pending.pending_index import Settlement
+from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
@@ -129,7 +129,7 @@ class Transactions:
         self,
         store: Store,
         appends: Appends,
-        settlement: Settlement,
+        settlement: PendingIndex,
         clock: Clock,
         *,
         rules: CheckRules,
@@ -207,7 +207,7 @@ class Transactions:
         frames: bytes,
         lengths: bytes,
         check: Callable[[], None],
-    ) -> Placed:
+    ) -> AppendResult:
         """Put half messages of one queue into the log; see `Appends.place`.
 
         Raises:
@@ -314,7 +314,7 @@ class Transactions:
         if half is None or (half.queue_offset, half.group) != (queue_offset, group):
             raise _not_found(position, group)
 
-    async def _place_end(self, half: WaitingHalf, ending: Ending) -> Placed:
+    async def _place_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
         try:
             record, facts = self._halves.read(half.position)
         except HalfMessageGone as failure:
@@ -348,7 +348,7 @@ class Transactions:
         finally:
             self._ends_bytes -= len(frame)
 
-    def _ended(self, half: WaitingHalf, ending: Ending, placed: Placed) -> Outcome:
+    def _ended(self, half: WaitingHalf, ending: Ending, placed: AppendResult) -> Outcome:
         """Note an end that was appended just now."""
         position = half.position
         self._book.remove(position)

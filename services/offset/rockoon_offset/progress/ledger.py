@@ -22,24 +22,24 @@ from rockoon_node.deletions import Deletions
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
 from rockoon_offset.progress.commit_check import Commit, check_commit
-from rockoon_offset.progress.progress_table import Places
+from rockoon_offset.progress.progress_table import ProgressTable
 from rockoon_offset.progress.readers import group_of, in_order, reader_of
 from rockoon_offset.progress.records import (
     Committed,
     Counters,
-    GroupGone,
+    GroupDeleted,
     KnownMember,
     MemberForgotten,
     MemberJoined,
     MembersChanged,
     Progress,
     Put,
-    QueueGone,
+    QueueDeleted,
     Record,
     Removed,
     ResetApplied,
     ResetStep,
-    Vacated,
+    Reverted,
 )
 from rockoon_offset.queues import Queue
 from rockoon_proto.errors import (
@@ -58,7 +58,7 @@ class Ledger:
     """Progress per group and queue, applied resets, and the members a restart has to remember."""
 
     def __init__(self) -> None:
-        self._places = Places()
+        self._places = ProgressTable()
         self._resets = AppliedResets()
         self._members: dict[str, MembersChanged] = {}
         self.known = KnownMembers()
@@ -307,7 +307,7 @@ class Ledger:
             epoch = self.counters.epoch + 1 + position
             if step.from_offset is None:
                 # Its owner reads until it hears of this, or wants to commit.
-                records.append(Vacated(progress._replace(epoch=epoch)))
+                records.append(Reverted(progress._replace(epoch=epoch)))
                 continue
             text = f"reset {reset_id} undone by {operator or 'an operator'}: to {step.from_offset}"
             decision = Decision(step.from_offset, StartReason.RESET, text)
@@ -359,7 +359,7 @@ class Ledger:
         members = self._members.get(group, MembersChanged(group, ())).members
         staying = tuple(each for each in members if stays(each.group_incarnation))
         kept: list[Record] = [Put(each) for each in progress if stays(each.group_incarnation)]
-        kept += [Vacated(each) for each in vacated if stays(each.group_incarnation)]
+        kept += [Reverted(each) for each in vacated if stays(each.group_incarnation)]
         kept += [each for each in known_members if stays(each.group_incarnation)]
         entries = len(progress) + len(vacated) + len(known_members) + len(members)
         if entries and entries == len(kept) + len(staying):
@@ -369,7 +369,7 @@ class Ledger:
         known = group in self._members or group in self.known.groups()
         known = known or self._resets.has_any(group)
         known = known or any(group_of(name) == group for name in self._places.remembered())
-        return self._apply_all([GroupGone(group), *kept]) if known else []
+        return self._apply_all([GroupDeleted(group), *kept]) if known else []
 
     def group_deleted_at(
         self, group: str, revision: int, incarnation: int | None, deletions: Deletions
@@ -410,7 +410,7 @@ class Ledger:
         if not names:
             return []
         gone: list[Record] = [
-            QueueGone(progress.group, progress.queue, progress.incarnation)
+            QueueDeleted(progress.group, progress.queue, progress.incarnation)
             for progress in self._places
             if progress.queue.topic in names
         ]
@@ -562,7 +562,7 @@ class Ledger:
             )
 
         records: list[Record] = [Put(there(progress)) for progress in self._places]
-        records += [Vacated(there(vacated)) for vacated in self._places.vacated()]
+        records += [Reverted(there(vacated)) for vacated in self._places.vacated()]
         records += self.known.in_other_etcd(revision if since is None else since, groups)
         # Last: what a crash cuts off is accepted once more.
         accepted = self.counters._replace(route_revision=revision, etcd_cluster_id=etcd_cluster_id)
@@ -629,17 +629,17 @@ class Ledger:
                 self._epoch_given(progress.epoch)
             case Removed(group, queue):
                 self._places.remove(group, queue)
-            case Vacated(progress):
+            case Reverted(progress):
                 self._places.vacate(progress)
                 self._epoch_given(progress.epoch)
-            case QueueGone(group, queue, incarnation):
+            case QueueDeleted(group, queue, incarnation):
                 self._places.queue_gone(group, queue, incarnation)
             case KnownMember():
                 self.known.apply(record)
             case MemberForgotten(group, member):
                 self.known.apply(record)
                 self._places.forget({reader_of(group, member)})
-            case GroupGone(group):
+            case GroupDeleted(group):
                 remembered = self._places.remembered()
                 self._places.forget({name for name in remembered if group_of(name) == group})
                 self.known.drop_group(group)

@@ -10,14 +10,14 @@ Its methods make changes that were checked; the ledger decides them.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rockoon_offset.progress.readers import group_of, in_order
-from rockoon_offset.progress.records import Progress, Put, QueueGone, Record, Vacated
+from rockoon_offset.progress.records import Progress, Put, QueueDeleted, Record, Reverted
 from rockoon_offset.queues import Queue
 
 # Queues of deleted topics of which is remembered that a group had read them.
 GONE_QUEUES_MAX = 100_000
 
 
-class Places:
+class ProgressTable:
     """Of all readers."""
 
     def __init__(self) -> None:
@@ -122,9 +122,9 @@ class Places:
                     yield Put(entry)
             for queues in vacated:
                 for entry in queues.values():
-                    yield Vacated(entry)
+                    yield Reverted(entry)
             for (reader, queue), incarnation in gone.items():
-                yield QueueGone(reader, queue, incarnation)
+                yield QueueDeleted(reader, queue, incarnation)
 
         return records()
 

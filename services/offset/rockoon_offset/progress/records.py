@@ -67,14 +67,14 @@ class Removed(NamedTuple):
     queue: Queue
 
 
-class Vacated(NamedTuple):
+class Reverted(NamedTuple):
     """Progress is gone, and who holds the queue is not: a reader of it is a new one."""
 
     # What it was, under its last epoch.
     progress: Progress
 
 
-class QueueGone(NamedTuple):
+class QueueDeleted(NamedTuple):
     """The topic was deleted: progress is gone, the fact that there was some stays."""
 
     group: str
@@ -103,7 +103,7 @@ class MemberForgotten(NamedTuple):
     member: str
 
 
-class GroupGone(NamedTuple):
+class GroupDeleted(NamedTuple):
     """The group was deleted with everything it and its members had."""
 
     group: str
@@ -186,9 +186,9 @@ Record = (
     Put
     | Committed
     | Removed
-    | Vacated
-    | QueueGone
-    | GroupGone
+    | Reverted
+    | QueueDeleted
+    | GroupDeleted
     | KnownMember
     | MemberForgotten
     | ResetApplied
@@ -207,17 +207,17 @@ def encode(record: Record) -> bytes:
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
         case Put(progress):
             fields = ["put", progress.group, *progress.queue, *progress[2:]]
-        case Vacated(progress):
+        case Reverted(progress):
             fields = ["vacated", progress.group, *progress.queue, *progress[2:]]
         case Removed(group, queue):
             fields = ["removed", group, *queue]
-        case QueueGone(group, queue, incarnation):
+        case QueueDeleted(group, queue, incarnation):
             fields = ["queue-gone", group, *queue, incarnation]
         case KnownMember():
             fields = ["known", *record]
         case MemberForgotten(group, name):
             fields = ["forgotten", group, name]
-        case GroupGone(group):
+        case GroupDeleted(group):
             fields = ["group-gone", group]
         case ResetApplied():
             fields = ["reset", *record]
@@ -244,18 +244,18 @@ def decode(data: bytes) -> Record:
         case "put":
             return Put(progress_of(*rest))
         case "vacated":
-            return Vacated(progress_of(*rest))
+            return Reverted(progress_of(*rest))
         case "removed":
             return Removed(rest[0], Queue(*rest[1:]))
         case "queue-gone":
-            return QueueGone(rest[0], Queue(*rest[1:4]), rest[4])
+            return QueueDeleted(rest[0], Queue(*rest[1:4]), rest[4])
         case "known":
             known = KnownMember(*rest)
             return known._replace(since=tuple((topic, at) for topic, at in known.since))
         case "forgotten":
             return MemberForgotten(*rest)
         case "group-gone":
-            return GroupGone(*rest)
+            return GroupDeleted(*rest)
         case "reset":
             return reset_applied(*rest)
         case "members":

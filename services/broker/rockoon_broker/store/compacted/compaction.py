@@ -306,7 +306,7 @@ class Compaction:
             raise ValueError(f"{OFFERS_MAX} generations wait to be looked at")
         self._offers.append(_Offer(directory, manifest, done))
 
-    def tick(self, now_ms: int, settled_end: int) -> None:
+    def tick(self, now_ms: int, proven_end: int) -> None:
         """Go on with what is under way.
 
         Args:
@@ -329,7 +329,7 @@ class Compaction:
             if now_ms >= self._look_due_ms:
                 self._swap(self._verified)
         elif self._waiting is not None:
-            self._begin(self._waiting, settled_end)
+            self._begin(self._waiting, proven_end)
         elif self._offers and self._offered is None:
             self._place(self._offers.popleft())
         elif now_ms >= self._look_due_ms:
@@ -382,10 +382,10 @@ class Compaction:
         if not isinstance(outcome, OSError | GenerationError):
             raise outcome
 
-    def _begin(self, candidate: Candidate, settled_end: int) -> None:
+    def _begin(self, candidate: Candidate, proven_end: int) -> None:
         """Verify a generation as soon as the log is durable as far as it goes."""
         assert candidate.manifest is not None
-        if settled_end < candidate.manifest.log_end <= self._log.end:
+        if proven_end < candidate.manifest.log_end <= self._log.end:
             return
         self._waiting = None
         if self._fits(candidate.manifest):

@@ -1,4 +1,4 @@
-"""Whether the codes of ConsumeQueue entries are those that were written: a filter skips by them.
+"""Proved tags codes: a filter skips ConsumeQueue entries only by codes that are as written.
 
 An entry's place and size are held against the record that it leads to. Its code says that a record
 need not be read, so a flipped bit in it would hide a message, and nobody would ever know.

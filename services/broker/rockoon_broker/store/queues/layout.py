@@ -1,4 +1,4 @@
-"""What stands in the way of ConsumeQueues: files of a wrong size, foreign names, directories.
+"""Layout of ConsumeQueues on disk: files of a wrong size and foreign names are moved away.
 
 A power cut can leave a new file with any size up to its own. Entries can be made again from the
 log, so none of this keeps a store from starting: what does not fit counts as missing, and recovery

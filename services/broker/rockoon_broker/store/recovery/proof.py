@@ -103,7 +103,7 @@ class LogFiles:
             self._disk.close(fd)
 
 
-def settled_end(
+def proven_end(
     log: LogFiles, queues: Path, queue_file_bytes: int, checkpoint: Checkpoint, disk: Disk
 ) -> int:
     """Start of the first CommitLog file that has to be read; changes nothing.

@@ -53,7 +53,7 @@ from rockoon_broker.store.recovery.checkpoint_files import (
     read_recovery_point,
 )
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
-from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, settled_end
+from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
@@ -264,7 +264,7 @@ class Recoverer:
         """
         checkpoint = read_checkpoint(self._root)
         queues = self._root / QUEUES_DIRECTORY
-        return settled_end(log, queues, self._queues.file_bytes, checkpoint, self._disk)
+        return proven_end(log, queues, self._queues.file_bytes, checkpoint, self._disk)
 
     def _known_durable(
         self, point: RecoveryPoint | None, abort: Abort | None, reason: str

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 QUEUES_SWEPT_PER_TICK_MAX = 256
 
 
-class LossForecast:
+class ExpiryForecast:
     """When messages can be deleted, as the disk is at one moment; for one request, then void.
 
     The disk's fill is looked at once, and each CommitLog file at most once.
@@ -137,22 +137,22 @@ class Cleaner:
             files_per_pass_max=settings.files_per_pass_max,
         )
 
-    def loss_forecast(self, now_ms: int) -> LossForecast:
+    def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can go, as things are now. Raises OSError."""
-        return LossForecast(
+        return ExpiryForecast(
             self._log, self._disk, self._clock, self._settings.root, self._rules, now_ms
         )
 
-    def clean_if_possible(self, now_ms: int, settled_end: int) -> None:
+    def clean_if_possible(self, now_ms: int, proven_end: int) -> None:
         """Clean; a disk that cannot even be looked at takes no messages until it can be again."""
         try:
-            self.clean(now_ms, settled_end)
+            self.clean(now_ms, proven_end)
         except OSError as failure:
             self.not_writable_reason = (
                 f"the disk of {self._settings.root} cannot be looked at: {failure}"
             )
 
-    def clean(self, now_ms: int, settled_end: int) -> RetentionDecision:
+    def clean(self, now_ms: int, proven_end: int) -> RetentionDecision:
         """Look at the disk, delete what has to go, and decide whether appends are accepted.
 
         Args:
@@ -187,18 +187,18 @@ class Cleaner:
                 f"appends stop above {self._rules.full_percent} %"
             )
         hold = self._compaction.hold() if decision.delete or not decision.writable else None
-        self._tell_hold(hold if self._delete(decision, settled_end, hold) else None)
+        self._tell_hold(hold if self._delete(decision, proven_end, hold) else None)
         if hold is not None and not decision.writable:
             self.not_writable_reason += f"; {_why_held(hold)}"
         if decision.delete:
             self._to_sweep = deque(queue.key for queue in self._queues)
         return decision
 
-    def _delete(self, decision: RetentionDecision, settled_end: int, hold: Hold | None) -> bool:
+    def _delete(self, decision: RetentionDecision, proven_end: int, hold: Hold | None) -> bool:
         """Give up the files that have to go; returns whether one stays because of the hold."""
         for _ in decision.delete:
             file_end = self._log.files[0].start + self._log.file_bytes
-            if file_end > settled_end:
+            if file_end > proven_end:
                 break
             if hold is not None and file_end > hold.physical_offset:
                 return True
