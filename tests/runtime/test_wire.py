@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import resource
 import socket
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_proto.errors import Busy, NameserverUnavailable
+from rockoon_proto.errors import Busy, NameserverUnavailable, NotReady
 from rockoon_proto.failed_call import from_rpc_error
 from rockoon_runtime.wire import LIVENESS, GrpcServer, connection_options
 from support.drains import AT_ONCE
@@ -106,3 +108,49 @@ def test_half_of_the_open_files_are_for_others_than_connections() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     options = dict(connection_options(1 << 30, 1.0))
     assert options["grpc.max_allowed_incoming_connections"] == files // 2
+
+
+async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_as_they_are() -> (
+    None
+):
+    done: list[bytes] = []
+    objections: list[NotReady] = []
+
+    def may_answer() -> None:
+        if objections:
+            raise objections[0]
+
+    async def unary(request: bytes, _: Any) -> bytes:
+        done.append(request)
+        return request
+
+    async def stream(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            done.append(request)
+            yield request
+
+    def register(server: aio.Server) -> None:
+        # Without a deserialiser, as a proxy's methods are.
+        methods = {
+            "Unary": grpc.unary_unary_rpc_method_handler(unary),
+            "Stream": grpc.stream_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Raw", methods)])
+
+    server = GrpcServer(
+        "sample", "test", "127.0.0.1:0", register, ("Raw",), drain=AT_ONCE, may_answer=may_answer
+    )
+    async with server, aio.insecure_channel(server.address) as channel:
+        await server.set_serving(True)
+        call = channel.unary_unary("/Raw/Unary")
+        assert await call(b"one") == b"one"
+        open_stream = channel.stream_stream("/Raw/Stream")()
+        await open_stream.write(b"two")
+        assert await open_stream.read() == b"two"
+        objections.append(NotReady(service="the sample", reason="its lease is over"))
+        with pytest.raises(grpc.RpcError, match="its lease is over"):
+            await call(b"not done")
+        await open_stream.write(b"not done")
+        with pytest.raises(grpc.RpcError, match="its lease is over"):
+            await open_stream.read()
+    assert done == [b"one", b"two"]

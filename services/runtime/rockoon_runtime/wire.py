@@ -117,8 +117,11 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-def readable(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A deserialiser that says by its result that the bytes are no request."""
+def readable(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """A deserialiser that says by its result that the bytes are no request; None stays None: such a
+    method takes the bytes as they are."""
+    if parse is None:
+        return None
 
     def attempt(raw: bytes) -> Any:
         try:
@@ -135,12 +138,14 @@ def refuse_unreadable(request: Any) -> None:
         raise InvalidArgument(reason=f"it cannot be read: {request.reason}")
 
 
-def readable_ones(behaviour: Handler) -> Handler:
-    """A method that takes a stream of requests, which ends with the first that is none."""
+def readable_ones(behaviour: Handler, may_answer: Callable[[], None]) -> Handler:
+    """A method that takes a stream of requests, which ends with the first that is none, or that
+    comes when nothing may be answered: what it asks for is not done then either."""
 
     async def each(requests: Any) -> AsyncIterator[Any]:
         async for request in requests:
             refuse_unreadable(request)
+            may_answer()
             yield request
 
     def called(requests: Any, context: Any) -> Any:
@@ -237,9 +242,11 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             stream = self._guard_stream(handler.unary_stream, refusal)
             return grpc.unary_stream_rpc_method_handler(stream, **serializers)
         if handler.stream_stream:
-            stream = self._guard_stream(readable_ones(handler.stream_stream), refusal)
+            stream = self._guard_stream(
+                readable_ones(handler.stream_stream, self._may_answer), refusal
+            )
             return grpc.stream_stream_rpc_method_handler(stream, **serializers)
-        unary = self._guard(readable_ones(handler.stream_unary), refusal)
+        unary = self._guard(readable_ones(handler.stream_unary, self._may_answer), refusal)
         return grpc.stream_unary_rpc_method_handler(unary, **serializers)
 
     def _traced(self, behaviour: Handler, details: grpc.HandlerCallDetails) -> Handler:
@@ -267,6 +274,8 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
                 if refusal is not None:
                     raise refusal
                 refuse_unreadable(request)
+                # Before, so that what is refused is not done either; and again with the answer.
+                self._may_answer()
                 reply = await behaviour(request, context)
                 self._may_answer()
             except RockoonError as error:
@@ -300,6 +309,7 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
                 if refusal is not None:
                     raise refusal
                 refuse_unreadable(request)
+                self._may_answer()
                 async for reply in behaviour(request, context):
                     self._may_answer()
                     yield reply
