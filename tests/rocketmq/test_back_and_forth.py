@@ -157,7 +157,12 @@ def test_a_store_goes_from_rocketmq_to_rockoon_and_back(
             visitor.local.kill(real.BROKER)
 
     with real.running(store, **values) as broker:
-        assert seen_by_rocketmq(broker, TOPIC) == seen
+        found = seen_by_rocketmq(broker, TOPIC)
+        if ending == "killed":
+            # Delivered before the kill, and not noted for RocketMQ yet: it may deliver it again.
+            again = [each for each in found if each[2] == SOON and each not in seen]
+            found = [each for each in found if each not in again[:1]]
+        assert found == seen
         broker.do("transactions", topic=TOPIC, messages=[])
         wait_until(lambda: asked(broker).keys() >= {"open-1", "open-2"}, "checks")
         wait_until(lambda: min(asked(broker).values()) >= 2, "second checks")
