@@ -83,6 +83,8 @@ public class RocketMq {
         }
         nameserver.start();
         broker = BrokerStartup.start(BrokerStartup.createBrokerController(new String[] {"-c", args[0]}));
+        // The clients ask at once.
+        broker.registerBrokerAll(true, false, true);
         say(new JSONObject().fluentPut("ready", true));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
