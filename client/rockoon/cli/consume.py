@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rockoon.cluster import Cluster
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
-    from rockoon.consumer.push_consumer import PushConsumer, Timing
+    from rockoon.consumer.push_consumer import PushConsumer
     from rockoon.message import Message, MessageQueue
     from rockoon.offsets.start import ConsumeFrom
 
@@ -192,7 +192,7 @@ async def consume_in_group(
 
     Without `follow` it ends when this member's queues are read to where they ended when it began.
     """
-    from rockoon.consumer.push_consumer import ConsumeResult
+    from rockoon.consumer.push_consumer import ConsumeResult, Timing
     from rockoon.consumer.redelivery import LocalRedelivery
     from rockoon.offsets.start import ConsumeFrom
 
