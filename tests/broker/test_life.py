@@ -236,9 +236,11 @@ async def test_a_broker_that_stops_writes_down_how_far_it_followed_the_routes(
 async def test_a_store_of_another_shape_is_refused(
     tmp_path: Path, nameserver: BrokerRoutes, changes: dict[str, Any], text: str
 ) -> None:
-    await nameserver.create_topic("T", {"broker-a": 1})
+    # Of a single queue file with another size nobody can say that the setting is what is wrong.
+    await nameserver.create_topic("T", {"broker-a": 2})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"x")
+        await broker.append("T", 1, b"x")
     await refused(tmp_path, nameserver, text, **changes)
 
 

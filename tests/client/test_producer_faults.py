@@ -359,9 +359,9 @@ async def test_who_sends_with_a_key_finds_a_broker_that_came_back_at_another_add
         await broker.start(host="127.0.0.2", name=name)
         # Less than the half minute after which gRPC, by itself, looks a name up again.
         producer = cluster.producer(delivery_timeout_seconds=15)
-        await producer.send("orders", b"one", key="a")
+        await producer.send("orders", b"one", ordering_key="a")
         await broker.stop()
-        receipt = producer.send("orders", b"two", key="a")
+        receipt = producer.send("orders", b"two", ordering_key="a")
         names.addresses["broker-a.test"] = "127.0.0.3"
         await broker.start(host="127.0.0.3", name=name)
         await receipt

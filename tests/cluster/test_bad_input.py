@@ -320,14 +320,18 @@ def foreign_file(store: Path) -> str:
     return "notes.tmp"
 
 
-def queue_file_of_another_size(store: Path) -> str:
-    queue = store / "consumequeue" / "orders" / "0"
-    queue.mkdir(parents=True)
-    (queue / ("0" * 20)).write_bytes(bytes(21))
+def queue_files_of_another_size(store: Path) -> str:
+    """All of them: of one alone a power cut may be the reason, and it is made again."""
+    for queue_id in "01":
+        queue = store / "consumequeue" / "orders" / queue_id
+        queue.mkdir(parents=True)
+        (queue / ("0" * 20)).write_bytes(bytes(40))
     return "consumequeue"
 
 
-@pytest.mark.parametrize("damage", [file_of_another_size, foreign_file, queue_file_of_another_size])
+@pytest.mark.parametrize(
+    "damage", [file_of_another_size, foreign_file, queue_files_of_another_size]
+)
 def test_a_store_of_another_shape_stops_the_start_with_the_file_named(
     tmp_path: Path, damage
 ) -> None:

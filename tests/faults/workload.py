@@ -149,7 +149,7 @@ class Sender:
                     producer.send(
                         self._books.topic,
                         body,
-                        key=f"{self._number}-{lane}",
+                        ordering_key=f"{self._number}-{lane}",
                         keys=f"k{stream}-{number}",
                         tags=TAGS[number % 2],
                         properties={"number": str(number)},
