@@ -10,6 +10,7 @@ import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.access.metrics
 from rockoon_runtime.calls import RPC_LATENCY
+from rockoon_runtime.connections import CLOSED
 from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT
@@ -19,7 +20,7 @@ TABLES = (
     rockoon_broker.metrics.TABLE,
     rockoon_offset.metrics.TABLE,
     rockoon_nameserver.metrics.TABLE,
-    (RPC_LATENCY, CERTIFICATE_LEFT),
+    (RPC_LATENCY, CLOSED, CERTIFICATE_LEFT),
     rockoon_runtime.access.metrics.TABLE,
 )
 

@@ -33,6 +33,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.metrics import with_access
 from rockoon_runtime.access.settings import access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
+from rockoon_runtime.connections import ConnectionBound, with_connections
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
 from rockoon_runtime.telemetry.telemetry import Telemetry
@@ -77,7 +78,9 @@ async def serve(
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
     calls = CallTimes()
+    connections = ConnectionBound(settings.connections_per_address_max)
     measured = with_calls(*with_access(*with_certificate(TABLE, metrics.measure, tls), gate), calls)
+    measured = with_connections(*measured, connections)
     telemetry = Telemetry("broker", settings.cluster, settings.name, settings, *measured)
     try:
         async with telemetry, asyncio.TaskGroup() as tasks:
@@ -85,7 +88,7 @@ async def serve(
             if telemetry.tracer is not None:
                 service.trace(telemetry.tracer)
             lease = Lease("the broker")
-            server = make_server(settings, service, tls, calls, gate, lease)
+            server = make_server(settings, service, tls, calls, connections, gate, lease)
             server.trace(telemetry.tracer)
             await server.set_serving(False)
             async with server:
@@ -140,6 +143,7 @@ def make_server(
     service: BrokerService,
     tls: ServerTls | None,
     calls: CallTimes,
+    connections: ConnectionBound,
     gate: Gate | None,
     lease: Lease,
 ) -> GrpcServer:
@@ -155,6 +159,7 @@ def make_server(
         drain=settings,
         # Pulls that wait must not keep appends out.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
+        connections=connections,
         tls=tls,
         calls=calls,
         gate=gate,

@@ -10,6 +10,7 @@ from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
 from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.connections import ConnectionSettings
 from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import SettingsError, setting
 from rockoon_runtime.telemetry.settings import TelemetrySettings
@@ -19,7 +20,9 @@ STORE_PATH = Path("store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
+class BrokerSettings(
+    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
+):
     """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")

@@ -32,6 +32,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.metrics import with_access
 from rockoon_runtime.access.settings import access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
+from rockoon_runtime.connections import ConnectionBound, with_connections
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
 from rockoon_runtime.telemetry.telemetry import Telemetry
@@ -70,6 +71,7 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
     groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     calls = CallTimes()
+    bound = ConnectionBound(settings.connections_per_address_max)
 
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
     key_service = AccessKeyService(keys, follower, is_on=gate is not None)
@@ -99,6 +101,7 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
             register,
             SERVICE_NAMES,
             drain=settings,
+            connections=bound,
             tls=tls,
             calls=calls,
             gate=gate,
@@ -109,8 +112,8 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         # gRPC takes renewed certificates for one listener; health is told plainly at one.
         own_tls = server_tls(replace(settings, tls_health_listen=""))
         servers.append(listener(settings.external_listen, own_tls, external=True))
-    measure = NameserverMetrics(follower, etcd).measure
-    metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
+    measured = with_certificate(TABLE, NameserverMetrics(follower, etcd).measure, tls)
+    metrics = with_connections(*with_calls(*with_access(*measured, gate), calls), bound)
     telemetry = Telemetry("nameserver", settings.cluster, settings.name, settings, *metrics)
     async with etcd, telemetry, asyncio.TaskGroup() as tasks:
         following = tasks.create_task(follower.run(), name="follow etcd")

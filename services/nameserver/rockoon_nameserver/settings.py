@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.connections import ConnectionSettings
 from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.settings import TelemetrySettings
@@ -11,7 +12,9 @@ from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NameserverSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
+class NameserverSettings(
+    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
+):
     """See each line; nameservers of one cluster differ in `name`, `listen` and `advertise`."""
 
     cluster: str = setting("rockoon", "the cluster's name; etcd may hold several clusters")

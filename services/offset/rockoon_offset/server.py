@@ -42,6 +42,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.metrics import with_access
 from rockoon_runtime.access.settings import access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
+from rockoon_runtime.connections import ConnectionBound, with_connections
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
 from rockoon_runtime.telemetry.telemetry import Telemetry
@@ -225,6 +226,7 @@ async def run_parts(
         add_OffsetServiceServicer_to_server(parts.servicer, server)
 
     calls = CallTimes()
+    connections = ConnectionBound(settings.connections_per_address_max)
     lease = Lease("the offset service")
     server = GrpcServer(
         "offset",
@@ -233,6 +235,7 @@ async def run_parts(
         register,
         SERVICE_NAMES,
         drain=settings,
+        connections=connections,
         tls=tls,
         calls=calls,
         gate=gate,
@@ -240,6 +243,7 @@ async def run_parts(
     )
     measure = parts.metrics.measure
     metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
+    metrics = with_connections(*metrics, connections)
     telemetry = Telemetry("offset", settings.cluster, settings.name, settings, *metrics)
     async with telemetry, asyncio.TaskGroup() as tasks:
         loops = [

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from rockoon_runtime.access.settings import AccessSettings
+from rockoon_runtime.connections import ConnectionSettings
 from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.settings import TelemetrySettings
@@ -11,7 +12,9 @@ from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OffsetSettings(TlsSettings, AccessSettings, TelemetrySettings, DrainSettings):
+class OffsetSettings(
+    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
+):
     """See each line."""
 
     cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")

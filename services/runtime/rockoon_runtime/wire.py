@@ -30,6 +30,7 @@ from rockoon_proto.errors import (
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
+from rockoon_runtime.connections import ConnectionBound, ConnectionGuard
 from rockoon_runtime.drain import Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
 from rockoon_runtime.tls import ServerTls
@@ -336,6 +337,7 @@ class GrpcServer:
         drain: how long the end may take; by default as long as it is by the settings' defaults.
         calls_max: calls in progress at once, streams included; further ones are refused.
         connections_max: open connections; further ones are closed at once.
+        connections: how many of them one address may have; None for any number.
         handshake_seconds_max: how long one may take until it speaks HTTP/2.
         tls: what callers are shown; None means plain connections.
         calls: is told how long each call took.
@@ -358,6 +360,7 @@ class GrpcServer:
         drain: DrainSettings | None = None,
         calls_max: int = CALLS_MAX,
         connections_max: int = CONNECTIONS_MAX,
+        connections: ConnectionBound | None = None,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         tls: ServerTls | None = None,
         calls: CallTimes | None = None,
@@ -367,6 +370,8 @@ class GrpcServer:
         self._listen = listen
         self._tls = tls
         self._next_look: asyncio.TimerHandle | None = None
+        self._connections = connections
+        self._guard: ConnectionGuard | None = None
         self._service_names = tuple(service_names)
         self._drain_settings = drain or DrainSettings()
         # Made when the end begins.
@@ -430,6 +435,9 @@ class GrpcServer:
         await self._server.start()
         if self._plain is not None:
             await self._plain.start()
+        if self._connections is not None and self._connections.holds:
+            self._guard = ConnectionGuard(self.port, self._connections)
+            self._guard.start()
         self._look_at_certificate()
         return self
 
@@ -465,5 +473,7 @@ class GrpcServer:
         # A watch of its health would never end by itself.
         self._health.close()
         await self._server.stop(drain.seconds_left)
+        if self._guard is not None:
+            self._guard.stop()
         if self._plain is not None:
             await self._plain.stop(None)
