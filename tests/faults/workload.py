@@ -16,7 +16,7 @@ import numpy as np
 import rockoon
 from load import payload
 from load.checker import Allowed, Checker
-from rockoon.admin.admin import to_queue
+from rockoon.admin.reads import to_queue
 from rockoon.consumer.pull import OutOfRange, PullLimits, pull
 from rockoon.errors import RockoonError
 from rockoon.message import Message, MessageQueue
