@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rockoon_offset.journal import frames, journal
 from rockoon_offset.journal.disk import Disk
-from rockoon_offset.journal.journal import Journal, read_contents
+from rockoon_offset.journal.journal import Contents, Journal, read_contents
 from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
 from support.waiting import DEADLINE_SECONDS
 
@@ -170,7 +170,9 @@ def test_the_torn_end_is_cut_before_anything_is_appended(tmp_path: Path) -> None
     acknowledged = path.read_bytes()
     path.write_bytes(acknowledged + frames.frame(3, numbered(3, 60))[:-1])
     write(tmp_path, [numbered(3, 4)])
-    assert path.read_bytes() == acknowledged + frames.frame(3, numbered(3, 4))
+    # In the mark's place.
+    written = acknowledged.removesuffix(frames.mark(3)) + frames.frame(3, numbered(3, 4))
+    assert path.read_bytes() == written + frames.mark(4)
     assert read_contents(tmp_path).records == numbered(0, 4)
 
 
@@ -178,8 +180,7 @@ def test_damage_to_what_was_acknowledged_is_refused_and_names_the_place(tmp_path
     write(tmp_path, [numbered(0, 3), numbered(3, 5), numbered(5, 6)])
     path = newest(tmp_path)
     whole = path.read_bytes()
-    last_frame = len(frames.frame(5, numbered(5, 6)))
-    for position in range(len(whole) - last_frame):
+    for position in range(len(whole) - len(frames.mark(6))):
         bad = bytearray(whole)
         bad[position] ^= 0x10
         path.write_bytes(bytes(bad))
@@ -187,6 +188,102 @@ def test_damage_to_what_was_acknowledged_is_refused_and_names_the_place(tmp_path
             read_contents(tmp_path)
         assert "header" in str(refused.value) or "at byte" in str(refused.value) or position < 28
         assert path.read_bytes() == bytes(bad), "a refused store is not touched"
+
+
+def test_damage_to_the_mark_at_the_end_costs_nothing(tmp_path: Path) -> None:
+    write(tmp_path, [numbered(0, 3)])
+    path = newest(tmp_path)
+    whole = path.read_bytes()
+    for position in range(len(whole) - len(frames.mark(3)), len(whole)):
+        bad = bytearray(whole)
+        bad[position] ^= 0x10
+        path.write_bytes(bytes(bad))
+        assert read_contents(tmp_path).records == numbered(0, 3)
+
+
+def test_a_frame_is_marked_before_anybody_is_told_of_it(tmp_path: Path) -> None:
+    """So that damage to the newest is known for what it is after a kill too, at any moment."""
+    book, outcomes = opened(tmp_path)
+    for number in range(3):
+        outcomes.wait_synced(book.append(numbered(number, number + 1)))
+        assert newest(tmp_path).read_bytes().endswith(frames.mark(number + 1))
+    book.close()
+
+
+def test_a_start_marks_what_it_found(tmp_path: Path) -> None:
+    """It has written and synced it all, also what a version wrote that knew no marks."""
+    write(tmp_path, [numbered(0, 3)])
+    path = newest(tmp_path)
+    path.write_bytes(path.read_bytes().removesuffix(frames.mark(3)))
+    book, _ = opened(tmp_path)
+    assert path.read_bytes().endswith(frames.mark(3))
+    book.close()
+    assert read_contents(tmp_path) == Contents(1, numbered(0, 3), 3, whole_end(path), 0, True)
+
+
+def whole_end(path: Path) -> int:
+    return len(path.read_bytes()) - len(frames.mark(0))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_torn_end_is_beyond_doubt_only_behind_a_mark(tmp_path: Path, marked: bool) -> None:
+    """A frame is written over the mark of the one before: where that stands, it never was."""
+    write(tmp_path, [numbered(0, 3)])
+    path = newest(tmp_path)
+    whole = path.read_bytes()
+    torn = bytearray(frames.frame(3, numbered(3, 9)))
+    torn[-1] ^= 1
+    path.write_bytes((whole if marked else whole.removesuffix(frames.mark(3))) + torn)
+    contents = read_contents(tmp_path)
+    assert contents.records == numbered(0, 3)
+    assert (contents.torn_bytes, contents.marked) == (len(torn), marked)
+
+
+class PowerCut(Disk):
+    """Keeps what a power cut would leave when nothing reached a disk that was not synced; what is
+    not there yet of a file that has grown is zeros."""
+
+    def __init__(self) -> None:
+        self.paths: dict[int, Path] = {}
+        self.durable: dict[Path, bytes] = {}
+
+    def open_appending(self, path: Path) -> int:
+        fd = super().open_appending(path)
+        self.paths[fd] = path
+        return fd
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        self.durable[self.paths[fd]] = self.paths[fd].read_bytes()
+
+    def leave(self, target: Path) -> None:
+        for path, data in self.durable.items():
+            if path.exists():
+                (target / path.name).write_bytes(data.ljust(path.stat().st_size, b"\0"))
+
+
+def test_a_mark_that_a_power_cut_took_does_no_harm_in_any_generation(tmp_path: Path) -> None:
+    disk, cut = PowerCut(), tmp_path / "cut"
+    book, outcomes = opened(tmp_path, disk, bytes_max=1)
+    for number in range(3):
+        outcomes.wait_synced(book.append(numbered(number * 2, number * 2 + 1)))
+        wait = threading.Event()
+
+        def snapshot(upto: int = number * 2 + 1, wait: threading.Event = wait) -> Iterator[bytes]:
+            assert wait.wait(DEADLINE_SECONDS)
+            yield from numbered(0, upto)
+
+        book.rotate(snapshot())
+        outcomes.wait_synced(book.append(numbered(number * 2 + 1, number * 2 + 2)))
+        # The journals of both generations are needed while there is no snapshot.
+        cut.mkdir(exist_ok=True)
+        disk.leave(cut)
+        assert read_contents(cut).records == numbered(0, number * 2 + 2)
+        wait.set()
+        thread = book._snapshot_thread
+        assert thread is not None
+        thread.join()
+    book.close()
 
 
 def test_a_missing_frame_is_refused(tmp_path: Path) -> None:
@@ -314,9 +411,12 @@ def test_a_crash_while_the_snapshot_was_written_loses_nothing(tmp_path: Path) ->
     assert not list(copy.glob("*.new"))
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
-def test_nothing_is_acknowledged_after_the_disk_failed_once(tmp_path: Path, call: str) -> None:
-    book, outcomes = opened(tmp_path, FaultyDisk(call, at=4))
+# The header comes first; each frame is written, synced and marked.
+@pytest.mark.parametrize(("call", "at"), [("fdatasync", 4), ("pwrite", 6)])
+def test_nothing_is_acknowledged_after_the_disk_failed_once(
+    tmp_path: Path, call: str, at: int
+) -> None:
+    book, outcomes = opened(tmp_path, FaultyDisk(call, at))
     for number in range(2):
         outcomes.wait_synced(book.append(numbered(number, number + 1)))
     refused = book.append(numbered(2, 3))

@@ -11,6 +11,7 @@ from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_offset.journal.disk import Disk
+from rockoon_offset.journal.frames import mark
 from rockoon_offset.journal.store import Store
 from rockoon_offset.queues import Queue
 from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
@@ -50,6 +51,32 @@ async def test_a_store_that_was_closed_comes_back(tmp_path: Path) -> None:
     assert progress.offset == 7
     assert again.store_id == first.store_id
     again.close()
+
+
+@pytest.mark.parametrize("power_cut", [True, False])
+async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, power_cut: bool
+) -> None:
+    """A power cut may take the mark behind it: then nobody can tell whether it was promised."""
+    first = Store(tmp_path, pytest.fail)
+    start_at(first, 7)
+    first.close()
+    path = tmp_path / "journal" / "000000000001.journal"
+    data = bytearray(path.read_bytes())
+    if power_cut:
+        del data[-len(mark(0)) :]
+    data[40] ^= 1
+    path.write_bytes(data)
+    if not power_cut:
+        with pytest.raises(StoreCorrupt, match="at byte 28"):
+            Store(tmp_path, pytest.fail)
+        return
+    again = Store(tmp_path, pytest.fail)
+    assert again.ledger.find("g", QUEUE) is None
+    again.close()
+    assert f"{len(data) - 28} bytes" in caplog.text
+    assert "at byte 28" in caplog.text
+    assert "the commits of the last write are lost" in caplog.text
 
 
 async def test_a_store_has_one_owner_also_within_a_process(tmp_path: Path) -> None:

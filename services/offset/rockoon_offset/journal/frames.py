@@ -8,8 +8,14 @@
 
 All numbers are little-endian. A checksum covers its header without itself, and the payload. A
 frame is what one sync made durable: the writer begins the next frame only when the sync of the one
-before has returned. So a bad frame with nothing valid behind it is a write that never finished and
-that nobody was told of; a bad frame with a valid one behind it is damage to what was promised.
+before has returned. A frame without records is a mark: all in front of it was synced. A journal
+has one behind its newest frame, written after the sync and before anybody is told, and the next
+frame takes its place. It is not synced itself before the journal ends, so a power cut may take it.
+
+So a bad frame with a valid one behind it is damage to what was promised. A bad frame behind a mark
+is a write that never finished. A bad frame with nothing valid around it is that too, or the newest
+frame, damaged after a power cut took its mark: the two cannot be told apart.
+
 `sequence` counts records over all files; a hole in it means that a part is missing.
 """
 
@@ -82,6 +88,11 @@ def frame(sequence: int, records: Iterable[bytes]) -> bytes:
     payload = b"".join(parts)
     head = FRAME_HEADER.pack(FRAME_MAGIC, len(payload), sequence, len(parts) // 2)
     return head + U32.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
+
+
+def mark(sequence: int) -> bytes:
+    """Says that all in front of it was synced; `sequence` is that of the next record."""
+    return frame(sequence, ())
 
 
 def read_frame(data: bytes, start: int) -> Frame | None:

@@ -6,10 +6,11 @@
     reserve                 holds room on the disk, and nothing else
 
 One thread writes. Records that arrive while it syncs share the next frame, and the next sync: the
-more there are at once, the more share. When a journal has grown past its bound the next generation
-begins, and its snapshot is written beside it by a second thread: to a temporary name, synced,
-renamed, directory synced. The generation before stays until the next change, so that one damaged
-snapshot loses nothing.
+more there are at once, the more share. Behind what was synced stands a mark (see frames.py).
+
+When a journal has grown past its bound the next generation begins, and its snapshot is written
+beside it by a second thread: to a temporary name, synced, renamed, directory synced. The generation
+before stays until the next change, so that one damaged snapshot loses nothing.
 
 A failed sync, or a write that failed for another reason than a shortage, ends the journal for
 good: what the disk holds is then unknown, and asking it again is no remedy (the kernel may have
@@ -72,9 +73,11 @@ class Contents(NamedTuple):
     # Snapshot first, then what came after it.
     records: list[bytes]
     next_sequence: int
-    # Where the newest journal goes on; what lies behind was never finished.
+    # Where the newest journal goes on; what lies behind, but for a mark, was never finished.
     end: int
     torn_bytes: int
+    # Whether that is sure: a mark says that nothing behind `end` was promised.
+    marked: bool
 
 
 class JournalCounts(NamedTuple):
@@ -146,21 +149,18 @@ def read_contents(directory: Path) -> Contents:
         if damaged is not None and 1 not in journals:
             raise damaged
     if not journals and not snapshots:
-        return Contents(1, [], 0, 0, 0)
+        return Contents(1, [], 0, 0, 0, marked=True)
     # A snapshot, also a damaged one, tells that the journal of its generation existed.
     wanted = range(generation, max([*journals, *snapshots]) + 1)
-    end = torn = 0
     for number in wanted:
-        newest = number == wanted[-1]
-        records_of, sequence, end, torn = read_journal(directory, number, sequence, newest)
-        records += records_of
-    return Contents(wanted[-1], records, sequence, end, torn)
+        contents = read_journal(directory, number, sequence, newest=number == wanted[-1])
+        records += contents.records
+        sequence = contents.next_sequence
+    return contents._replace(records=records)
 
 
-def read_journal(
-    directory: Path, generation: int, sequence: int, newest: bool
-) -> tuple[list[bytes], int, int, int]:
-    """Records of one journal, the sequence behind it, its end, and how much behind that is torn."""
+def read_journal(directory: Path, generation: int, sequence: int, *, newest: bool) -> Contents:
+    """What one journal holds; `sequence` is that of its first record. Raises StoreCorrupt."""
     path = journal_path(directory, generation)
     try:
         data = path.read_bytes()
@@ -171,7 +171,7 @@ def read_journal(
     if header is None:
         # A journal whose very first write did not finish holds nothing.
         if newest and len(data) <= frames.FILE_HEADER_BYTES:
-            return [], sequence, 0, len(data)
+            return Contents(generation, [], sequence, 0, len(data), marked=True)
         raise StoreCorrupt(path=path, reason="its header is not valid")
     if header != (generation, sequence):
         raise StoreCorrupt(
@@ -180,15 +180,18 @@ def read_journal(
             f"{header.generation}, expected {sequence} of {generation}",
         )
     records: list[bytes] = []
-    end = frames.FILE_HEADER_BYTES
+    end = behind = frames.FILE_HEADER_BYTES
+    marked = False
     for item in frames.read_frames(data, sequence):
         if isinstance(item, frames.Damage):
             if item.followed or not newest:
                 raise StoreCorrupt(path=path, reason=f"{item.reason} at byte {item.position}")
             break
-        records += item.records
-        sequence, end = item.sequence + len(item.records), item.end
-    return records, sequence, end, len(data) - end
+        marked, behind = not item.records, item.end
+        if not marked:
+            records += item.records
+            sequence, end = item.sequence + len(item.records), item.end
+    return Contents(generation, records, sequence, end, len(data) - behind, marked)
 
 
 class Journal:
@@ -229,7 +232,8 @@ class Journal:
             leftover.unlink()
         drop_clean(directory, self._disk)
         contents = read_contents(directory)
-        self.torn_bytes = contents.torn_bytes
+        self.torn_bytes, self.torn_at = contents.torn_bytes, contents.end
+        self.torn_for_sure = contents.marked
         # Taken by the owner once, then let go: it is as large as the state.
         self.records: list[bytes] = contents.records
         # Written by the writer thread only.
@@ -328,6 +332,7 @@ class Journal:
             self._snapshot_thread.join()
         if not self._closed:
             self._closed = True
+            self._sync_mark()
             self._disk.close(self._fd)
         if self._failure is not None:
             raise self._failure
@@ -380,6 +385,7 @@ class Journal:
         self._syncs += 1
         self._end += len(data)
         self._sequence += len(records)
+        self._mark(self._fd, self._end)
         self._synced_batches += len(batches)
         self._on_synced(self._synced_batches)
 
@@ -439,6 +445,8 @@ class Journal:
     def _begin_generation(self, snapshot: Iterator[bytes]) -> None:
         generation = self._generation + 1
         try:
+            # Its mark: of a journal that is not the newest any more, no end may be torn.
+            self._sync(self._fd)
             fd = self._open_journal(generation, 0)
         except OSError as failure:
             if not is_shortage(failure):
@@ -480,10 +488,32 @@ class Journal:
                 self._disk.rewrite(fd, end)
             self._sync(fd)
             self._sync_directory()
+            if end > frames.FILE_HEADER_BYTES:
+                self._mark(fd, end)
         except OSError:
             self._disk.close(fd)
             raise
         return fd
+
+    def _mark(self, fd: int, end: int) -> None:
+        """Say behind what was synced that it was; see frames.py. Without a sync of its own."""
+        try:
+            self._disk.write_all(fd, frames.mark(self._sequence), end)
+        except OSError as failure:
+            # Only the next change has to wait for room.
+            if not is_shortage(failure):
+                raise
+
+    def _sync_mark(self) -> None:
+        """At an orderly end: no power cut takes the mark any more."""
+        if self._failure is not None or self._end == frames.FILE_HEADER_BYTES:
+            return
+        try:
+            # Once more: a frame that found no room has been written over it.
+            self._mark(self._fd, self._end)
+            self._disk.fdatasync(self._fd)
+        except OSError as failure:
+            log.warning("the end of the journal of %s is not marked: %s", self._directory, failure)
 
     def _sync(self, fd: int) -> None:
         try:

@@ -142,9 +142,14 @@ class Store:
         records, self._journal.records = self._journal.records, []
         if self._journal.torn_bytes:
             log.warning(
-                "cut %d bytes of a write that never finished off the journal; nothing in it had "
-                "been acknowledged",
+                "cut %d bytes off the journal in %s at byte %d: a write that never finished; %s",
                 self._journal.torn_bytes,
+                directory,
+                self._journal.torn_at,
+                "nothing in it had been acknowledged"
+                if self._journal.torn_for_sure
+                else "or the newest progress, damaged after a power cut: then the commits of the "
+                "last write are lost, and groups get those messages again",
             )
         for number, data in enumerate(records):
             try:
