@@ -174,6 +174,7 @@ async def test_a_journal_of_many_generations_comes_back_whole(cluster: Cluster) 
         await cluster.commit(offset, epoch)
     journal = cluster.store_path / "journal"
     await cluster.until(lambda: any(journal.glob("*.snapshot")))
-    assert sum(path.stat().st_size for path in journal.iterdir()) < 64 * 1024
+    # Beside the reserve.
+    assert sum(path.stat().st_size for path in journal.glob("0*")) < 64 * 1024
     await cluster.restart_service()
     assert (await cluster.progress())[0].offset == 399
