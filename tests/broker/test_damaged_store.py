@@ -103,3 +103,28 @@ async def test_a_marker_file_cut_short_is_not_believed(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert await broker.bodies("T") == [b"0"]
     assert len(marker.read_bytes()) > 30
+
+
+@pytest.mark.parametrize("name", ["topics.json", "producerSequences", "settledQueues"])
+@pytest.mark.parametrize("end", ["", ".bak", ".new"])
+async def test_a_directory_in_the_place_of_a_config_file_gives_way(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    end: str,
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"0")
+    file = tmp_path / "config" / name
+    place = file.with_name(name + end)
+    place.unlink(missing_ok=True)
+    place.mkdir()
+    (place / "somebody's").write_bytes(b"file")
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"1")
+        assert await broker.bodies("T") == [b"0", b"1"]
+    assert file.is_file()
+    assert f"{place} is a directory: moved to" in caplog.text
+    assert (tmp_path / f"lost/config-{name}{end}/somebody's").read_bytes() == b"file"

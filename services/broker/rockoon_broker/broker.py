@@ -17,11 +17,14 @@ import numpy as np
 from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
+from rockoon_broker.config_files import move_directories_away
+from rockoon_broker.idempotence import snapshot as sequence_snapshot
 from rockoon_broker.idempotence.ledger import SequencedBatch
 from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
+from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import Pulled, Pulls, PullWish
 from rockoon_broker.retries.retries import GroupRules
@@ -30,6 +33,7 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.store.store import Store
+from rockoon_broker.topics import topic_file as topics_json
 from rockoon_broker.topics.foreign_store import refuse_batch_queues
 from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
@@ -62,6 +66,8 @@ NOTE_SECONDS = 10.0
 TOPICS_DROPPED_AT_ONCE_MAX = 100
 CONFIG_DIRECTORY = "config"
 CLUSTER_ID_FILE = "clusterId"
+# What they hold is had again, from the log and from the nameserver.
+MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 # No route leads there; people have to get at what is in it.
 GIVEN_UP = ServedTopic(TRANSACTION_CHECK_MAX_TIME_TOPIC, queues=1, permissions=PERMISSION_READ)
@@ -201,7 +207,9 @@ class Broker:
             loop.call_soon_threadsafe(opened[0]._failed, failure, on_failed)
 
         store_settings = settings.for_store(store_host)
-        topic_file = TopicFile(settings.store_path / CONFIG_DIRECTORY, disk)
+        config = settings.store_path / CONFIG_DIRECTORY
+        move_directories_away(settings.store_path, config, MADE_ANEW, disk)
+        topic_file = TopicFile(config, disk)
         refuse_batch_queues(settings.store_path, topic_file)
         began = clock.monotonic_seconds()
         store = await asyncio.to_thread(
@@ -217,7 +225,7 @@ class Broker:
             sequences = await asyncio.to_thread(
                 SequenceMemory.recall,
                 store,
-                settings.store_path / CONFIG_DIRECTORY,
+                config,
                 disk,
                 clock,
                 settings.for_sequences(),

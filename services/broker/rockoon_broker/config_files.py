@@ -1,6 +1,14 @@
-"""Files under `config/` that RocketMQ may have been writing when it was killed."""
+"""Files under `config/`: those that RocketMQ was writing when it was killed, and what is in the way."""
 
+import logging
+from collections.abc import Iterable
 from pathlib import Path
+
+from rockoon_broker.store.disk import NEW_SUFFIX, Disk
+from rockoon_broker.store.log.directory import move_to_lost
+from rockoon_broker.store.recovery.recovery import LOST_DIRECTORY
+
+log = logging.getLogger(__name__)
 
 
 def read_config(path: Path) -> bytes | None:
@@ -20,3 +28,26 @@ def read_config(path: Path) -> bytes | None:
     if not content and former.exists():
         content = former.read_bytes() or content
     return content
+
+
+def move_directories_away(root: Path, config: Path, names: Iterable[str], disk: Disk) -> None:
+    """Move to `lost` whatever is a directory and stands where one of these files belongs.
+
+    Only for files that may be missing: what they hold is had from the log or the nameserver again.
+
+    Args:
+        root: the store's directory.
+        config: where the files belong.
+        names: of the files.
+        disk: the file layer.
+
+    Raises:
+        OSError: the disk.
+    """
+    for name in names:
+        for end in ("", ".bak", NEW_SUFFIX):
+            path = config / (name + end)
+            if path.is_dir():
+                target = move_to_lost(path, root / LOST_DIRECTORY, disk)
+                disk.sync_directory(config)
+                log.warning("%s is a directory: moved to %s, the file is made anew", path, target)
