@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.eventually import answered
+from support.file_harms import a_directory, garbage, halved, missing
 from support.key_index import keyed
 from support.own_logs import own_warnings
 from support.store_directory import FailingDisk, healthy, no_space_in
@@ -170,25 +171,52 @@ async def test_an_index_of_another_log_is_made_anew(
         assert await found(broker, "o1") == []
 
 
-async def test_an_index_that_begins_later_than_the_log_says_so(
-    tmp_path: Path, nameserver: BrokerRoutes
+@pytest.mark.parametrize(
+    ("harm", "which"), [(missing, 0), (halved, 1), (missing, 2), (a_directory, 3), (garbage, -1)]
+)
+async def test_an_index_file_is_made_anew_whatever_became_of_it(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    caplog: pytest.LogCaptureFixture,
+    harm: Callable[[Path], None],
+    which: int,
 ) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     nameservers = [nameserver.address]
     small = {"index_slots": 10, "index_units": 10}
+    bodies = [b"%d" % number for number in range(42)]
     async with running_broker(tmp_path, nameservers, **small) as broker:
-        for number in range(30):
-            await send(broker, "T", [(b"%d" % number, keyed(keys=f"k{number}"))])
+        for body in bodies:
+            await send(broker, "T", [(body, keyed(keys=f"k{body.decode()} also"))])
         assert await found(broker, "k1") == [b"1"]
     files = sorted((tmp_path / "index").iterdir())
-    assert len(files) > 2
-    files[0].unlink()
+    assert len(files) == 10
+    harm(files[which])
     async with running_broker(tmp_path, nameservers, **small) as broker:
-        reply = await query(broker, "k1")
-        assert bodies_of(reply) == []
-        assert not reply.whole_range_searched
-        assert "may not be in the index" in reply.not_searched_because
-        assert await found(broker, "k29", begin_ms=reply.indexed_until_ms) == [b"29"]
+        reply = await answered(
+            lambda: query(broker, "also", max_messages=50), lambda each: each.whole_range_searched
+        )
+        assert bodies_of(reply) == bodies[::-1]
+        for body in bodies:
+            assert await found(broker, f"k{body.decode()}") == [body]
+    assert "made anew" in caplog.text
+    if harm is a_directory:
+        kept = tmp_path / f"lost/index-{files[which].name}/somebody's"
+        assert kept.read_bytes() == b"file"
+    assert len(list((tmp_path / "index").iterdir())) == 10
+
+
+async def test_an_index_directory_that_is_a_file_gives_way(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await send(broker, "T", [(b"1", keyed(keys="k"))])
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "index").write_bytes(b"somebody's")
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await found(broker, "k") == [b"1"]
+    assert (tmp_path / "lost/index").read_bytes() == b"somebody's"
 
 
 @pytest.mark.parametrize(

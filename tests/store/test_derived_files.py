@@ -1,42 +1,23 @@
 """What can be made from the log is made again, whatever has become of it."""
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.file_harms import (
+    a_directory,
+    emptied,
+    garbage,
+    halved,
+    missing,
+    one_byte_longer,
+)
 from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
 from support.waiting import wait_until
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def halved(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def one_byte_longer(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
-
-
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def a_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-    (path / "somebody's").write_bytes(b"file")
 
 
 HARMS = [emptied, halved, one_byte_longer, garbage, missing, a_directory]

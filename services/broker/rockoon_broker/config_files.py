@@ -1,4 +1,4 @@
-"""Files under `config/`: those that RocketMQ was writing when it was killed, and what is in the way."""
+"""Files under `config/`: what RocketMQ leaves when it is killed, directories in their places."""
 
 import logging
 from collections.abc import Iterable

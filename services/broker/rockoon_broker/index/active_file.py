@@ -66,7 +66,11 @@ class ActiveFile:
     @classmethod
     def create(cls, directory: IndexDirectory, now_ms: int, previous: IndexHeader | None) -> Self:
         """Make a file for the keys behind those of `previous`, the last full one."""
-        path = directory.create(now_ms)
+        return cls.behind(directory.create(now_ms), directory, previous)
+
+    @classmethod
+    def behind(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
+        """Open a file that has just been made."""
         header = IndexHeader() if previous is None else header_behind(previous)
         return cls(path, directory.shape, directory.disk, header, no_slots(directory.shape))
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.disk import Disk
+from rockoon_broker.store.log.directory import move_to_lost
+from rockoon_broker.store.recovery.recovery import LOST_DIRECTORY
 from rockoon_format.file_names import index_file_name
 from rockoon_format.index_file import (
     HEADER_BYTES,
@@ -111,10 +113,32 @@ class IndexDirectory:
         """
         for changed in self.disk.make_directory(self.path):
             self.disk.sync_directory(changed)
-        last = max(
-            (path.name for path in self.path.iterdir() if is_index_name(path.name)), default=""
-        )
-        path = self.path / name_behind(last, now_ms)
+        return self._create(name_behind(max(self._names(), default=""), now_ms))
+
+    def create_between(self, after: str, before: str, now_ms: int) -> Path:
+        """The same with a name between those of two other files; `after` may be empty.
+
+        Raises:
+            FileExistsError: no name is free there.
+            OSError: as in `create`.
+        """
+        names = self._names()
+        wanted = name_behind(after, now_ms)
+        # A name of its own time if that lies between, or else the next one that is free.
+        name = wanted if wanted < before else name_behind(after, 0)
+        while name in names:
+            name = name_behind(name, 0)
+        if name >= before:
+            raise FileExistsError(
+                errno.EEXIST, f"no index file can be named between {after} and {before}"
+            )
+        return self._create(name)
+
+    def _names(self) -> set[str]:
+        return {path.name for path in self.path.iterdir() if is_index_name(path.name)}
+
+    def _create(self, name: str) -> Path:
+        path = self.path / name
         unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
         self.disk.unlink(unfinished)
         fd = self.disk.open(unfinished, create=True)
@@ -126,6 +150,51 @@ class IndexDirectory:
         self.disk.rename(unfinished, path)
         self.disk.sync_directory(self.path)
         return path
+
+    def move_away(self) -> None:
+        """Move to `lost` what is no file in the place of one, and what is no directory in ours.
+
+        Raises:
+            OSError: the disk.
+        """
+        if self.path.is_dir():
+            wrong = [
+                path
+                for path in self.path.iterdir()
+                if is_index_name(path.name.removesuffix(UNFINISHED_SUFFIX)) and not path.is_file()
+            ]
+        else:
+            wrong = [self.path] if self.path.exists() else []
+        for path in wrong:
+            lost = move_to_lost(path, self.path.parent / LOST_DIRECTORY, self.disk)
+            self.disk.sync_directory(path.parent)
+            log.warning("%s is in the place of index files: moved to %s", path, lost)
+
+    def remove_resized(self) -> list[str]:
+        """Delete the files that once were of this index and have not their size any more.
+
+        Files of an earlier shape all have older names than those that were made anew then.
+
+        Returns:
+            Their names.
+
+        Raises:
+            OSError: the disk.
+        """
+        files = self.files()
+        oldest = min((file.path.name for file in files), default="")
+        resized = [name for name in self.unserved if oldest and name > oldest]
+        for name in resized:
+            self.remove(self.path / name)
+        return resized
+
+    def remove_unserved(self, before: str) -> None:
+        """Delete the files of other sizes whose names are older than this. Raises OSError."""
+        self.files()
+        for name in self.unserved:
+            if name < before:
+                log.warning("index file %s is deleted: what it held is made anew", name)
+                self.remove(self.path / name)
 
     def remove(self, path: Path) -> None:
         self.disk.unlink(path)

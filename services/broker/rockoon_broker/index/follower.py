@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
+from rockoon_broker.index.gaps import Gap
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.pace import (
     PIECE_BYTES_MAX,
@@ -23,9 +24,7 @@ from rockoon_broker.index.pace import (
 )
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
-from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
-from rockoon_format.index_entries import index_entries
 from rockoon_format.index_file import IndexHeader
 
 Result = TypeVar("Result")
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS_MAX = 1.0
-# How far behind the log's beginning keys are looked for that an index should have and has not.
+# How far keys are looked for, before anything is said, that an index should have and has not.
 GAP_BYTES_MAX = 64 << 20
 
 
@@ -87,7 +86,7 @@ class IndexFollower:
             try:
                 index = await self._open()
                 self.failure = None
-                await self._find_gap(index)
+                await self._look_into_gaps(index)
                 await self._follow(index)
             except (StoreFailed, StoreClosed):
                 return
@@ -138,28 +137,62 @@ class IndexFollower:
             return False
         return int(chunk.records.store_timestamps_ms[0]) == header.end_timestamp_ms
 
-    async def _find_gap(self, index: KeyIndex) -> None:
-        """Look whether the log has keys before the first that is in the index.
+    async def _look_into_gaps(self, index: KeyIndex) -> None:
+        """Look whether the log has keys that are missing between the index's files, or before.
 
-        Messages without keys leave no trace in it, so only the log can tell.
+        Messages without keys leave no trace in it, so only the log can tell. What is not told by
+        its first bytes is told by filling the gap.
         """
-        start = position = self._store.log_min_offset
-        end = index.covered_from
-        while start <= position < min(end, start + GAP_BYTES_MAX):
-            chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, end - position))
-            if chunk.next_offset <= position or await self._in_thread(
-                partial(has_keys, chunk, end)
-            ):
-                return
+        for gap in index.gaps:
+            if await self._is_empty(gap):
+                index.close_gap(gap)
+            else:
+                log.warning(
+                    "the index by key lacks messages between physical offsets %d and %d: "
+                    "what is missing is made anew from the log",
+                    gap.begin,
+                    gap.end,
+                )
+
+    async def _is_empty(self, gap: Gap) -> bool:
+        position = gap.begin
+        while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
+            chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, gap.end - position + 1))
+            missing = await self._in_thread(partial(gap.missing, chunk))
+            if chunk.next_offset <= position or len(missing):
+                return False
             position = chunk.next_offset
-        if position >= end:
-            index.covered_from = start
+        return position > gap.end
+
+    async def _mend(self, index: KeyIndex) -> float:
+        """Fill a piece of the first gap; returns processor seconds that it took."""
+        if not index.gaps:
+            return 0.0
+        gap = index.gaps[0]
+        position = max(index.mend_from, self._store.log_min_offset)
+        if position > gap.end:
+            # Retention was faster.
+            index.leave_gap(gap)
+            return 0.0
+        chunk = self._store.read_log(position, min(PIECE_BYTES_MAX, gap.end - position + 1))
+
+        def fill() -> float:
+            began = time.thread_time()
+            index.mend(chunk)
+            return time.thread_time() - began
+
+        try:
+            return await self._in_thread(fill)
+        except FileExistsError as failure:
+            log.error("%s: its messages are not found by key", failure)  # noqa: TRY400
+            index.leave_gap(gap)
+            return 0.0
 
     async def _follow(self, index: KeyIndex) -> None:
         began = checkpointed_at = self._clock.monotonic_seconds()
         used = self._processor_seconds()
         while True:
-            own_seconds = await self._piece(index)
+            own_seconds = await self._piece(index) + await self._mend(index)
             now = self._clock.monotonic_seconds()
             if now - checkpointed_at >= CHECKPOINT_SECONDS:
                 checkpointed_at = now
@@ -174,7 +207,7 @@ class IndexFollower:
                     work_seconds,
                     processor_seconds=own_seconds,
                     busy_ratio=self._busy_ratio,
-                    behind_bytes=self._store.visible_end - index.position,
+                    behind_bytes=self._store.visible_end - index.position + index.missing_bytes,
                     somebody_waits=self._waiting > 0,
                 )
             )
@@ -281,9 +314,3 @@ class IndexFollower:
         if not self._complained:
             self._complained = True
             log.warning("the index by key waits for the disk: %s", failure)
-
-
-def has_keys(chunk: LogChunk, end: int) -> bool:
-    """Whether any record before a physical offset has a key."""
-    entries = index_entries(chunk.frames, chunk.records, chunk.start)
-    return bool((entries.offsets < end).any())

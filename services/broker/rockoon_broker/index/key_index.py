@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import IndexDirectory, StoredFile
+from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.reading import LogChunk
@@ -27,7 +28,11 @@ class KeyIndex:
 
     Attributes:
         position: every record of the log below this physical offset has been taken.
-        covered_from: every record from this physical offset up to `position` is in the index.
+        covered_from: every record from this physical offset up to `position` is in the index,
+            except for what `gaps` may miss.
+        gaps: where files may be missing, in the log's order. Whoever follows the log looks
+            whether they are, and fills them with `mend`.
+        left_gaps: those that cannot be filled.
         begins_ms: store time of its first message; None while it has none.
         until_ms: store time of the last message taken; None before the first.
     """
@@ -49,10 +54,13 @@ class KeyIndex:
         self.covered_from = log_min_offset
         self.begins_ms: int | None = None
         self.until_ms: int | None = None
+        self.gaps: list[Gap] = []
+        self.left_gaps: list[Gap] = []
+        self._filler: GapFiller | None = None
         if resumption.last is not None:
-            first = min(
-                (file.header for file in directory.files()), key=lambda each: each.begin_offset
-            )
+            files = [file for file in directory.files() if file.keys]
+            self.gaps = gaps_between(files, log_min_offset, directory)
+            first = min((file.header for file in files), key=lambda each: each.begin_offset)
             self.position = resumption.last.end_offset
             self.until_ms = resumption.last.end_timestamp_ms
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
@@ -92,6 +100,48 @@ class KeyIndex:
         same = int((entries.offsets == self._last.end_offset).sum())
         return entries.behind(min(taken, same))
 
+    @property
+    def mend_from(self) -> int:
+        """Physical offset of the record that `mend` wants next; there is a gap."""
+        return self.gaps[0].begin if self._filler is None else self._filler.position
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the log `mend` has to see at most."""
+        return sum(gap.end - gap.begin for gap in self.gaps)
+
+    def mend(self, chunk: LogChunk) -> None:
+        """Add a piece of the log to what the first gap misses; the last piece ends the gap.
+
+        Args:
+            chunk: what the log has at `mend_from`.
+
+        Raises:
+            FileExistsError: there is no name for a file in the gap. `leave` it.
+            OSError: the disk.
+        """
+        with self._lock:
+            if self._filler is None:
+                self._filler = GapFiller(self.gaps[0], self._directory)
+            self._filler.take(chunk)
+            if self._filler.is_done:
+                self._filler = None
+                self.close_gap(self.gaps[0])
+                self._find_beginning()
+
+    def close_gap(self, gap: Gap) -> None:
+        """Nothing is missing in a gap."""
+        self.gaps = [each for each in self.gaps if each is not gap]
+        if gap.before is None:
+            self.covered_from = gap.begin
+
+    def leave_gap(self, gap: Gap) -> None:
+        """The first gap cannot be filled: queries go on to say that something is missing."""
+        with self._lock:
+            self._let_filler_go()
+        self.gaps = [each for each in self.gaps if each is not gap]
+        self.left_gaps.append(gap)
+
     def _seal(self, full: ActiveFile) -> None:
         full.checkpoint()
         full.close()
@@ -114,12 +164,15 @@ class KeyIndex:
             keep = None if self._active is None else self._active.path
             removed = self._directory.remove_expired(log_min_offset, keep)
             if removed:
-                headers = [file.header for file in self._directory.files() if file.keys]
-                if self._active is not None:
-                    headers.append(self._active.header)
-                begins = [each.begin_timestamp_ms for each in headers if each.next_unit > 1]
-                self.begins_ms = min(begins, default=None)
+                self._find_beginning()
         return [path.name for path in removed]
+
+    def _find_beginning(self) -> None:
+        headers = [file.header for file in self._directory.files() if file.keys]
+        if self._active is not None:
+            headers.append(self._active.header)
+        begins = [each.begin_timestamp_ms for each in headers if each.next_unit > 1]
+        self.begins_ms = min(begins, default=None)
 
     def search(self, wanted: Wanted) -> Candidates:
         """Look for a key.
@@ -154,6 +207,7 @@ class KeyIndex:
     def close(self) -> None:
         """Checkpoint and let go; the index is as if it had been written one key after another."""
         with self._lock:
+            self._let_filler_go()
             active, self._active = self._active, None
             if active is not None:
                 try:
@@ -167,6 +221,12 @@ class KeyIndex:
             active, self._active = self._active, None
             if active is not None:
                 self._let_go(active)
+            self._let_filler_go()
+
+    def _let_filler_go(self) -> None:
+        filler, self._filler = self._filler, None
+        if filler is not None:
+            filler.abandon()
 
     def _let_go(self, active: ActiveFile) -> None:
         active.close()

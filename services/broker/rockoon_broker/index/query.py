@@ -172,6 +172,11 @@ def why_unreached(query: KeyQuery, index: KeyIndex, log_end: int, log_begin: int
     if index.position < log_end and query.end_ms >= until_ms:
         behind = log_end - index.position
         return f"the index is {behind} bytes of the log behind: ask again"
+    for gap in (*index.gaps, *index.left_gaps):
+        lacks = gap.begin_ms <= query.end_ms and query.begin_ms <= gap.end_ms
+        if gap.before is not None and gap.end > log_begin and lacks:
+            between = f"between {gap.begin_ms} and {gap.end_ms} (epoch ms)"
+            return f"messages stored {between} may not be in the index: a file of it was lost"
     begins_ms = index.begins_ms
     uncovered = index.covered_from > log_begin
     if uncovered and begins_ms is not None and query.begin_ms < begins_ms:

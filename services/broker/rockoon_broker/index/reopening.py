@@ -3,9 +3,11 @@
 The units that the last file's header counts are read again and linked anew, from an empty table:
 they must have the very `previous` they have, and the slots that come out are written back. So a
 file that a crash tore, or somebody else damaged, is noticed; it is deleted, and its keys come from
-the log again. Full files are not looked at: they were synced before the next was begun. Unless the
-last stop was not clean: then a failed sync may have ended the process, and what memory shows of the
-last file's header and slots be nowhere else. They are written again, whether it is full or not.
+the log again. Of full files the header and both ends are looked at: they were synced before the
+next was begun. One that cannot be so, or has not its size any more, is deleted too (gaps.py).
+Unless the last stop was clean, the last file is read even if it is full: a failed sync may have
+ended the process, and what memory shows of its header and slots be nowhere else. They are written
+again.
 """
 
 from collections.abc import Generator
@@ -20,6 +22,7 @@ from rockoon_broker.index.directory import (
     StoredFile,
     read_whole,
 )
+from rockoon_broker.index.gaps import keys_of_last_record, offset_of_unit
 from rockoon_format.index_file import (
     UNIT,
     UNIT_BYTES,
@@ -72,12 +75,19 @@ class Reopening:
 
     def _work(self) -> Generator[bool, None, None]:
         directory = self._directory
+        directory.move_away()
         if directory.path.is_dir():
             for path in directory.path.glob(f"*{UNFINISHED_SUFFIX}"):
-                directory.disk.unlink(path)
-        files = directory.files()
-        while files and self._is_impossible(files[-1]):
-            self._remove(files.pop())
+                if path.is_file():
+                    directory.disk.unlink(path)
+        self.removed += directory.remove_resized()
+        files = []
+        for file in directory.files():
+            if self._is_impossible(file):
+                self._remove(file)
+            else:
+                files.append(file)
+            yield True
         active = None
         suspect = not self._was_clean
         while files and (suspect or files[-1].keys < directory.shape.units - 1):
@@ -91,7 +101,7 @@ class Reopening:
         self.result = Resumption(
             active=active,
             last=files[-1].header if files else None,
-            keys_taken=self._keys_of_last_record(files),
+            keys_taken=keys_of_last_record(files[::-1], directory),
         )
 
     def _is_impossible(self, file: StoredFile) -> bool:
@@ -101,11 +111,14 @@ class Reopening:
             or header.next_unit > self._directory.shape.units
             or header.end_offset >= self._log_end
             or not 0 <= header.begin_offset <= header.end_offset
+            or offset_of_unit(file, 1, self._directory) != header.begin_offset
+            or offset_of_unit(file, file.keys, self._directory) != header.end_offset
         )
 
     def _remove(self, file: StoredFile) -> None:
         self._directory.remove(file.path)
-        if file.keys:
+        # A crash leaves one that is as it was made.
+        if file.header != IndexHeader():
             self.removed.append(file.path.name)
 
     def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
@@ -160,19 +173,3 @@ class Reopening:
             return active
         active.close()
         return None
-
-    def _keys_of_last_record(self, files: list[StoredFile]) -> int:
-        """How many of the last keys are of one record: it may have more that are not in yet."""
-        taken = 0
-        for file in reversed(files):
-            fd = self._directory.disk.open_reading(file.path)
-            try:
-                for unit in range(file.keys, 0, -1):
-                    at = unit_position(self._directory.shape.slots, unit)
-                    raw = read_whole(self._directory.disk, fd, UNIT_BYTES, at)
-                    if int(np.frombuffer(raw, UNIT)["offset"][0]) != files[-1].header.end_offset:
-                        return taken
-                    taken += 1
-            finally:
-                self._directory.disk.close(fd)
-        return taken

@@ -1,0 +1,30 @@
+"""What can become of a file: a crash, a bad disk, somebody's mistake."""
+
+import random
+from pathlib import Path
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def one_byte_longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "somebody's").write_bytes(b"file")
