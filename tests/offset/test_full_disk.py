@@ -1,6 +1,7 @@
 """The offset service's disk is full: changes are refused, and it goes on by itself later."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
@@ -40,7 +41,12 @@ class FullDisk(Disk):
         self.room_bytes = self._used_bytes()
 
     def _used_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self._directory.iterdir())
+        used = 0
+        for path in self._directory.iterdir():
+            # The snapshot's thread renames and removes files meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                used += path.stat().st_size
+        return used
 
     def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
         left = self.room_bytes - self._used_bytes()
