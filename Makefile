@@ -36,7 +36,7 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright --level error --project pyproject.toml
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_settings.py --check
