@@ -71,9 +71,9 @@ async def test_whatever_a_batch_holds_its_stream_goes_on(
             assert reply.error.code != Error.INTERNAL, (reply.error.message, request)
         await stream.write(batch("T", 0, b"good", request_id=BATCHES))
         assert (await stream.read()).HasField("appended")
-    # What was taken is there after a start.
+    # What was taken is there after a start; a delayed message may come behind it.
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        assert (await broker.bodies("T"))[-1] == b"good"
+        assert b"good" in await broker.bodies("T")
 
 
 async def test_a_record_that_names_another_length_is_refused_whatever_is_done_with_its_batch(

@@ -1,5 +1,6 @@
 """Compaction in plain Python, record by record: what every other way of doing it must equal."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -239,8 +240,12 @@ def log_tail(root: Path, log_end: int) -> LogTail:
     starts = log_starts(root)
     if log_end == 0:
         return LogTail(0, 0, 0)
-    # The last file stays; the others a running broker may delete meanwhile.
-    size = (root / "commitlog" / f"{starts[-1]:020d}").stat().st_size
+    # A running broker may delete the first files meanwhile, and be reserving the last: it is empty.
+    sizes = [0]
+    for first in starts:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append((root / "commitlog" / f"{first:020d}").stat().st_size)
+    size = max(sizes)
     start = tail_start(log_end, size)
     file = start // size * size
     data = (root / "commitlog" / f"{file:020d}").read_bytes()[start - file : log_end - file]
