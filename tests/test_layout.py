@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE_FOLDERS = ("format", "services", "client", "spark")
+SOURCE_FOLDERS = ("core", "format", "services", "client", "spark")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
 QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}

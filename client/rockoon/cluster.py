@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rockoon.admin.admin import Admin
 from rockoon.allocation import AVERAGE, AllocationStrategy
-from rockoon.clock import Clock, wall_clock_ms
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
 from rockoon.consumer.delivery import Handler, Order
 from rockoon.consumer.process_queue import FlowLimits
@@ -31,6 +30,7 @@ from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.transactions.checks import Check
 from rockoon.transactions.producer import TransactionalProducer
+from rockoon_core.clock import Clock, wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.tracing.tracing import Tracing

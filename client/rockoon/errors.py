@@ -1,6 +1,6 @@
 """Errors that the SDK raises: rows of the error table, the same classes that servers raise."""
 
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     AccessKeyExists,
     AccessKeyNotFound,
     BodyTooLarge,

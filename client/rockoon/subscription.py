@@ -10,9 +10,9 @@ Source: FilterAPI#buildSubscriptionData, #build.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rockoon_core.errors import InvalidExpression
 from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
-from rockoon_proto.errors import InvalidExpression
 
 ALL = "*"
 _OR = "||"

@@ -1,4 +1,4 @@
-"""The wire: generated code, the table of errors, channels and signatures.
+"""The wire: messages and services, generated from the .proto files.
 
 Every package that uses gRPC imports this one before it.
 """

@@ -7,11 +7,11 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-from rockoon.backoff import Backoff
 from rockoon.errors import BrokerUnavailable
 from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon.net.tls import dialer
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.backoff import Backoff
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionReply,
     DescribeCompactionRequest,

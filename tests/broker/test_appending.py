@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto import errors
+from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.broker import NOW_MS, RunningBroker, batch, bodies_of, running_broker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_proto import errors
+from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.process import ExitStatus
 from support.broker import RunningBroker, batch, running_broker

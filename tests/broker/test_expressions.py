@@ -9,10 +9,10 @@ import pytest
 
 from rockoon_broker.expressions import select
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
+from rockoon_core import errors
 from rockoon_format import sql92
 from rockoon_format.batch import encode_batch
 from rockoon_format.properties import encode
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

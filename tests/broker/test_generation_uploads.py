@@ -21,7 +21,7 @@ from rockoon_broker.compaction.uploads import (
 )
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.retention.retention import DiskUsage
-from rockoon_proto.errors import Busy, InvalidArgument, StoreNotWritable
+from rockoon_core.errors import Busy, InvalidArgument, StoreNotWritable
 from support.waiting import DEADLINE_SECONDS
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.columns import decode_columns
 from rockoon_format.generation import Manifest, PartEntries
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.idempotence.snapshot import decode_snapshot
-from rockoon_format.batch import encode_batch
-from rockoon_format.sequences import encode_sequences
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     InvalidArgument,
     MalformedBatch,
     SequenceGap,
     SequenceUnknown,
 )
+from rockoon_format.batch import encode_batch
+from rockoon_format.sequences import encode_sequences
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, batch, running_broker
 from support.broker_routes import BrokerRoutes

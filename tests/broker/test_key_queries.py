@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rockoon_broker.index import follower
+from rockoon_core import errors
 from rockoon_format.batch import encode_batch
 from rockoon_format.checkpoint import decode_checkpoint
 from rockoon_format.index_file import decode_header
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.batch import encode_batch
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, RunningBroker, batch, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

@@ -15,9 +15,9 @@ from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.topics.topic_file import TopicFile
-from rockoon_proto import errors
-from rockoon_proto.failed_call import from_rpc_error
-from rockoon_proto.protocol import PROTOCOL
+from rockoon_core import errors
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import PROTOCOL
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.health import LIVENESS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.rpc import log_reads
-from rockoon_proto import errors
+from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

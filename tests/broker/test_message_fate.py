@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_proto import errors
+from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes

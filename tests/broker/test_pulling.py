@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rockoon_broker.rpc.service import PullAnswer
+from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

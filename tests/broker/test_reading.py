@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.record import encode_host
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.broker import RunningBroker, bodies_of, running_broker

@@ -10,10 +10,10 @@ from rockoon_broker.retries.retries import (
     returned,
     rules_of,
 )
+from rockoon_core.errors import PropertiesTooLarge
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import decode, encode
 from rockoon_format.record import Record, encode_host
-from rockoon_proto.errors import PropertiesTooLarge
 from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, RouteUpdate
 
 HOST = encode_host("127.0.0.1", 10911)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_proto import errors
+from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1 import nameserver_pb2
 from rockoon_runtime.process import ExitStatus, Fatal

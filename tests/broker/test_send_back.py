@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import TRANSACTION_HALF_TOPIC
 from rockoon_format.record import Record, encode_record
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import CreateGroupRequest, DeleteGroupRequest, GroupConfig
 from support.broker import RunningBroker, running_broker

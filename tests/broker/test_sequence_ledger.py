@@ -16,8 +16,8 @@ from rockoon_broker.idempotence.ledger import (
     SequenceLedger,
 )
 from rockoon_broker.idempotence.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
+from rockoon_core.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
-from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from support.seeds import seeds
 
 LINEAGE = bytes(range(16))

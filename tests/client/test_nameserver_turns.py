@@ -1,6 +1,6 @@
 """Which nameserver is asked first, and which not."""
 
-from rockoon.net.failover_order import SILENT_SECONDS, FailoverOrder
+from rockoon_core.failover_order import SILENT_SECONDS, FailoverOrder
 
 
 def test_calls_stay_with_the_nameserver_that_works() -> None:

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc import aio
 
-from rockoon_proto.errors import NameserverUnavailable
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.errors import NameserverUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.etcd import EtcdServer

@@ -11,7 +11,7 @@ import pytest
 import rockoon
 from rockoon import errors
 from rockoon.local import LocalCluster
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest, QueueRange, ReadRequest
 from rockoon_proto.v1.offset_pb2 import ListMembersRequest
 from support.waiting import DEADLINE_SECONDS

@@ -21,8 +21,8 @@ from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.message import Message
 from rockoon.transactions.transaction import Resolution
-from rockoon_proto.errors import InvalidArgument, NameserverUnavailable
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.errors import InvalidArgument, NameserverUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     Node,

@@ -25,7 +25,7 @@ from rockoon.offsets.broadcasting import member_id_of
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom
-from rockoon_proto.start_position import (
+from rockoon_core.start_position import (
     NewQueueRule,
     QueueState,
     policy_from_wire,

@@ -14,7 +14,7 @@ from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatist
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message, MessageQueue
 from rockoon.offsets.own_start import Place, facts_of, start_on
-from rockoon_proto.start_position import GroupRules, NewQueueRule, QueueState
+from rockoon_core.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
 from support.consumer_settings import grouped
 from support.eventually import eventually

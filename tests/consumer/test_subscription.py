@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon.subscription import Subscription
-from rockoon_proto.errors import InvalidExpression
+from rockoon_core.errors import InvalidExpression
 
 
 @pytest.mark.parametrize("expression", ["*", " * "])

@@ -14,6 +14,17 @@ from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_core.errors import (
+    Busy,
+    DelayedSettled,
+    DelayTooLong,
+    InvalidArgument,
+    InvalidDelay,
+    MalformedBatch,
+    MessageNotFound,
+    PropertiesTooLarge,
+    TopicNotFound,
+)
 from rockoon_format.config_json import (
     DelayOffsets,
     TopicConfig,
@@ -27,17 +38,6 @@ from rockoon_format.message_id import decode_offset_id
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import decode
 from rockoon_format.record import Record, encode_record
-from rockoon_proto.errors import (
-    Busy,
-    DelayedSettled,
-    DelayTooLong,
-    InvalidArgument,
-    InvalidDelay,
-    MalformedBatch,
-    MessageNotFound,
-    PropertiesTooLarge,
-    TopicNotFound,
-)
 from support.aside_desk import NOW_MS, AsideDesk
 from support.eventually import eventually
 from support.seeds import seeds

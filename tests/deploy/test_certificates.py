@@ -5,8 +5,8 @@ from deploy.manifests import ROOT, Document, Overlay, build, containers, service
 from deploy.pods import CA, CERTIFICATE, KEY, certificates, secret_mounts
 
 from rockoon.net.tls import from_environment
+from rockoon_core.errors import WrongIdentity
 from rockoon_nameserver.node_identities import NodeIdentities
-from rockoon_proto.errors import WrongIdentity
 from rockoon_spark.commands.arguments import parser
 
 # Whoever runs etcd makes this one.

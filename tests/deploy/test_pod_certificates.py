@@ -9,8 +9,8 @@ import yaml
 from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, service_of
 from deploy.pods import CA, CERTIFICATE, KEY, certificates
 
+from rockoon_core.errors import WrongIdentity
 from rockoon_nameserver.node_identities import NodeIdentities
-from rockoon_proto.errors import WrongIdentity
 
 DRIVER = "csi.cert-manager.io"
 

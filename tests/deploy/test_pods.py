@@ -8,7 +8,7 @@ from deploy.manifests import ROOT, build, overlays
 from deploy.pods import CA, CERTIFICATE, KEY, Secrets, running
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_proto.signature import CLUSTER_KEY_ID, AccessKey, Credentials
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.waiting import DEADLINE_SECONDS

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
-from rockoon_proto.errors import ERROR_METADATA_KEY
+from rockoon_core.errors import ERROR_METADATA_KEY
 from rockoon_proto.v1 import access_pb2, broker_pb2, nameserver_pb2, offset_pb2
 from rockoon_proto.v1.errors_pb2 import Error
 

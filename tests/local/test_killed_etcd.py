@@ -10,9 +10,9 @@ import pytest
 
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.ports import choose_port
+from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Put, under
-from rockoon_proto.errors import EtcdUnavailable
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rockoon.local.ports import choose_port
+from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver import etcd as etcd_module
 from rockoon_nameserver.etcd import Compacted, Etcd, LeaseGone
 from rockoon_nameserver.etcd_data import (
@@ -20,7 +21,6 @@ from rockoon_nameserver.etcd_data import (
     unchanged,
     under,
 )
-from rockoon_proto.errors import EtcdUnavailable
 from support.etcd import EtcdServer
 from support.tcp_gate import TcpGate
 from support.waiting import DEADLINE_SECONDS

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_proto.errors import EtcdUnavailable, NotReady, RockoonError
+from rockoon_core.errors import EtcdUnavailable, NotReady, RockoonError
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     CreateGroupRequest,

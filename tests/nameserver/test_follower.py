@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rockoon_core.errors import NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Delete, Put
 from rockoon_nameserver.follower import SERVED_SECONDS_MAX, RouteFollower
 from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, TopicKey
 from rockoon_nameserver.route_table import Interest
-from rockoon_proto.errors import NotReady, RouteNotReached
 from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from support.etcd import EtcdServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
+from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
     GROUP_RETRY,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     GroupExists,
     GroupNotFound,
     InvalidArgument,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_proto.errors import Busy, InvalidArgument, NodeNameTaken, WrongCluster
+from rockoon_core.errors import Busy, InvalidArgument, NodeNameTaken, WrongCluster
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,

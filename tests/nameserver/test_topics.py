@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_nameserver.request_checks import changed_topic
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     BrokerNotFound,
     InvalidArgument,
     InvalidTopicName,
@@ -19,6 +18,7 @@ from rockoon_proto.errors import (
     TopicExists,
     TopicNotFound,
 )
+from rockoon_nameserver.request_checks import changed_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,

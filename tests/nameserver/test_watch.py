@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_proto.errors import NameserverUnavailable, WrongCluster
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.errors import NameserverUnavailable, WrongCluster
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     CreateGroupRequest,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rockoon_core.errors import NotReady
 from rockoon_node.lease import Lease
-from rockoon_proto.errors import NotReady
 
 
 class Times:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rockoon_core.errors import NameserverUnavailable, TopicNotFound, WrongCluster
 from rockoon_node.nameservers import FailoverOrder, Nameservers, pause_seconds
-from rockoon_proto.errors import NameserverUnavailable, TopicNotFound, WrongCluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.settings import SettingsError
 from support.broker_routes import BrokerRoutes

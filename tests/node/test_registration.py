@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_node.lease import Lease
-from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Internal,
     InvalidArgument,
     NodeNameTaken,
@@ -18,6 +15,9 @@ from rockoon_proto.errors import (
     RockoonError,
     WrongCluster,
 )
+from rockoon_node.lease import Lease
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.registration import Registration
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Stop
 from support.broker_routes import BrokerRoutes

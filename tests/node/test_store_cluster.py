@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_core.errors import StoreCorrupt
 from rockoon_node.store_cluster import StoreCluster, cluster_id
-from rockoon_proto.errors import StoreCorrupt
 from rockoon_runtime.settings import SettingsError
 
 OURS, OTHER = 0x1234, 0xABCD

@@ -6,8 +6,8 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_proto.errors import InvalidArgument, RockoonError
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 

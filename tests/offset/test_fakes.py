@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc import aio
 
+from rockoon_core.errors import NameserverUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.record import decode_record
-from rockoon_proto.errors import NameserverUnavailable
-from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as bpb
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub

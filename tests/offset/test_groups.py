@@ -8,15 +8,15 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon_offset.members.membership import FIND_AGAIN_NS_MAX, Membership
-from rockoon_offset.progress.records import Member, MembersChanged
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     ERROR_METADATA_KEY,
     GroupNotFound,
     MemberIdTaken,
     RockoonError,
 )
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_offset.members.membership import FIND_AGAIN_NS_MAX, Membership
+from rockoon_offset.progress.records import Member, MembersChanged
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error

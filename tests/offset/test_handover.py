@@ -13,14 +13,14 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_core.errors import Fenced
+from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
 from rockoon_offset.members.membership import Membership
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Member, Progress, decode, encode
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import Fenced
-from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest

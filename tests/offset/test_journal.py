@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
 from rockoon_offset.journal import frames, journal
 from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.journal import Contents, Journal, read_contents
-from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed
 from support.waiting import DEADLINE_SECONDS
 
 

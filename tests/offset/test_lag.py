@@ -8,7 +8,7 @@ import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon.local.ports import choose_port
-from rockoon_proto.errors import ERROR_METADATA_KEY
+from rockoon_core.errors import ERROR_METADATA_KEY
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import LOSS_EXPIRED_AT_HOUR

@@ -7,12 +7,12 @@ import pytest
 from offset.cluster import GROUP, Cluster
 from offset.test_handover import Service
 
+from rockoon_core.errors import RouteNotReached
+from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.journal import read_contents
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import RouteNotReached
-from rockoon_proto.start_position import Decision, StartReason
 
 QUEUE, OTHER = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1)
 FIRST = Decision(3, StartReason.FIRST, "because")

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rockoon_offset.progress.applied_resets import RESETS_MAX
-from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
-from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.progress_table import GONE_QUEUES_MAX
-from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
-from rockoon_offset.progress.resets import Target, TargetKind, step
-from rockoon_offset.queues import Queue
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     CommitBehind,
     Fenced,
     InvalidArgument,
@@ -23,7 +16,14 @@ from rockoon_proto.errors import (
     ResetNotFound,
     RockoonError,
 )
-from rockoon_proto.start_position import Decision, QueueState, StartReason
+from rockoon_core.start_position import Decision, QueueState, StartReason
+from rockoon_offset.progress.applied_resets import RESETS_MAX
+from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.progress_table import GONE_QUEUES_MAX
+from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
+from rockoon_offset.progress.resets import Target, TargetKind, step
+from rockoon_offset.queues import Queue
 
 QUEUE = Queue("orders", "broker-a", 0)
 COMMITTED = Decision(0, StartReason.COMMITTED, "as stored")

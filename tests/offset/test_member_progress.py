@@ -10,6 +10,8 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_core.errors import ERROR_METADATA_KEY
+from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
 from rockoon_offset.members.membership import BROADCASTING, Membership
@@ -24,8 +26,6 @@ from rockoon_offset.progress.records import (
     encode,
 )
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import ERROR_METADATA_KEY
-from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error

@@ -6,9 +6,9 @@ import grpc
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
+from rockoon_core.errors import NotReady
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_offset.journal.store import Store
-from rockoon_proto.errors import NotReady
-from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.settings import SettingsError

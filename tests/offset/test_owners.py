@@ -8,10 +8,10 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.ownership import OWNED_QUEUES_MAX, SINCE_MAX, Owners
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.queues import Queue
-from rockoon_proto.start_position import Decision, StartReason
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rockoon_offset.queues import Queue
-from rockoon_proto import start_position
-from rockoon_proto.errors import InvalidOffset, OffsetBeyondEnd
-from rockoon_proto.start_position import (
+from rockoon_core import start_position
+from rockoon_core.errors import InvalidOffset, OffsetBeyondEnd
+from rockoon_core.start_position import (
     ConsumeFrom,
     Facts,
     GroupRules,
@@ -21,6 +20,7 @@ from rockoon_proto.start_position import (
     effective_policy,
     search_timestamp_ms,
 )
+from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import nameserver_pb2, offset_pb2
 
 QUEUE = Queue("orders", "broker-a", 3)

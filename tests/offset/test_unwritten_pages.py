@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from offset.test_journal import numbered, opened
 
+from rockoon_core.errors import StoreFailed
 from rockoon_offset.journal.journal import read_contents
-from rockoon_proto.errors import StoreFailed
 from support.page_cache import CachedOffsetDisk, PageCache
 from support.seeds import seeds
 

@@ -7,9 +7,9 @@ from typing import get_args
 import grpc
 import pytest
 
-from rockoon_proto import errors
-from rockoon_proto.errors import TABLE, BrokerUnavailable, Internal, RockoonError, from_wire
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core import errors
+from rockoon_core.errors import TABLE, BrokerUnavailable, Internal, RockoonError, from_wire
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.errors_pb2 import Error
 
 

@@ -9,9 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from rockoon.net.channels import CHANNEL_OPTIONS as OF_CLIENTS
+from rockoon_core.channels import Dialer, Options
 from rockoon_nameserver.etcd import CHANNEL_OPTIONS as TO_ETCD
 from rockoon_node.nameservers import CHANNEL_OPTIONS as BETWEEN_SERVICES
-from rockoon_proto.channels import Dialer, Options
 from support.dns_server import DnsServer
 
 # gRPC by itself would look again half a minute after the first time.

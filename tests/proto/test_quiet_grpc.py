@@ -15,6 +15,7 @@ PACKAGES = (
     "rockoon_node",
     "rockoon_offset",
     "rockoon_proto",
+    "rockoon_core",
     "rockoon_runtime",
     "rockoon_spark",
 )

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from rockoon_proto.errors import NameserverUnavailable
+from rockoon_core.errors import NameserverUnavailable
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce, run
 from rockoon_runtime.settings import setting
 from rockoon_runtime.wire import GrpcServer

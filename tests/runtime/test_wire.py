@@ -12,8 +12,8 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_proto.errors import Busy, NameserverUnavailable, NotReady
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.errors import Busy, NameserverUnavailable, NotReady
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_runtime.wire import LIVENESS, GrpcServer, connection_options
 from support.drains import AT_ONCE
 from support.eventually import eventually

@@ -31,8 +31,8 @@ from rockoon.errors import (
 from rockoon.local.ports import choose_port
 from rockoon.net.tls import dialer
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_proto.failed_call import from_rpc_error
-from rockoon_proto.signature import verifier_of
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.signature import verifier_of
 from rockoon_proto.v1.broker_pb2 import PutGenerationFileRequest, ReadLogRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest

@@ -17,8 +17,8 @@ from rockoon.errors import (
     NotReady,
     RockoonError,
 )
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
-from rockoon_proto.signature import ACCESS_METADATA_KEY, AccessKey, Credentials, verifier_of
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.signature import ACCESS_METADATA_KEY, AccessKey, Credentials, verifier_of
 from rockoon_proto.v1.access_pb2 import ACCESS_READ, ACCESS_WRITE
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_runtime.access.callers import current_caller

@@ -7,12 +7,12 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from rockoon_broker.rpc import access_rules as broker
+from rockoon_core.errors import InvalidArgument, NotPermitted
 from rockoon_format import resources
 from rockoon_format.resources import topic_need
 from rockoon_nameserver import access_rules as nameserver
 from rockoon_nameserver.access_permissions import granted
 from rockoon_offset import access_rules as offset
-from rockoon_proto.errors import InvalidArgument, NotPermitted
 from rockoon_proto.v1 import access_pb2, broker_pb2, nameserver_pb2, offset_pb2
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,

@@ -9,8 +9,8 @@ from rockoon.local.cluster_secret import cluster_key, secret_file
 from rockoon.local.process import LocalClusterError
 from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster
+from rockoon_core.signature import verifier_of
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_proto.signature import verifier_of
 from rockoon_runtime.access.settings import access_gate, cluster_credentials
 from rockoon_runtime.settings import SettingsError, load, render
 

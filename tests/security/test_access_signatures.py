@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rockoon_proto.signature import (
+from rockoon_core.signature import (
     CLUSTER_KEY_ID,
     AccessKey,
     Credentials,

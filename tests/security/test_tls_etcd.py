@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rockoon.local.authority import Authority, Issued
+from rockoon_core.channels import Tls
+from rockoon_core.errors import EtcdUnavailable
+from rockoon_core.pem_files import PemError, try_certificate
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.server import connections
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_proto.channels import Tls
-from rockoon_proto.errors import EtcdUnavailable
-from rockoon_proto.pem_files import PemError, try_certificate
 from support.etcd import EtcdServer
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS

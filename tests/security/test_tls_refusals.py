@@ -12,12 +12,12 @@ import pytest
 import rockoon
 from rockoon.errors import BrokerUnavailable, InvalidArgument, NameserverUnavailable, TlsFailed
 from rockoon.local.authority import Authority
+from rockoon_core.channels import Channels, Tls
+from rockoon_core.pem_files import PemError, try_certificate
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.channels import Channels, Tls
-from rockoon_proto.pem_files import PemError, try_certificate
 from rockoon_proto.v1.nameserver_pb2 import BROKER, DescribeClusterRequest, Node, RouteUpdate
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from rockoon.local.authority import Authority, write
-from rockoon_proto.channels import Channels, Tls
+from rockoon_core.channels import Channels, Tls
 from rockoon_runtime.telemetry.metrics import Measurement
 from rockoon_runtime.tls import ServerTls, with_certificate
 from support.eventually import eventually

@@ -9,12 +9,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon.errors import InvalidArgument
 from rockoon.local.authority import Authority
 from rockoon.net.tls import TROUBLE_SECONDS, TlsTroubles, from_environment
+from rockoon_core.channels import Channels, Tls
+from rockoon_core.errors import WrongIdentity
+from rockoon_core.pem_files import PemError
 from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.server import etcd_tls
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_proto.channels import Channels, Tls
-from rockoon_proto.errors import WrongIdentity
-from rockoon_proto.pem_files import PemError
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import TlsSettings, client_tls, server_tls
 from rockoon_runtime.wire import GrpcServer

@@ -14,12 +14,12 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_core.errors import TopicNotFound
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import encode
 from rockoon_format.record import Record, encode_host
-from rockoon_proto.errors import TopicNotFound
 from support.store_directory import FailingDisk, crashed_copy
 
 # Before any file of a test was written, so that none looks old.

@@ -12,10 +12,10 @@ from grpc import aio
 from rockoon_broker.server import serve
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
+from rockoon_core.errors import BrokerUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
-from rockoon_proto.errors import BrokerUnavailable
-from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.process import Stop

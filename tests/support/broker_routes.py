@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from rockoon_proto.errors import RockoonError
+from rockoon_core.errors import RockoonError
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.fake_nameserver import FakeNameserver
 from support.waiting import DEADLINE_SECONDS

@@ -14,9 +14,9 @@ from typing import Any, Self
 import numpy as np
 from grpc import aio
 
+from rockoon_core.errors import RockoonError
 from rockoon_format.batch import Columns, check_batch, decode_columns, patch_batch
 from rockoon_format.record import encode_host
-from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer

@@ -11,8 +11,8 @@ from typing import Any
 
 from grpc import aio
 
+from rockoon_core.errors import MessageNotFound, QueueNotFound
 from rockoon_format.record import Record, encode_record
-from rockoon_proto.errors import MessageNotFound, QueueNotFound
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer

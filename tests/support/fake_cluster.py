@@ -15,14 +15,14 @@ from typing import Any, Self
 from google.protobuf.message import Message as ProtoMessage
 from grpc import aio
 
-from rockoon.changes import Changes
+from rockoon_core import errors
+from rockoon_core.changes import Changes
 from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_format.properties import decode, encode
 from rockoon_format.record import Record, decode_record, encode_host, encode_record
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as broker_wire
 from rockoon_proto.v1 import nameserver_pb2 as route_wire
 from rockoon_proto.v1 import offset_pb2 as offset_wire

@@ -11,8 +11,8 @@ from typing import Any
 
 from grpc import aio
 
+from rockoon_core.errors import GroupNotFound, NodeNameTaken, TopicExists, TopicNotFound
 from rockoon_format.names import dlq_topic, retry_topic
-from rockoon_proto.errors import GroupNotFound, NodeNameTaken, TopicExists, TopicNotFound
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import (
     NameServerServicer,

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from rockoon_proto.channels import Dialer
-from rockoon_proto.signature import AccessKey, Credentials, verifier_of
+from rockoon_core.channels import Dialer
+from rockoon_core.signature import AccessKey, Credentials, verifier_of
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo, AccessPermission
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_runtime.access.gate import Gate

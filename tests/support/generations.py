@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
+from rockoon_core.errors import BrokerUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.generation import MANIFEST_FILE, Manifest
-from rockoon_proto.errors import BrokerUnavailable
-from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker
 from support.compaction import compact_store

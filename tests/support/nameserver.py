@@ -10,10 +10,10 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.ports import choose_port
+from rockoon_core.errors import NameserverUnavailable
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_nameserver.server import serve
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_proto.errors import NameserverUnavailable
-from rockoon_proto.failed_call import from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.process import Stop

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode, aio
 
-from rockoon_proto.errors import ERROR_METADATA_KEY
+from rockoon_core.errors import ERROR_METADATA_KEY
 from support.odd_messages import odd_message, unary_methods
 from support.waiting import DEADLINE_SECONDS
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from grpc import aio
 
-from rockoon_proto.errors import RockoonError, RouteNotReached
+from rockoon_core.errors import RockoonError, RouteNotReached
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import (
     NameServerServicer,

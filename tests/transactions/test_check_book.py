@@ -16,7 +16,7 @@ from rockoon_broker.transactions.outcomes import (
     Outcome,
     Outcomes,
 )
-from rockoon_proto.errors import Busy
+from rockoon_core.errors import Busy
 from support.seeds import seeds
 
 RULES = CheckRules(timeout_seconds=6, interval_seconds=30, checks_max=15, age_seconds_max=3600)

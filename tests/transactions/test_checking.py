@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.record import decode_record
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes

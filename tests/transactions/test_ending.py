@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rockoon_core import errors
 from rockoon_format.properties import decode
 from rockoon_format.record import TRANSACTION_COMMIT
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import NOW_MS, running_broker
 from support.broker_routes import BrokerRoutes

@@ -16,10 +16,10 @@ from rockoon_broker.transactions.half_messages import (
     half_record,
     op_record,
 )
+from rockoon_core import errors
 from rockoon_format.config_json import ConsumerOffsets, GroupTopic, write_consumer_offsets
 from rockoon_format.properties import encode
 from rockoon_format.record import Record, decode_record
-from rockoon_proto import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, batch, running_broker
 from support.broker_routes import BrokerRoutes

@@ -14,7 +14,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.net.channels import CHANNEL_OPTIONS
-from rockoon_proto.channels import Channels
+from rockoon_core.channels import Channels
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest, Node
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub

@@ -3,9 +3,9 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from rockoon.backoff import Backoff
 from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import UNLISTED_SECONDS
+from rockoon_core.backoff import Backoff
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection

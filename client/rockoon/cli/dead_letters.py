@@ -222,7 +222,7 @@ def replay(
 
 def moment_ms(text: str) -> int:
     """Epoch milliseconds of a time, or of a duration before now."""
-    from rockoon.clock import wall_clock_ms
+    from rockoon_core.clock import wall_clock_ms
 
     try:
         return wall_clock_ms() - parse_duration(text)

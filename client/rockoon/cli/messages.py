@@ -16,7 +16,7 @@ from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.failures import FAILED, complain
 from rockoon.cli.output import for_humans, local_time, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon.clock import wall_clock_ms
+from rockoon_core.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, Reader

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from rockoon.allocation import AllocationStrategy, allocate
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
@@ -46,6 +44,8 @@ from rockoon.offsets.broadcasting import kept_by_service
 from rockoon.offsets.offset_store import OffsetStore, Persisted, to_ref
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
 
 log = logging.getLogger(__name__)

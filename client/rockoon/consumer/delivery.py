@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rockoon.changes import Changes
 from rockoon.consumer.consume_result import (
     SUSPEND_SECONDS,
     ConsumeResult,
@@ -30,6 +29,7 @@ from rockoon.consumer.consume_result import (
 from rockoon.consumer.process_queue import ProcessQueue
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon.message import Batch, Message, MessageQueue
+from rockoon_core.changes import Changes
 
 __all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Order", "Redelivery"]
 

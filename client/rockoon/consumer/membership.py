@@ -11,8 +11,6 @@ from grpc import RpcError
 
 from rockoon.allocation import AVERAGE, AllocationStrategy, OwnerAware
 from rockoon.allocation.strategy import name_of
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.consumer.group_view import contradictions
 from rockoon.consumer.membership_lease import MembershipLease
 from rockoon.errors import (
@@ -24,7 +22,9 @@ from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import from_ref
 from rockoon.subscription import Subscription
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
 
 log = logging.getLogger(__name__)
 

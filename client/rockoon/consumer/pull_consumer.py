@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from rockoon.backoff import Backoff
 from rockoon.consumer.prefetcher import Assigned, Prefetcher, PullStatistics, Ready, end_tasks
 from rockoon.consumer.pull import OutOfRange, PullLimits
 from rockoon.errors import (
@@ -25,6 +24,7 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
+from rockoon_core.backoff import Backoff
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,6 @@ from types import TracebackType
 from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
@@ -57,6 +55,8 @@ from rockoon.offsets.broadcasting import (
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_RETRY,

@@ -5,8 +5,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.consumer.process_queue import Limit, ProcessQueue
 from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import (
@@ -20,6 +18,8 @@ from rockoon.message import Batch, MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import Start
 from rockoon.subscription import Subscription
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
 
 log = logging.getLogger(__name__)
 

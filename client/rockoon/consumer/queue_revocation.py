@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
-from rockoon.backoff import Backoff
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
 from rockoon.offsets.offset_store import OffsetStore, Persisted
+from rockoon_core.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from rockoon.net.access import AccessKey, new_secret, read_secret
-from rockoon_proto.signature import CLUSTER_KEY_ID
+from rockoon_core.signature import CLUSTER_KEY_ID
 
 FILE = "cluster-secret"
 

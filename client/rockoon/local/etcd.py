@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from rockoon.local.process import LocalClusterError
-from rockoon_proto.etcd_versions import RECOMMENDED, is_recommended
+from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
 
 # Runs etcd in place of the shell and ends it with us: standard input is a pipe that we hold and
 # never write to, so the watcher reads its end when we are gone, however we went. PR_SET_PDEATHSIG

@@ -11,8 +11,8 @@ from collections.abc import Collection
 import grpc
 
 from rockoon.local.process import LocalClusterError, Node
-from rockoon_proto.channels import Dialer, Tls
-from rockoon_proto.signature import AccessKey, Credentials
+from rockoon_core.channels import Dialer, Tls
+from rockoon_core.signature import AccessKey, Credentials
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rockoon.errors import InvalidArgument
-from rockoon_proto.signature import AccessKey, Credentials, new_secret, verifier_of
+from rockoon_core.signature import AccessKey, Credentials, new_secret, verifier_of
 
 __all__ = ["AccessKey", "credentials", "from_environment", "new_secret", "verifier_of"]
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from grpc import RpcError, aio
 
-from rockoon.backoff import Backoff
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
@@ -29,12 +28,13 @@ from rockoon.errors import (
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
 from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
-from rockoon.net.failover_order import FailoverOrder
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
-from rockoon_proto.signature import Credentials
+from rockoon_core.backoff import Backoff
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failover_order import FailoverOrder
+from rockoon_core.signature import Credentials
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub

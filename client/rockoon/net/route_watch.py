@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from grpc import RpcError, aio
 
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
 from rockoon.errors import (
     NameserverUnavailable,
     NotAuthenticated,
@@ -21,9 +19,11 @@ from rockoon.errors import (
 )
 from rockoon.net.routes import Routes
 from rockoon.net.tls import TlsTroubles, why_no_tls
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
+from rockoon_core.channels import Channels
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_format.names import DEFAULT_TOPIC
-from rockoon_proto.channels import Channels
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.nameserver_pb2 import WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 

@@ -14,9 +14,9 @@ import grpc
 
 from rockoon.errors import InvalidArgument
 from rockoon.net.access import AccessKey, credentials
-from rockoon_proto.channels import Channels, Dialer, Options, Tls, own_certificate
-from rockoon_proto.failed_call import ENDED_AT_ONCE, NOT_SIGNED, connection_trouble
-from rockoon_proto.pem_files import PemError
+from rockoon_core.channels import Channels, Dialer, Options, Tls, own_certificate
+from rockoon_core.failed_call import ENDED_AT_ONCE, NOT_SIGNED, connection_trouble
+from rockoon_core.pem_files import PemError
 
 __all__ = ["Tls", "TlsTroubles", "dialer", "from_environment", "open_channels", "why_no_tls"]
 

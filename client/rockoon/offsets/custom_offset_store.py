@@ -36,7 +36,7 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom, Start
-from rockoon_proto.start_position import (
+from rockoon_core.start_position import (
     NewQueueRule,
     policy_from_wire,
     rules_from_wire,

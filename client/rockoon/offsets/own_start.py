@@ -1,6 +1,6 @@
 """Start positions of readers that keep their own progress. Pure: facts in, a decision out.
 
-The decision is the offset service's (`rockoon_proto.start_position`), with this reader in the place
+The decision is the offset service's (`rockoon_core.start_position`), with this reader in the place
 of the group: by rule EXACT a queue is new when it was born after *this reader* first looked at the
 topic, however long the group has been there. So a member that comes late starts by policy, and
 queues that were added while it was away are read from their beginning.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rockoon.message import MessageQueue
 from rockoon.offsets.start import Start
-from rockoon_proto.start_position import Facts, GroupRules, QueueState, Stored, decide
+from rockoon_core.start_position import Facts, GroupRules, QueueState, Stored, decide
 
 BIRTH_UNKNOWN = 0
 """Of progress that RocketMQ wrote: taken to be of the queue that is there now."""
@@ -53,7 +53,7 @@ def facts_of(
 
 
 def start_on(queue: MessageQueue, facts: Facts, offset_at_time: int | None = None) -> Start:
-    """Where reading starts; arguments and errors as of `rockoon_proto.start_position.decide`."""
+    """Where reading starts; arguments and errors as of `rockoon_core.start_position.decide`."""
     decision = decide(facts, offset_at_time)
     return Start(
         queue, decision.offset, decision.reason.name, decision.explanation, gap=decision.gap

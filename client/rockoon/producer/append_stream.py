@@ -14,7 +14,7 @@ from grpc import RpcError, aio
 
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.producer.accumulator import ProducerBatch
-from rockoon_proto.failed_call import from_rpc_error
+from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 
 if TYPE_CHECKING:

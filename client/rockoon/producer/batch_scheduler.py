@@ -19,7 +19,6 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rockoon.backoff import Backoff
 from rockoon.errors import (
     BrokerUnavailable,
     NoWritableQueue,
@@ -30,6 +29,7 @@ from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
+from rockoon_core.backoff import Backoff
 from rockoon_proto.v1.broker_pb2 import Appended
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon.clock import Clock
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, pack
 from rockoon.errors import (
     BodyTooLarge,
@@ -23,6 +22,7 @@ from rockoon.errors import (
     KeyMissing,
     PropertiesTooLarge,
 )
+from rockoon_core.clock import Clock
 from rockoon_format.batch import encode_batch
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault

@@ -20,7 +20,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rockoon.clock import Clock, wall_clock_ms
 from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
 from rockoon.message import MessageQueue
@@ -46,6 +45,7 @@ from rockoon.producer.receipt import Receipt, SendResults, Span
 from rockoon.producer.sender import Sender
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.unrouted_messages import UnroutedMessages
+from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -10,9 +10,6 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rockoon.backoff import Backoff
-from rockoon.changes import Changes
-from rockoon.clock import Clock
 from rockoon.compression import Compression
 from rockoon.errors import (
     Busy,
@@ -38,7 +35,10 @@ from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
-from rockoon_proto.failed_call import clock_corrected
+from rockoon_core.backoff import Backoff
+from rockoon_core.changes import Changes
+from rockoon_core.clock import Clock
+from rockoon_core.failed_call import clock_corrected
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
-from rockoon.clock import Clock, wall_clock_ms
 from rockoon.deprecation import renamed_key
 from rockoon.errors import RockoonError
 from rockoon.message import MessageQueue
@@ -31,6 +30,7 @@ from rockoon.tracing.tracing import (
     place_attributes,
     traceparent_of,
 )
+from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest

@@ -27,8 +27,6 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from rockoon.backoff import Backoff
-from rockoon.clock import Clock, wall_clock_ms
 from rockoon.deprecation import renamed_key
 from rockoon.errors import (
     BrokerUnavailable,
@@ -62,6 +60,8 @@ from rockoon.producer.outgoing import (
 from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
 from rockoon.transactions.checks import Check, TransactionChecks
 from rockoon.transactions.transaction import HalfPlace, Resolution, Transaction
+from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.names import group_fault
 from rockoon_format.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,

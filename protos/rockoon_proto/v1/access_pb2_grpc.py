@@ -31,7 +31,7 @@ class AccessKeysStub:
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """
@@ -80,7 +80,7 @@ class AccessKeysServicer:
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """
@@ -175,7 +175,7 @@ class AccessKeys:
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """

@@ -32,7 +32,7 @@ class AccessKeysStub:
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """
@@ -63,7 +63,7 @@ class AccessKeysAsyncStub(AccessKeysStub):
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """
@@ -90,7 +90,7 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
 
     A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
     verifier, from which signatures can be checked and the secret cannot be had
-    (rockoon_proto/signature.py).
+    (rockoon_core/signature.py).
 
     All calls need `admin` on `cluster`, but WatchKeys.
     """

@@ -23,12 +23,7 @@ from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
-from rockoon_format.batch import BatchError, BatchFault
-from rockoon_format.columns import decode_columns
-from rockoon_format.index_entries import have_keys
-from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
-from rockoon_format.sequences import first_without_sequence
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     BodyTooLarge,
     InvalidArgument,
     InvalidTopicName,
@@ -40,6 +35,11 @@ from rockoon_proto.errors import (
     StoreFailed,
     StoreNotWritable,
 )
+from rockoon_format.batch import BatchError, BatchFault
+from rockoon_format.columns import decode_columns
+from rockoon_format.index_entries import have_keys
+from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
+from rockoon_format.sequences import first_without_sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,7 @@ from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
 from rockoon_broker.traffic import DELAY, TRANSACTION
-from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
-from rockoon_node.nameservers import Nameservers
-from rockoon_node.route_follower import RouteFollower
-from rockoon_node.store_cluster import StoreCluster, cluster_id
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     InvalidArgument,
     NotReady,
     QueueNotFound,
@@ -52,6 +48,10 @@ from rockoon_proto.errors import (
     TopicNotReadable,
     TopicNotWritable,
 )
+from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.route_follower import RouteFollower
+from rockoon_node.store_cluster import StoreCluster, cluster_id
 from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 

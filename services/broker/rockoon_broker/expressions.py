@@ -9,10 +9,10 @@ from functools import lru_cache
 import numpy as np
 
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
+from rockoon_core.errors import InvalidExpression
 from rockoon_format import sql92
 from rockoon_format.columns import decode_columns
 from rockoon_format.frames import slices
-from rockoon_proto.errors import InvalidExpression
 
 EXPRESSIONS_MAX = 256
 _compile = lru_cache(maxsize=EXPRESSIONS_MAX)(sql92.compile)

@@ -16,8 +16,8 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import Flow
+from rockoon_core.errors import StoreCorrupt
 from rockoon_format.sql92 import Expression
-from rockoon_proto.errors import StoreCorrupt
 
 MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536

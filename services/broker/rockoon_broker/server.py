@@ -21,13 +21,13 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StartInterrupted, StoreError
 from rockoon_broker.store.process_lock import LOCK_FILE
+from rockoon_core.errors import StoreCorrupt
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
-from rockoon_proto.errors import StoreCorrupt
 from rockoon_proto.v1 import nameserver_pb2
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.metrics import with_access

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
 from rockoon_nameserver.access_permissions import (
     check_description,
     check_key_id,
@@ -16,7 +17,6 @@ from rockoon_nameserver.keyspace import (
     access_key_value,
     read_access_key,
 )
-from rockoon_proto.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
 from rockoon_proto.v1.access_pb2 import (
     AccessKeyInfo,
     CreateKeyRequest,

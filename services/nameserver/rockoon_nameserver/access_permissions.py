@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
+from rockoon_core.errors import InvalidArgument
+from rockoon_core.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
 from rockoon_format.names import GROUP_BYTES_MAX
 from rockoon_format.resources import CLUSTER
-from rockoon_proto.errors import InvalidArgument
-from rockoon_proto.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
 from rockoon_proto.v1.access_pb2 import ACCESS_ADMIN, ACCESS_READ, ACCESS_WRITE, AccessPermission
 
 PERMISSIONS_MAX = 256

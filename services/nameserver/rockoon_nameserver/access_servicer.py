@@ -4,9 +4,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+from rockoon_core.errors import AccessKeyNotFound, InvalidArgument
 from rockoon_nameserver.access_keys import AccessKeys, without_verifiers
 from rockoon_nameserver.follower import RouteFollower
-from rockoon_proto.errors import AccessKeyNotFound, InvalidArgument
 from rockoon_proto.v1 import access_pb2 as pb
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysServicer
 

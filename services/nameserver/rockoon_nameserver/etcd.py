@@ -20,6 +20,9 @@ import grpc
 from aetcd import rpc
 from grpc import aio
 
+from rockoon_core.channels import Dialer, Tls
+from rockoon_core.errors import EtcdUnavailable
+from rockoon_core.failed_call import connection_trouble
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
     Committed,
@@ -33,9 +36,6 @@ from rockoon_nameserver.etcd_data import (
     Span,
     WatchBatch,
 )
-from rockoon_proto.channels import Dialer, Tls
-from rockoon_proto.errors import EtcdUnavailable
-from rockoon_proto.failed_call import connection_trouble
 from rockoon_runtime.calls import method_name
 from rockoon_runtime.telemetry.metrics import Times
 

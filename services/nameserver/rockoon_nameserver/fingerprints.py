@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from rockoon_proto.errors import WrongCluster
-from rockoon_proto.protocol import PROTOCOL
+from rockoon_core.errors import WrongCluster
+from rockoon_core.protocol import PROTOCOL
 from rockoon_proto.v1.nameserver_pb2 import Node, RegisterNodeRequest
 
 # On one node everybody could do what keys decide on the others, or nobody anything. What lies

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
+from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Compacted, Etcd
 from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
 from rockoon_nameserver.keyspace import (
@@ -24,7 +25,6 @@ from rockoon_nameserver.keyspace import (
     read_identity,
 )
 from rockoon_nameserver.route_table import Interest, RouteTable
-from rockoon_proto.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 

@@ -5,6 +5,7 @@ that is alive then, and either of them when a broker is to store into it and has
 a broker that joins later gets its queues with the first message that fails there.
 """
 
+from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Delete, Put, exists, unchanged
@@ -23,7 +24,6 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_group,
 )
 from rockoon_nameserver.topics import Topics, born, existing, next_queue_id, sort_blocks
-from rockoon_proto.errors import Busy, GroupNotFound, InvalidArgument
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
     GROUP_RETRY,

@@ -1,5 +1,6 @@
 """Creating, changing and deleting consumer groups, and recording what they read."""
 
+from rockoon_core.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
@@ -29,7 +30,6 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_topic,
 )
 from rockoon_nameserver.topics import Forgotten, notes
-from rockoon_proto.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     DeleteReply,

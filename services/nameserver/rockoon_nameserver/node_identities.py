@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from rockoon_proto.errors import WrongIdentity
+from rockoon_core.errors import WrongIdentity
 
 NAME_PLACE = "{name}"
 

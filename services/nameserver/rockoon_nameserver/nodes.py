@@ -3,6 +3,7 @@
 import logging
 import re
 
+from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
 from rockoon_nameserver.etcd import Etcd, LeaseGone
 from rockoon_nameserver.etcd_data import Delete, KeyValue, Put, Span, absent, unchanged
 from rockoon_nameserver.keyspace import (
@@ -12,7 +13,6 @@ from rockoon_nameserver.keyspace import (
     node_value,
     read_node,
 )
-from rockoon_proto.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
 from rockoon_proto.v1.nameserver_pb2 import (
     OFFSET_SERVICE,
     Node,

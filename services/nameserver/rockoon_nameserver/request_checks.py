@@ -2,6 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
+from rockoon_core.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidGroupName,
+    InvalidTopicName,
+    TopicNotFound,
+)
 from rockoon_format.names import (
     group_fault,
     is_dlq_topic,
@@ -14,13 +21,6 @@ from rockoon_format.topic_attributes import (
     COMPACTION,
     attribute_fault,
     unknown_attribute_fault,
-)
-from rockoon_proto.errors import (
-    GroupNotFound,
-    InvalidArgument,
-    InvalidGroupName,
-    InvalidTopicName,
-    TopicNotFound,
 )
 from rockoon_proto.v1.nameserver_pb2 import (
     BroadcastProgress,

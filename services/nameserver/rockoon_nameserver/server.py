@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from grpc import aio
 
+from rockoon_core.channels import Tls
+from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
+from rockoon_core.signature import steady_clock
 from rockoon_nameserver.access_keys import AccessKeys
 from rockoon_nameserver.access_rules import RULES
 from rockoon_nameserver.access_servicer import AccessKeyService
@@ -23,9 +26,6 @@ from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import Topics
-from rockoon_proto.channels import Tls
-from rockoon_proto.etcd_versions import RECOMMENDED, is_recommended
-from rockoon_proto.signature import steady_clock
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate

@@ -4,6 +4,7 @@
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from rockoon_core.errors import InvalidArgument
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
 from rockoon_format.resources import topic_resource
 from rockoon_nameserver.fingerprints import Fingerprints
@@ -15,7 +16,6 @@ from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import Topics
 from rockoon_nameserver.visible_routes import keep_visible
-from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees

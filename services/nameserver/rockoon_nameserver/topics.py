@@ -6,6 +6,14 @@ concurrent changes are decided by.
 
 from collections.abc import Callable, Sequence
 
+from rockoon_core.errors import (
+    BrokerNotFound,
+    Busy,
+    NoWritableQueue,
+    TopicChanged,
+    TopicExists,
+    TopicNotFound,
+)
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
     Delete,
@@ -31,14 +39,6 @@ from rockoon_nameserver.request_checks import (
     checked_placements,
     checked_topic,
     refuse_impossible_topic,
-)
-from rockoon_proto.errors import (
-    BrokerNotFound,
-    Busy,
-    NoWritableQueue,
-    TopicChanged,
-    TopicExists,
-    TopicNotFound,
 )
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,

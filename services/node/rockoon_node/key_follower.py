@@ -4,9 +4,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from rockoon_core.errors import NotAuthenticated, RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.watching import Watching
-from rockoon_proto.errors import NotAuthenticated, RockoonError
 from rockoon_proto.v1.access_pb2 import WatchKeysRequest
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysStub
 from rockoon_runtime.access.gate import Gate

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from rockoon_proto.channels import Channels, Tls
-from rockoon_proto.errors import NameserverUnavailable, RockoonError
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
-from rockoon_proto.pem_files import PemError
-from rockoon_proto.signature import Credentials
+from rockoon_core.channels import Channels, Tls
+from rockoon_core.errors import NameserverUnavailable, RockoonError
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.pem_files import PemError
+from rockoon_core.signature import Credentials
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY

@@ -5,9 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from rockoon_node.lease import ROUND, Lease
-from rockoon_node.nameservers import Nameservers, pause_seconds
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Busy,
     InvalidArgument,
     NodeNameTaken,
@@ -16,7 +14,9 @@ from rockoon_proto.errors import (
     WrongCluster,
     WrongIdentity,
 )
-from rockoon_proto.protocol import PROTOCOL
+from rockoon_core.protocol import PROTOCOL
+from rockoon_node.lease import ROUND, Lease
+from rockoon_node.nameservers import Nameservers, pause_seconds
 from rockoon_proto.v1.nameserver_pb2 import (
     Node,
     RegisterNodeReply,

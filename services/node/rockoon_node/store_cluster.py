@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rockoon_proto.errors import StoreCorrupt
+from rockoon_core.errors import StoreCorrupt
 from rockoon_runtime.settings import SettingsError
 
 log = logging.getLogger(__name__)

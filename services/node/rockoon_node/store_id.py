@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from rockoon_proto.errors import StoreCorrupt
+from rockoon_core.errors import StoreCorrupt
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STORE_ID_BYTES = 16

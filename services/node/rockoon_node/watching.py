@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
+from rockoon_core.errors import NameserverUnavailable, RockoonError
+from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_node.nameservers import FailoverOrder, Nameservers
-from rockoon_proto.errors import NameserverUnavailable, RockoonError
-from rockoon_proto.failed_call import clock_corrected, from_rpc_error
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 log = logging.getLogger(__name__)

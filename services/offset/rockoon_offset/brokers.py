@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from grpc import aio
 
+from rockoon_core.channels import Dialer, Tls
+from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.signature import Credentials
+from rockoon_core.start_position import Loss, QueueState
 from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.channels import Dialer, Tls
-from rockoon_proto.errors import BrokerUnavailable, RockoonError, from_wire
-from rockoon_proto.failed_call import from_rpc_error
-from rockoon_proto.signature import Credentials
-from rockoon_proto.start_position import Loss, QueueState
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from rockoon_core.errors import QueueHeld
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.expiry import Absences
 from rockoon_offset.members.handover import Handovers
@@ -16,7 +17,6 @@ from rockoon_offset.progress.ledger import is_of_later_group
 from rockoon_offset.progress.records import Member, MemberJoined
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import Change, RouteTable
-from rockoon_proto.errors import QueueHeld
 
 log = logging.getLogger(__name__)
 

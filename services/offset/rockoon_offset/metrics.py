@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from rockoon_core.errors import RockoonError
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.commits import Commits
@@ -15,7 +16,6 @@ from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start.resolver import Resolver
-from rockoon_proto.errors import RockoonError
 from rockoon_proto.v1.offset_pb2 import ConsumeMode
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rockoon_core.errors import QueueNotFound, TopicNotFound
 from rockoon_node.deletions import Deletions
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import QueueNotFound, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable
 
+from rockoon_core.errors import NotReady
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.journal.store import Store
 from rockoon_offset.route_table import Change, RouteTable, births_in
-from rockoon_proto.errors import NotReady
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
 

@@ -10,6 +10,8 @@ from importlib.metadata import version
 
 from grpc import aio
 
+from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_core.start_position import NewQueueRule
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
@@ -34,8 +36,6 @@ from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
-from rockoon_proto.errors import StoreCorrupt, StoreFailed, StoreLocked
-from rockoon_proto.start_position import NewQueueRule
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, Node
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_runtime.access.gate import Gate

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.start_position import policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal.store import Store
@@ -50,8 +52,6 @@ from rockoon_offset.wire import (
     step_to_wire,
     target_from_wire,
 )
-from rockoon_proto.errors import InvalidArgument, RockoonError
-from rockoon_proto.start_position import policy_from_wire
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
 from rockoon_runtime.access.callers import current_caller, sees

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from rockoon_core.errors import InvalidArgument
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.members.ownership import Lock
 from rockoon_offset.progress.lag_rows import QueueLag
@@ -11,7 +12,6 @@ from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import Member, Progress, ResetStep
 from rockoon_offset.progress.resets import Target, TargetKind
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import offset_pb2 as pb
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import uvloop
 
-from rockoon_proto.errors import RockoonError
+from rockoon_core.errors import RockoonError
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
 from rockoon_runtime.telemetry.logs import set_up_logging
 from rockoon_runtime.wire import ListenError

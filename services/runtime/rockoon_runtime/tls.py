@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from rockoon_proto.channels import Tls
-from rockoon_proto.pem_files import (
+from rockoon_core.channels import Tls
+from rockoon_core.pem_files import (
     Certificate,
     PemError,
     RenewedFiles,

@@ -20,7 +20,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     ERROR_METADATA_KEY,
     Internal,
     InvalidArgument,

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import rockoon.sync
-from rockoon.backoff import Backoff
 from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
@@ -19,6 +18,7 @@ from rockoon.errors import (
 from rockoon.message import MessageQueue
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
+from rockoon_core.backoff import Backoff
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import OptionError

@@ -9,9 +9,9 @@ from offset.simulated.service import Service
 from offset.simulated.witness import Call, Witness
 from offset.simulated.world import SECOND_NS, World
 
+from rockoon_core.errors import RockoonError
+from rockoon_core.start_position import QueueState
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import RockoonError
-from rockoon_proto.start_position import QueueState
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 BROKERS = ("broker-a", "broker-b", "broker-c")

@@ -13,20 +13,20 @@ from offset.simulated.witness import LEASE_NS, Call, Holding, Member
 
 from rockoon.allocation import STRATEGIES, allocate
 from rockoon.message import MessageQueue
-from rockoon_offset.members.membership import CLUSTERING
-from rockoon_offset.progress.commit_check import Commit
-from rockoon_offset.progress.commits import Outcome, Release
-from rockoon_offset.progress.records import Member as KnownMember
-from rockoon_offset.queues import Queue
-from rockoon_offset.start.resolver import Start
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Fenced,
     GroupNotFound,
     MemberIdTaken,
     OffsetBeyondEnd,
     RockoonError,
 )
-from rockoon_proto.start_position import StartPolicy
+from rockoon_core.start_position import StartPolicy
+from rockoon_offset.members.membership import CLUSTERING
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commits import Outcome, Release
+from rockoon_offset.progress.records import Member as KnownMember
+from rockoon_offset.queues import Queue
+from rockoon_offset.start.resolver import Start
 
 MEMBERS_PER_GROUP_MAX = 6
 STRATEGY_OF = dict(

@@ -22,6 +22,7 @@ from offset.simulated.world import (
     World,
 )
 
+from rockoon_core.start_position import NewQueueRule, QueueState
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.disk import Disk
@@ -41,7 +42,6 @@ from rockoon_offset.progress.reset_plans import ResetPlans
 from rockoon_offset.queues import Queue
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
-from rockoon_proto.start_position import NewQueueRule, QueueState
 
 LEASE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 3.0

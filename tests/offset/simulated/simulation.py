@@ -22,13 +22,13 @@ from offset.simulated.service import HANDOVER_SECONDS, HEARTBEAT_SECONDS, LEASE_
 from offset.simulated.witness import Call
 from offset.simulated.world import SECOND_NS
 
-from rockoon_offset.progress.resets import Target, TargetKind
-from rockoon_offset.queues import Queue
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
 )
-from rockoon_proto.start_position import StartPolicy
+from rockoon_core.start_position import StartPolicy
+from rockoon_offset.progress.resets import Target, TargetKind
+from rockoon_offset.queues import Queue
 
 CALM_EVERY = 4000
 HISTORY_MAX = 400

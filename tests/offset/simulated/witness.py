@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from offset.simulated.service import HANDOVER_SECONDS, LEASE_SECONDS
 from offset.simulated.world import SECOND_NS, View, World
 
+from rockoon_core.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import (
@@ -39,7 +40,6 @@ from rockoon_offset.progress.records import (
     Reverted,
 )
 from rockoon_offset.queues import Queue
-from rockoon_proto.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 
 LEASE_NS = round(LEASE_SECONDS * SECOND_NS)
 HANDOVER_NS = round(HANDOVER_SECONDS * SECOND_NS)

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rockoon_core.errors import BrokerUnavailable, NotReady, QueueNotFound, RockoonError
+from rockoon_core.start_position import QueueState
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.errors import BrokerUnavailable, NotReady, QueueNotFound, RockoonError
-from rockoon_proto.start_position import QueueState
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 SECOND_NS = 10**9

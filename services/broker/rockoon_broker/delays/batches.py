@@ -6,10 +6,10 @@ import numpy as np
 
 from rockoon_broker.delays.rewriting import Aside
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_core.errors import MalformedBatch
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.columns import decode_columns
 from rockoon_format.record import Record, RecordError, encode_record
-from rockoon_proto.errors import MalformedBatch
 
 PART_BYTES = 1 << 20
 """Length of the records that are appended at once; a single record may be longer."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rockoon_broker.pending.sources import named_source
+from rockoon_core.errors import DelayTooLong, InvalidDelay, PropertiesTooLarge
 from rockoon_format.delay_levels import parse_java_int
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import (
@@ -41,7 +42,6 @@ from rockoon_format.record import (
     Record,
     encode_host,
 )
-from rockoon_proto.errors import DelayTooLong, InvalidDelay, PropertiesTooLarge
 
 TIMED_QUEUE = 0
 CLOSING_QUEUE = 1

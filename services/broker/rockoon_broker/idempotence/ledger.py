@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rockoon_core.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
-from rockoon_proto.errors import InvalidArgument, SequenceGap, SequenceUnknown
 
 RUNS_MAX = 8
 """A batch has one run, or two when a crash has cut it. A sender that keeps more batches of one

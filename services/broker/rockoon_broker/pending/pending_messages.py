@@ -21,7 +21,7 @@ from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_queue import rocketmq_progress
 from rockoon_broker.transactions.transactions import CheckQueue, Transactions
-from rockoon_proto.errors import RockoonError
+from rockoon_core.errors import RockoonError
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ Source: AbstractSendMessageProcessor#consumerSendMsgBack.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rockoon_core.errors import PropertiesTooLarge
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import dlq_topic, is_dlq_topic, is_retry_topic, retry_topic
@@ -34,7 +35,6 @@ from rockoon_format.properties import (
     encode,
 )
 from rockoon_format.record import Record
-from rockoon_proto.errors import PropertiesTooLarge
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig, RouteUpdate
 
 ATTEMPTS_DEFAULT = 16

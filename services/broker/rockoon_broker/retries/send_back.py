@@ -14,8 +14,7 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.topics.topic_file import TOPICS_ASIDE
-from rockoon_format.record import Record, RecordError, decode_record, encode_record
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     BodyTooLarge,
     Busy,
     DelayTooLong,
@@ -28,6 +27,7 @@ from rockoon_proto.errors import (
     PropertiesTooLarge,
     RockoonError,
 )
+from rockoon_format.record import Record, RecordError, decode_record, encode_record
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,

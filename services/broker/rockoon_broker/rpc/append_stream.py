@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
-from rockoon_proto.errors import Internal, RockoonError
+from rockoon_core.errors import Internal, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from opentelemetry.trace import SpanKind, Tracer, use_span
 
 from rockoon_broker.append import AppendResult
-from rockoon_proto.errors import RockoonError
+from rockoon_core.errors import RockoonError
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from rockoon_runtime.telemetry.call_tracing import context_of, end
 

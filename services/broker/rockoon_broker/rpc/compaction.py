@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.compaction.uploads import check_upload_id
-from rockoon_format.generation import MANIFEST_FILE
-from rockoon_format.topic_attributes import tombstone_retention_ms
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     GenerationNotFound,
     InvalidArgument,
     InvalidOffset,
     StoreCorrupt,
     StoreNotWritable,
 )
+from rockoon_format.generation import MANIFEST_FILE
+from rockoon_format.topic_attributes import tombstone_retention_ms
 from rockoon_proto.v1 import broker_pb2
 
 BYTES_DEFAULT = 1 << 20

@@ -12,8 +12,7 @@ from rockoon_broker.index.query import (
     KeyQuery,
     answer,
 )
-from rockoon_format.properties import KEY_SEPARATOR
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     IndexOff,
     InvalidArgument,
     RouteNotReached,
@@ -21,6 +20,7 @@ from rockoon_proto.errors import (
     TopicNotFound,
     TopicNotReadable,
 )
+from rockoon_format.properties import KEY_SEPARATOR
 from rockoon_proto.v1 import broker_pb2
 
 KEY_CHARACTERS_MAX = 32_767

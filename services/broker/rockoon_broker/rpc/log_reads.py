@@ -12,7 +12,7 @@ from rockoon_broker.store.errors import StoreClosed
 from rockoon_broker.store.errors import StoreFailed as StoreHasFailed
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     InvalidArgument,
     InvalidOffset,
     LogTrimmed,

@@ -8,7 +8,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.store.retention.cleaner import ExpiryForecast
 from rockoon_broker.store.retention.expiry import LossCause
-from rockoon_proto.errors import InvalidArgument, InvalidOffset, RockoonError
+from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_proto.v1 import broker_pb2
 
 OFFSET_MAX = 1 << 62

@@ -42,10 +42,7 @@ from rockoon_broker.rpc.transactions import (
 )
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus
-from rockoon_format.message_id import decode_offset_id
-from rockoon_format.record import decode_record, encode_host
-from rockoon_format.resources import topic_need
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Busy,
     InvalidArgument,
     InvalidOffset,
@@ -54,6 +51,9 @@ from rockoon_proto.errors import (
     RockoonError,
     StoreCorrupt,
 )
+from rockoon_format.message_id import decode_offset_id
+from rockoon_format.record import decode_record, encode_host
+from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_runtime.access.callers import Caller, current_caller
 from rockoon_runtime.calls import CallTimes

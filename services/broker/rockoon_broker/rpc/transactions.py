@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 from rockoon_broker.transactions.outcomes import Ending
 from rockoon_broker.transactions.transactions import Transactions
+from rockoon_core.errors import InvalidArgument
 from rockoon_format.names import group_fault
-from rockoon_proto.errors import InvalidArgument
 from rockoon_proto.v1 import broker_pb2 as pb
 
 LISTED_DEFAULT = 100

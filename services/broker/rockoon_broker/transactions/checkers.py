@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from rockoon_proto.errors import Busy
+from rockoon_core.errors import Busy
 
 log = logging.getLogger(__name__)
 

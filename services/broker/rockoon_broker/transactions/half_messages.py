@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rockoon_broker.pending.sources import named_source
+from rockoon_core.errors import MalformedBatch
 from rockoon_format.columns import decode_columns
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
@@ -52,7 +53,6 @@ from rockoon_format.record import (
     RecordError,
     without_checksum,
 )
-from rockoon_proto.errors import MalformedBatch
 
 HALF_TOPIC = TRANSACTION_HALF_TOPIC
 HALF_QUEUE_ID = 0

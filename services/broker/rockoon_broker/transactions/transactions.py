@@ -40,15 +40,7 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
-from rockoon_format.columns import decode_columns
-from rockoon_format.record import (
-    Record,
-    RecordError,
-    encode_host,
-    encode_record,
-)
-from rockoon_format.resources import group_resource
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Busy,
     NotReady,
     PropertiesTooLarge,
@@ -57,6 +49,14 @@ from rockoon_proto.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
+from rockoon_format.columns import decode_columns
+from rockoon_format.record import (
+    Record,
+    RecordError,
+    encode_host,
+    encode_record,
+)
+from rockoon_format.resources import group_resource
 from rockoon_runtime.access.callers import current_caller
 
 log = logging.getLogger(__name__)

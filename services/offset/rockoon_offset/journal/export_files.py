@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rockoon_core.errors import StoreNotWritable
 from rockoon_offset.journal.disk import Disk, replace_file
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.readers import in_order
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.progress.transfer import to_rocketmq
-from rockoon_proto.errors import StoreNotWritable
 
 log = logging.getLogger(__name__)
 

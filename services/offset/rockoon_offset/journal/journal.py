@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed, StoreNotWritable
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.disk import SHORTAGES, Disk
-from rockoon_proto.errors import Busy, StoreCorrupt, StoreFailed, StoreNotWritable
 
 log = logging.getLogger(__name__)
 

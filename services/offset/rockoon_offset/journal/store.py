@@ -24,6 +24,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from rockoon_core.errors import (
+    RockoonError,
+    StoreCorrupt,
+    StoreFailed,
+    StoreLocked,
+    StoreNotWritable,
+)
 from rockoon_node.private_directory import keep_private
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_node.store_id import read_or_make_store_id
@@ -31,13 +38,6 @@ from rockoon_offset.journal.disk import Disk, replace_file
 from rockoon_offset.journal.journal import Journal, JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
-from rockoon_proto.errors import (
-    RockoonError,
-    StoreCorrupt,
-    StoreFailed,
-    StoreLocked,
-    StoreNotWritable,
-)
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ so long its progress stays, and queues born meanwhile are new to it.
 
 from collections.abc import Collection, Iterator, Mapping
 
+from rockoon_core.errors import Busy
 from rockoon_offset.progress.records import KnownMember, MemberForgotten
-from rockoon_proto.errors import Busy
 
 # Per group.
 KNOWN_MEMBERS_MAX = 10_000

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rockoon_core.errors import Busy, GroupNotFound, MemberIdTaken
 from rockoon_offset.progress.records import Member, MembersChanged
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import Busy, GroupNotFound, MemberIdTaken
 
 # Members of other modes share no queues. As ConsumeMode in offset.proto.
 CLUSTERING = 1

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rockoon_core.errors import Busy
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import Busy
 
 
 class Event(NamedTuple):

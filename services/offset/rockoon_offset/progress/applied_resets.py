@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from rockoon_core.errors import ResetNotFound
 from rockoon_offset.progress.records import ResetApplied
-from rockoon_proto.errors import ResetNotFound
 
 RESETS_MAX = 1000
 # Queues in all of them.

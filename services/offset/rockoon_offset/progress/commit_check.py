@@ -2,15 +2,15 @@
 
 from typing import NamedTuple
 
-from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     CommitBehind,
     Fenced,
     InvalidArgument,
     InvalidOffset,
     OffsetBeyondEnd,
 )
+from rockoon_offset.progress.records import Progress
+from rockoon_offset.queues import Queue
 
 OFFSET_MAX = 1 << 62
 METADATA_BYTES_MAX = 4096

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from rockoon_core.errors import GroupNotFound, RockoonError
+from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
@@ -12,8 +14,6 @@ from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.errors import GroupNotFound, RockoonError
-from rockoon_proto.start_position import QueueState
 
 # After a broker failed to answer, commits do not wait for it again for so long.
 AWAY_SECONDS = 1.0

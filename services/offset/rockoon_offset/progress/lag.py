@@ -6,6 +6,7 @@ not known is said to be unknown.
 
 from collections.abc import Callable
 
+from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.membership import BROADCASTING, Membership
@@ -14,7 +15,6 @@ from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 EVERYTHING = "*"

@@ -6,11 +6,11 @@ owner how far it has pulled. What one of them did not say is unknown here, never
 
 from typing import NamedTuple
 
+from rockoon_core.errors import RockoonError
+from rockoon_core.start_position import QueueState
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import RockoonError
-from rockoon_proto.start_position import QueueState
 
 
 class QueueLag(NamedTuple):

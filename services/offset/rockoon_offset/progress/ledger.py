@@ -18,6 +18,11 @@ A "group" here is any reader (see `readers`), unless members are spoken of besid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from rockoon_core.errors import (
+    PlanStale,
+    RouteNotReached,
+)
+from rockoon_core.start_position import Decision, StartReason, Stored
 from rockoon_node.deletions import Deletions
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
@@ -42,11 +47,6 @@ from rockoon_offset.progress.records import (
     Reverted,
 )
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import (
-    PlanStale,
-    RouteNotReached,
-)
-from rockoon_proto.start_position import Decision, StartReason, Stored
 
 # Of nameservers that note no deletions: what is missing was deleted.
 NOT_NOTED = Deletions()

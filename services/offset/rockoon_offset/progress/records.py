@@ -8,8 +8,8 @@ order of their fields are stable, fields are only ever added at the end, with a 
 import json
 from typing import Any, NamedTuple
 
+from rockoon_core.start_position import StartReason
 from rockoon_offset.queues import Queue
-from rockoon_proto.start_position import StartReason
 
 
 class Progress(NamedTuple):

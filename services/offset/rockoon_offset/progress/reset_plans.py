@@ -4,15 +4,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from rockoon_offset.brokers import Brokers
-from rockoon_offset.journal.store import Store
-from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress import resets
-from rockoon_offset.progress.readers import reader_of
-from rockoon_offset.progress.records import ResetApplied, ResetStep
-from rockoon_offset.queues import Queue
-from rockoon_offset.route_table import RouteTable
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     GroupNotFound,
     InvalidArgument,
     MemberNotFound,
@@ -21,7 +13,15 @@ from rockoon_proto.errors import (
     RockoonError,
     TopicNotFound,
 )
-from rockoon_proto.start_position import QueueState
+from rockoon_core.start_position import QueueState
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.journal.store import Store
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress import resets
+from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.records import ResetApplied, ResetStep
+from rockoon_offset.queues import Queue
+from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")

@@ -4,10 +4,10 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rockoon_core.errors import InvalidArgument
+from rockoon_core.start_position import QueueState
 from rockoon_offset.progress.records import Progress, ResetStep
 from rockoon_offset.queues import Queue
-from rockoon_proto.errors import InvalidArgument
-from rockoon_proto.start_position import QueueState
 
 
 class TargetKind(enum.Enum):

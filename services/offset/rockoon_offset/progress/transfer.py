@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_format.config_json import (
     ConfigError,
     ConsumerOffsets,
@@ -23,8 +25,6 @@ from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_offset.wire import progress_to_json
-from rockoon_proto.errors import InvalidArgument, RockoonError
-from rockoon_proto.start_position import Decision, QueueState, StartReason
 
 ENTRIES_MAX = 100_000
 CREATED_AGAIN = "the queue was deleted or created again meanwhile"

@@ -5,14 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rockoon_offset.brokers import Brokers
-from rockoon_offset.groups import Groups
-from rockoon_offset.journal.store import Store
-from rockoon_offset.progress.readers import group_of, member_of, reader_of
-from rockoon_offset.queues import Queue
-from rockoon_offset.routes import Routes
-from rockoon_offset.start.subscriptions import Subscription, Subscriptions
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     Busy,
     ConsumeDisabled,
     InvalidArgument,
@@ -22,7 +15,7 @@ from rockoon_proto.errors import (
     RouteNotReached,
     TopicNotFound,
 )
-from rockoon_proto.start_position import (
+from rockoon_core.start_position import (
     Decision,
     Facts,
     NewQueueRule,
@@ -36,6 +29,13 @@ from rockoon_proto.start_position import (
     rules_from_wire,
     search_timestamp_ms,
 )
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.groups import Groups
+from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.readers import group_of, member_of, reader_of
+from rockoon_offset.queues import Queue
+from rockoon_offset.routes import Routes
+from rockoon_offset.start.subscriptions import Subscription, Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
 log = logging.getLogger(__name__)

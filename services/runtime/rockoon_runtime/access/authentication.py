@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rockoon_proto.errors import Busy, NotReady
-from rockoon_proto.signature import ACCESS_METADATA_KEY, Signature
+from rockoon_core.errors import Busy, NotReady
+from rockoon_core.signature import ACCESS_METADATA_KEY, Signature
 from rockoon_runtime.access.keys import KeyTable, KnownKey
 from rockoon_runtime.access.refusals import refused
 from rockoon_runtime.access.replays import NoRoom, UsedSignatures

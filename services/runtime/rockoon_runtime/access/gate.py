@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rockoon_proto.errors import NotAuthenticated, NotPermitted
-from rockoon_proto.signature import steady_clock
+from rockoon_core.errors import NotAuthenticated, NotPermitted
+from rockoon_core.signature import steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
 from rockoon_runtime.access.callers import CALLER, Caller

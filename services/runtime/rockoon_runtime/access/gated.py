@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from rockoon_proto.errors import InvalidArgument, RockoonError
+from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.open_calls import OpenCall
 

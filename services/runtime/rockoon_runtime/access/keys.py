@@ -7,8 +7,8 @@ that has changed is another object, so no remembered answer outlives the permiss
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from rockoon_proto.errors import NotPermitted
-from rockoon_proto.signature import CLUSTER_KEY_ID
+from rockoon_core.errors import NotPermitted
+from rockoon_core.signature import CLUSTER_KEY_ID
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,
     ACCESS_READ,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from rockoon_proto.errors import NotPermitted, NotReady, RockoonError
+from rockoon_core.errors import NotPermitted, NotReady, RockoonError
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.refusals import refused
 from rockoon_runtime.access.rules import Rule, check

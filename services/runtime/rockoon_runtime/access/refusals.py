@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from rockoon_proto.errors import NotAuthenticated, NotPermitted
+from rockoon_core.errors import NotAuthenticated, NotPermitted
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ Invariants:
 from collections import Counter
 from dataclasses import dataclass
 
-from rockoon_proto.signature import CLUSTER_KEY_ID
+from rockoon_core.signature import CLUSTER_KEY_ID
 
 COUNTS_REMEMBERED = 4096
 _MASK = (1 << COUNTS_REMEMBERED) - 1

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rockoon_proto.errors import NotPermitted
-from rockoon_proto.signature import CLUSTER_KEY_ID
+from rockoon_core.errors import NotPermitted
+from rockoon_core.signature import CLUSTER_KEY_ID
 from rockoon_runtime.access.keys import CLUSTER, Action, KnownKey, require
 
 Need = tuple[Action, str]

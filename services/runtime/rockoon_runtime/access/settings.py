@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rockoon_proto.signature import CLUSTER_KEY_ID, AccessKey, Credentials, verifier_of
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials, verifier_of
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.settings import SettingsError, setting

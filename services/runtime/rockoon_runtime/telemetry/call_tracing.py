@@ -21,7 +21,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from rockoon_proto.errors import RockoonError
+from rockoon_core.errors import RockoonError
 
 _propagator = TraceContextTextMapPropagator()
 

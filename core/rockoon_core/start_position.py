@@ -21,7 +21,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rockoon_proto.errors import InvalidArgument, InvalidOffset, OffsetBeyondEnd
+from rockoon_core.errors import InvalidArgument, InvalidOffset, OffsetBeyondEnd
 from rockoon_proto.v1 import nameserver_pb2
 
 

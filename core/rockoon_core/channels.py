@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from rockoon_proto.pem_files import (
+from rockoon_core.pem_files import (
     Certificate,
     PemError,
     RenewedFiles,
@@ -20,8 +20,8 @@ from rockoon_proto.pem_files import (
     try_authorities,
     try_certificate,
 )
-from rockoon_proto.signature import Credentials, Signer
-from rockoon_proto.signed_channel import SignedBlockingChannel, SignedChannel
+from rockoon_core.signature import Credentials, Signer
+from rockoon_core.signed_channel import SignedBlockingChannel, SignedChannel
 
 Options = Sequence[tuple[str, Any]]
 

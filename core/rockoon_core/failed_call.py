@@ -6,7 +6,7 @@ The server's half is the interceptor of rockoon_runtime.wire.
 import grpc
 from grpc import StatusCode
 
-from rockoon_proto.errors import (
+from rockoon_core.errors import (
     ERROR_METADATA_KEY,
     Busy,
     Internal,
@@ -16,7 +16,7 @@ from rockoon_proto.errors import (
     TimedOut,
     from_wire,
 )
-from rockoon_proto.signature import Credentials
+from rockoon_core.signature import Credentials
 from rockoon_proto.v1.errors_pb2 import Error
 
 # What gRPC (BoringSSL) says when a connection does not come about, and what to look at.

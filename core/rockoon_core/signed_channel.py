@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, cast
 import grpc
 from grpc import aio
 
-from rockoon_proto.signature import Signer
+from rockoon_core.signature import Signer
 
 Serialize = Callable[[Any], bytes]
 
