@@ -88,6 +88,21 @@ def test_tests_never_sleep_and_never_mock() -> None:
                     )
 
 
+def spins(node: ast.AST) -> bool:
+    """Whether a loop does nothing but look."""
+    return isinstance(node, ast.While) and all(
+        isinstance(each, ast.Pass | ast.Continue) for each in node.body
+    )
+
+
+def test_nothing_waits_by_taking_the_processor_from_what_it_waits_for() -> None:
+    for path in sources(*SOURCE_FOLDERS, "protos", "tests", "tools", "deploy"):
+        text = path.read_text()
+        if re.search(r"^ *(pass|continue)\b", text, re.MULTILINE):
+            found = [each.lineno for each in ast.walk(ast.parse(text)) if spins(each)]
+            assert not found, f"{shown(path)}, lines {found}: wait for it, or work in the body"
+
+
 def test_the_repository_names_no_machine_and_no_registry() -> None:
     words = re.compile("/" + r"work/|pypi\." + r"org|files\.python" + "hosted")
     for path in kept_files():

@@ -34,9 +34,8 @@ from rockoon_core.start_position import (
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.offset_pb2 import BROADCASTING
 from support.consumer_settings import grouped
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.fake_cluster import FakeCluster
-from support.waiting import DEADLINE_SECONDS
 
 Q0 = MessageQueue("orders", "broker-a", 0)
 Q1 = MessageQueue("orders", "broker-a", 1)
@@ -368,9 +367,10 @@ async def test_on_real_processes_two_readers_restart_by_a_time_and_go_on(
     async with real.producer() as producer:
         old = await producer.send_many("orders", numbered(200))
         bound_ms = max(receipt.store_timestamp_ms for receipt in old) + 1
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while (await producer.send("orders", b"probe")).store_timestamp_ms < bound_ms:
-                pass
+        await answered(
+            lambda: producer.send("orders", b"probe"),
+            lambda sent: sent.store_timestamp_ms >= bound_ms,
+        )
         one, two = Seen(), Seen()
         by_time = {"consume_from": ConsumeFrom.timestamp(bound_ms)}
         async with (

@@ -99,8 +99,9 @@ def own_directory() -> Iterator[Path]:
 
 def end_with_stdin() -> None:
     """Whoever started us is gone; the kernel ends what we have started."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
+    received = b"?"
+    while received:
+        received = os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 

@@ -192,8 +192,9 @@ async def test_who_has_seen_a_revision_that_etcd_lacks_is_told_that_it_went_back
     request = ns.WatchRoutesRequest(seen_revision=topic.revision + 100)
     called = nameserver.WatchRoutes(request)
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not (update := await called.read()).etcd_went_back:
-            pass
+        update = await called.read()
+        while not update.etcd_went_back:
+            update = await called.read()
     assert update.snapshot
     called.cancel()
 

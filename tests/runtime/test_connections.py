@@ -71,8 +71,9 @@ def test_an_ipv4_address_within_ipv6_is_the_same(host: str, address: str) -> Non
 def is_open(connection: socket.socket) -> bool:
     """Whether the other side has not closed it; says nothing itself."""
     try:
-        while connection.recv(4096):
-            pass
+        received = b"?"
+        while received:
+            received = connection.recv(4096)
     except BlockingIOError:
         return True
     except ConnectionError:

@@ -270,8 +270,9 @@ async def test_who_watches_routes_is_told_of_what_he_may_see_as_that_changes(
     channel = dialer((), access=key).channel(cluster.nameservers[0])
 
     async def read_on(call: Any) -> None:
-        while await call.read() is not aio.EOF:
-            pass
+        update = await call.read()
+        while update is not aio.EOF:
+            update = await call.read()
 
     async def told(after_revision: int, what: set[str]) -> RouteUpdate:
         """The update with which a watch on everything begins; then what is permitted changes."""

@@ -83,8 +83,7 @@ def test_a_full_disk_does_not_stop_the_pass_that_makes_room(tmp_path: Path) -> N
     for _ in range(3):
         owner.clock.time_ms += 60_000
         owner.store.tick(owner.clock.time_ms)
-        while owner.store.removals_pending:
-            pass
+        owner.wait_for_removals()
     assert read_marks(tmp_path) == {"T": marked}
     disk.fail_write = lambda *_: 0
     owner.clock.time_ms += 60_000
@@ -112,8 +111,7 @@ def test_a_clock_set_back_does_not_put_off_syncs_and_points(tmp_path: Path) -> N
     end = owner.append().end_offset
     owner.clock.time_ms += 1_500
     owner.store.tick(owner.clock.time_ms)
-    while owner.store.point_pending:
-        pass
+    owner.wait_for_point()
     assert owner.store.durable_end == end
     owner.store.close()
 

@@ -24,8 +24,7 @@ def lose_old_files(kept: CompactedStore, disk: FailingDisk) -> None:
         if not kept.store.clean(kept.owner.clock.time_ms).delete:
             break
     disk.usage_percent = 50
-    while kept.store.removals_pending:
-        pass
+    kept.owner.wait_for_removals()
 
 
 def grow(kept: CompactedStore, chance: random.Random, batches: int) -> None:

@@ -22,6 +22,7 @@ from support.store_directory import (
     recovered,
     settings,
 )
+from support.waiting import wait_until
 
 
 def dropped(owner: Owner) -> None:
@@ -110,8 +111,7 @@ def test_a_crash_in_the_middle_of_the_deletion_is_finished_at_the_start(
     assert after.store.max_offset("T", 0) == 0
     assert after.bodies("other") == [b"stays"]
     assert after.append().first_queue_offset == 0
-    while after.store.removals_pending:
-        pass
+    after.wait_for_removals()
     assert len(list((root / "consumequeue").rglob("00*"))) == 2
     after.store.close()
     disk.fail_unlink = disk.fail_move = healthy
@@ -132,8 +132,7 @@ def test_the_owner_waits_for_no_file_of_a_deleted_topic(tmp_path: Path) -> None:
     for queue_id in range(20):
         owner.append(queue_id=queue_id)
     dropped(owner)
-    while owner.store.removals_pending:
-        pass
+    owner.wait_for_removals()
     assert threads == {"store-syncer"}
     assert not list((tmp_path / "consumequeue").rglob("00*"))
     owner.store.close()
@@ -152,16 +151,14 @@ def test_a_file_that_retention_gave_up_costs_a_new_topic_of_the_name_nothing(
     disk.fail_unlink = lambda path: errno.EIO if in_queues(path) else 0
     owner.store.clean(owner.clock.time_ms)
     owner.store.tick(owner.clock.time_ms)
-    while owner.store.removal_failure is None:
-        pass
+    wait_until(lambda: owner.store.removal_failure, "a refusal")
     assert owner.store.min_offset("T", 0) >= 10
     dropped(owner)
     owner.append(bodies=[b"new"] * 11)
     disk.fail_unlink = healthy
     disk.usage_percent = 10
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removals_pending:
-        pass
+    owner.wait_for_removals()
     assert sorted(path.name for path in (tmp_path / "consumequeue/T/0").iterdir()) == [
         f"{0:020d}",
         f"{200:020d}",
@@ -195,8 +192,7 @@ def test_the_mark_is_forgotten_when_retention_has_passed_it(tmp_path: Path) -> N
     owner.write_point()
     disk.usage_percent = 86
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removals_pending:
-        pass
+    owner.wait_for_removals()
     owner.store.clean(owner.clock.time_ms)
     assert read_marks(tmp_path) == {}
     owner.store.close()
@@ -255,14 +251,13 @@ def test_a_crash_before_the_next_recovery_point_reads_no_more_than_usual(
             owner.store.drop_topics(choose.choice("TUV"))
         if choose.random() < 0.3:
             disk.release()
-            while owner.store.point_pending:
-                pass
+            owner.wait_for_point()
             if pending:
                 disk.hold()
             owner.clock.time_ms += 10_000
             owner.store.tick(owner.clock.time_ms)
-            while owner.store.point_pending and not pending:
-                pass
+            if not pending:
+                owner.wait_for_point()
         if choose.random() < 0.2:
             crashes.append(crashed_copy(tmp_path / "s", tmp_path / str(number)))
     everything = {(t, q): owner.bodies(t, q) for t in "TUV" for q in range(3)}

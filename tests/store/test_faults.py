@@ -31,7 +31,7 @@ from support.store_directory import (
     recovered,
     settings,
 )
-from support.waiting import DEADLINE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path) -> None:
@@ -81,8 +81,7 @@ def test_a_file_that_cannot_be_deleted_ends_nothing_and_is_tried_again(tmp_path:
     disk.usage_percent = 86
     disk.fail_unlink = lambda path: errno.EACCES if in_log(path) else 0
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removal_failure is None:
-        pass
+    wait_until(lambda: owner.store.removal_failure, "a refusal")
     assert owner.store.removal_failure.errno == errno.EACCES
     assert owner.append(bodies=[b"goes on"]).first_queue_offset == 4
     owner.write_point()
@@ -92,8 +91,7 @@ def test_a_file_that_cannot_be_deleted_ends_nothing_and_is_tried_again(tmp_path:
     recovered(settings(crashed)).store.close()
     disk.fail_unlink = healthy
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removals_pending:
-        pass
+    owner.wait_for_removals()
     assert owner.store.removal_failure is None
     assert not (tmp_path / "s/commitlog" / f"{0:020d}").exists()
     owner.store.close()
@@ -109,8 +107,7 @@ def test_a_stop_leaves_what_cannot_be_deleted_to_the_next_start(tmp_path: Path) 
     disk.usage_percent = 86
     disk.fail_unlink = lambda path: errno.EACCES if path.name == f"{0:020d}" else 0
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removal_failure is None:
-        pass
+    wait_until(lambda: owner.store.removal_failure, "a refusal")
     owner.store.close()
     after = recovered(settings(tmp_path))
     assert after.store.recovery.was_clean

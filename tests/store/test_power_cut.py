@@ -104,8 +104,7 @@ def run_until_cut(
         owner.clock.time_ms += 600
         store.tick(owner.clock.time_ms)
         if choose.random() < 0.3:
-            while store.point_pending:
-                pass
+            owner.wait_for_point()
         if choose.random() < 0.1:
             delete_old_files(owner, disk)
     disk.cut(target, choose)

@@ -616,8 +616,7 @@ def test_an_entry_that_lost_half_its_offset_in_a_power_cut_hides_no_record(
     owner.write_point()
     disk.usage_percent = 86
     owner.store.clean(owner.clock.time_ms)
-    while owner.store.removals_pending:
-        pass
+    owner.wait_for_removals()
     kept = owner.bodies()
     root = crashed_copy(tmp_path / "s", tmp_path / "copy")
     owner.store.close()

@@ -109,8 +109,7 @@ class Cleaned:
 
     def names(self) -> list[int]:
         """Start offsets of the files in use; the one reserved ahead is none of them."""
-        while self.store.removals_pending:
-            pass
+        self.owner.wait_for_removals()
         starts = sorted(int(path.name) for path in self.log.iterdir())
         return [start for start in starts if start < self.store.appended_end]
 

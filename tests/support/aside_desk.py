@@ -136,8 +136,9 @@ class AsideDesk:
     async def turns(self) -> None:
         """Let everything be delivered that is due."""
         self.store.tick(self.clock.wall_ms)
-        while await self.delays.step():
-            pass
+        has_more = True
+        while has_more:
+            has_more = await self.delays.step()
 
     def read(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
         """Every message of a queue."""

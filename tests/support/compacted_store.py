@@ -24,7 +24,7 @@ from support.store_directory import (
     crashed_copy,
     settings,
 )
-from support.waiting import DEADLINE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 LOOK_SECONDS = 0.001
 RETENTION_MS = 60_000
@@ -136,8 +136,9 @@ class CompactedStore:
     def compact(self, records_per_part: int = RECORDS_PER_PART) -> Path:
         """Make a generation of all there is, and wait until it is in force."""
         # The directory is read from outside: nothing in it must be on its way out.
-        while self.store.removals_pending and self.store.removal_failure is None:
-            pass
+        wait_until(
+            lambda: not self.store.removals_pending or self.store.removal_failure, "files to go"
+        )
         made = compact_store(
             self.root,
             topics=self.topics,

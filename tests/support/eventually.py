@@ -1,24 +1,12 @@
 """Waiting for what other tasks and processes bring about."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from support.waiting import DEADLINE_SECONDS
-
-LOOK_SECONDS = 0.002
-LOOK_SECONDS_MAX = 0.02
+from support.waiting import DEADLINE_SECONDS, pauses
 
 Answer = TypeVar("Answer")
-
-
-def pauses() -> Iterator[float]:
-    """Seconds between looks. What takes long is looked at less often: whoever looks without a pause
-    takes the processor from what it waits for."""
-    seconds = LOOK_SECONDS
-    while True:
-        yield seconds
-        seconds = min(seconds * 1.1, LOOK_SECONDS_MAX)
 
 
 async def eventually(holds: Callable[[], Answer], seconds_max: float = DEADLINE_SECONDS) -> Answer:

@@ -87,8 +87,9 @@ class Indexed(Owner):
         """Open it; `log_end` is where the log ended when nobody wrote, by default at the start."""
         end = self.store.recovery.log_end if log_end is None else log_end
         reopening = Reopening(self.directory, end, was_clean=was_clean)
-        while reopening.step():
-            pass
+        is_ended = False
+        while not is_ended:
+            is_ended = not reopening.step()
         self.removed = reopening.removed
         assert reopening.result is not None
         self.index = KeyIndex(

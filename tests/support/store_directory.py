@@ -20,7 +20,7 @@ from rockoon_broker.store.store import Appended, Store
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
 from support import golden_store
-from support.waiting import DEADLINE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -257,8 +257,15 @@ class Owner:
         """Let a recovery point be written now, or the store fail over it."""
         self.clock.time_ms += 10_000
         self.store.tick(self.clock.time_ms)
-        while self.store.point_pending and self.store.failure is None:
-            pass
+        self.wait_for_point()
+
+    def wait_for_point(self) -> None:
+        """Wait until no recovery point is being written, or the store failed."""
+        wait_until(lambda: not self.store.point_pending or self.store.failure, "a recovery point")
+
+    def wait_for_removals(self) -> None:
+        """Wait until the files that have to go are gone."""
+        wait_until(lambda: not self.store.removals_pending, "files to go")
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         """Every body of a queue, read from its start."""
