@@ -2,6 +2,9 @@
 
 import random
 
+# The longest pause, where nothing else is said.
+PAUSE_SECONDS_MAX = 2.0
+
 
 class Backoff:
     """Pauses that double up to a bound, each a random share of it, so that clients that failed
@@ -18,7 +21,7 @@ class Backoff:
     def __init__(
         self,
         first_seconds: float = 0.05,
-        seconds_max: float = 2.0,
+        seconds_max: float = PAUSE_SECONDS_MAX,
         source: random.Random | None = None,
     ) -> None:
         self._first = first_seconds

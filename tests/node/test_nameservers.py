@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from rockoon_core.errors import NameserverUnavailable, TopicNotFound, WrongCluster
-from rockoon_node.nameservers import FailoverOrder, Nameservers, pause_seconds
+from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.settings import SettingsError
 from support.broker_routes import BrokerRoutes
@@ -24,36 +24,6 @@ async def revision_from(nameservers: Nameservers) -> int:
         )
     )
     return int(reply.revision)
-
-
-def test_a_nameserver_keeps_its_turn_while_it_answers() -> None:
-    turns = FailoverOrder(["a", "b", "c"])
-    assert turns.failed() == 0
-    for _ in range(3):
-        turns.answered()
-        assert turns.address == "b"
-    assert not turns.round_failed
-
-
-def test_there_is_a_pause_only_when_every_nameserver_has_failed() -> None:
-    turns = FailoverOrder(["a", "b"])
-    seen = [(turns.address, turns.failed(), turns.round_failed) for _ in range(6)]
-    assert seen == [
-        ("a", 0, False),
-        ("b", 0.1, True),
-        ("a", 0, True),
-        ("b", 0.2, True),
-        ("a", 0, True),
-        ("b", 0.4, True),
-    ]
-    turns.answered()
-    assert not turns.round_failed
-    assert [turns.failed(), turns.failed()] == [0, 0.1]
-
-
-@pytest.mark.parametrize("failed_rounds", [6, 100, 2_000, 1_000_000])
-def test_pauses_are_bounded_however_long_an_outage_lasts(failed_rounds: int) -> None:
-    assert pause_seconds(failed_rounds) == 2.0
 
 
 async def test_who_does_not_answer_is_passed_over_and_who_did_is_asked_first(

@@ -22,7 +22,6 @@ from rockoon.errors import (
     NameserverUnavailable,
     OffsetServiceUnavailable,
     RockoonError,
-    TimedOut,
     TopicNotFound,
 )
 from rockoon.net.access import AccessKey
@@ -31,9 +30,9 @@ from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
-from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
+from rockoon_core.nameservers import call_any
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
@@ -110,7 +109,7 @@ class Connection:
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
-        self._turns = FailoverOrder(self.nameservers)
+        self._failover = FailoverOrder(self.nameservers)
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None
@@ -278,37 +277,19 @@ class Connection:
         Raises:
             RockoonError: the last answer, or NameserverUnavailable.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.retry_seconds if retry_seconds is None else retry_seconds)
-        backoff = Backoff()
-        tries = 0
-        order = self._turns.order(loop.time())
-        while True:
-            address = order[tries % len(order)]
+
+        def ask(address: str) -> Awaitable[Any]:
             stub = service(self._channels.get(address))
-            try:
-                reply = await self.call(
-                    getattr(stub, method_name),
-                    request,
-                    unavailable=NameserverUnavailable,
-                    timeout_seconds=timeout_seconds,
-                    address=address,
-                )
-            except RockoonError as error:
-                tries += 1
-                if not error.retriable:
-                    raise
-                is_silent = isinstance(error, NameserverUnavailable | TimedOut)
-                self._turns.failed(address, loop.time(), is_silent=is_silent)
-                # Each nameserver is asked once, however little time there is.
-                if loop.time() >= deadline and tries >= len(order):
-                    raise
-            else:
-                self._turns.answered(address)
-                return reply
-            if tries % len(order) == 0:
-                await asyncio.sleep(min(backoff.next_seconds(), max(deadline - loop.time(), 0)))
-                order = self._turns.order(loop.time())
+            return self.call(
+                getattr(stub, method_name),
+                request,
+                unavailable=NameserverUnavailable,
+                timeout_seconds=timeout_seconds,
+                address=address,
+            )
+
+        seconds = self.retry_seconds if retry_seconds is None else retry_seconds
+        return await call_any(self._failover, ask, seconds)
 
     async def call(
         self,

@@ -19,10 +19,10 @@ from rockoon.errors import (
 )
 from rockoon.net.routes import Routes
 from rockoon.net.tls import TlsTroubles, why_no_tls
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.channels import Channels
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.nameservers import WatchRotation
 from rockoon_format.names import DEFAULT_TOPIC
 from rockoon_proto.v1.nameserver_pb2 import WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -66,6 +66,7 @@ class RouteWatch:
         # It only grows.
         self._followed: set[str] = {_NO_TOPIC}
         self._call: aio.UnaryStreamCall[Any, Any] | None = None
+        self._rotation = WatchRotation(nameservers)
         self._tls_troubles = TlsTroubles()
 
     def follows(self, topic: str) -> bool:
@@ -88,12 +89,10 @@ class RouteWatch:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        backoff = Backoff()
-        index = 0
         while True:
-            address = self._nameservers[index % len(self._nameservers)]
+            address = self._rotation.address
             try:
-                if await self._watch_at(address, backoff):
+                if await self._watch_at(address):
                     continue
                 log.debug("the nameserver at %s ended the watch", address)
             except RpcError as failure:
@@ -111,9 +110,7 @@ class RouteWatch:
                 continue
             finally:
                 self._call = None
-            index += 1
-            if index % len(self._nameservers) == 0:
-                await asyncio.sleep(backoff.next_seconds())
+            await asyncio.sleep(self._rotation.failed())
 
     def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
         """End entering when there is no use in trying on."""
@@ -126,7 +123,7 @@ class RouteWatch:
         if self.refused is not None:
             self.changed.note()
 
-    async def _watch_at(self, address: str, backoff: Backoff) -> bool:
+    async def _watch_at(self, address: str) -> bool:
         """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
         topics = frozenset(self._followed)
         request = WatchRoutesRequest(
@@ -139,7 +136,7 @@ class RouteWatch:
         self._call = call
         try:
             async for update in call:
-                backoff.reset()
+                self._rotation.answered()
                 is_first = not self.changed.count
                 if self.routes.apply(update, topics) or is_first:
                     self.changed.note()

@@ -14,8 +14,8 @@ import math
 import time
 from collections.abc import Callable
 
+from rockoon_core.backoff import PAUSE_SECONDS_MAX
 from rockoon_core.errors import NotReady
-from rockoon_node.nameservers import PAUSE_SECONDS_MAX
 
 # Of the lease. Clocks that run apart, and the way from a check to the wire.
 MARGIN = 0.1

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from rockoon_core.channels import Channels, Tls
-from rockoon_core.errors import NameserverUnavailable, RockoonError
+from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failover_order import FailoverOrder
+from rockoon_core.nameservers import call_any
 from rockoon_core.pem_files import PemError
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -33,52 +35,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", 64 << 20),
 )
-
-PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 2.0
-# An outage may last: 2 to the power of its rounds soon is no float any more.
-DOUBLINGS_MAX = 10
-
-
-def pause_seconds(failed_rounds: int) -> float:
-    """How long to wait when every nameserver has failed.
-
-    Args:
-        failed_rounds: how often in a row; at least 1.
-    """
-    return min(PAUSE_SECONDS * 2.0 ** min(failed_rounds - 1, DOUBLINGS_MAX), PAUSE_SECONDS_MAX)
-
-
-class FailoverOrder:
-    """Whose turn it is: the same nameserver while it answers, the next one when it does not.
-
-    Args:
-        addresses: in the order to try; not empty.
-    """
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = tuple(addresses)
-        self._index = 0
-        self._failures = 0
-
-    @property
-    def address(self) -> str:
-        return self._addresses[self._index]
-
-    @property
-    def round_failed(self) -> bool:
-        """Whether every nameserver has failed since one last answered."""
-        return self._failures >= len(self._addresses)
-
-    def answered(self) -> None:
-        self._failures = 0
-
-    def failed(self) -> float:
-        """Go on to the next; returns how long to wait before trying it, seconds."""
-        self._failures += 1
-        self._index = (self._index + 1) % len(self._addresses)
-        rounds, place = divmod(self._failures, len(self._addresses))
-        return 0.0 if place else pause_seconds(rounds)
 
 
 class Nameservers:
@@ -110,8 +66,7 @@ class Nameservers:
             self._channels = Channels(CHANNEL_OPTIONS, tls, access)
         except PemError as failure:
             raise SettingsError(str(failure)) from failure
-        # Index of the nameserver that the next call asks first.
-        self._first = 0
+        self._order = FailoverOrder(self.addresses)
 
     def channel(self, address: str) -> "aio.Channel":
         return self._channels.get(address)
@@ -128,24 +83,18 @@ class Nameservers:
         Raises:
             RockoonError: what a nameserver answered, or NameserverUnavailable of the last.
         """
-        trouble: RockoonError = NameserverUnavailable(address=", ".join(self.addresses))
-        # Read once: calls that fail at the same time would else make each other skip one.
-        first = self._first
-        for step in range(len(self.addresses)):
-            index = (first + step) % len(self.addresses)
-            address = self.addresses[index]
+
+        async def ask(address: str) -> Reply:
             try:
                 return await method(self.stub(address))
             except grpc.RpcError as failure:
-                trouble = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self.access, trouble):
+                error = from_rpc_error(failure, NameserverUnavailable, address=address)
+                if clock_corrected(self.access, error):
                     # Once: a clock that is right already is not corrected again.
-                    return await self.call(method)
-                # Also behind an answer that is final: another nameserver may know better next time.
-                self._first = (index + 1) % len(self.addresses)
-                if not trouble.retriable:
-                    raise trouble from failure
-        raise trouble
+                    return await ask(address)
+                raise error from failure
+
+        return await call_any(self._order, ask)
 
     async def close(self) -> None:
         await self._channels.close()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from rockoon_core.backoff import Backoff
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
@@ -14,9 +15,10 @@ from rockoon_core.errors import (
     WrongCluster,
     WrongIdentity,
 )
+from rockoon_core.nameservers import ROUND_PAUSE_SECONDS
 from rockoon_core.protocol import PROTOCOL
 from rockoon_node.lease import ROUND, Lease
-from rockoon_node.nameservers import Nameservers, pause_seconds
+from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import (
     Node,
     RegisterNodeReply,
@@ -79,7 +81,8 @@ class Registration:
             stop: the service's; failed when the entry is refused for good. Nobody is answered
                 from then on.
         """
-        failed_rounds, waits = 0, False
+        failed, waits = False, False
+        backoff = Backoff(ROUND_PAUSE_SECONDS)
         self._lease.first_asked()
         while not self._leaving:
             try:
@@ -96,7 +99,7 @@ class Registration:
                     stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
                     self.settled.set()
                     return
-                if failed_rounds == 0:
+                if not failed:
                     log.warning("not registered: %s; serving what is known, and trying on", reason)
                 if not isinstance(reason, Busy):
                     # A slow etcd may need longer than a renewal has.
@@ -104,12 +107,13 @@ class Registration:
                     nameservers = len(self._nameservers.addresses)
                     self._lease.nobody_told(CALL_SECONDS_MAX * nameservers)
                 self.settled.set()
-                failed_rounds += 1
-                await asyncio.sleep(pause_seconds(failed_rounds))
+                failed = True
+                await asyncio.sleep(backoff.next_seconds())
                 continue
-            if self._lease_id != reply.lease_id or failed_rounds:
+            if self._lease_id != reply.lease_id or failed:
                 log.info("in the routes as %s at %s", self._node.name, self._node.address)
-            failed_rounds = 0
+            failed = False
+            backoff.reset()
             self._tell(tuple(reply.differences))
             self._lease_id = reply.lease_id
             share = reply.ttl_seconds * ROUND / len(self._nameservers.addresses)

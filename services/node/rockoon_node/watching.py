@@ -8,14 +8,15 @@ import grpc
 
 from rockoon_core.errors import NameserverUnavailable, RockoonError
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
-from rockoon_node.nameservers import FailoverOrder, Nameservers
+from rockoon_core.nameservers import WatchRotation
+from rockoon_node.nameservers import Nameservers
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 log = logging.getLogger(__name__)
 
 
 class Watching:
-    """Begins a watch again whenever it ends, at the nameserver whose turn it is.
+    """Begins a watch again whenever it ends, at the same nameserver while it answers.
 
     Args:
         nameservers: whom to ask.
@@ -28,12 +29,12 @@ class Watching:
     def __init__(self, nameservers: Nameservers, name: str) -> None:
         self._nameservers = nameservers
         self._name = name
-        self._turns = FailoverOrder(nameservers.addresses)
+        self._rotation = WatchRotation(nameservers.addresses)
         self.settled = asyncio.Event()
 
     def answered(self) -> None:
         """To be called by the watch for every answer that it could use."""
-        self._turns.answered()
+        self._rotation.answered()
         self.settled.set()
 
     async def run(
@@ -50,7 +51,7 @@ class Watching:
             stop: the service's; failed then.
         """
         while True:
-            address = self._turns.address
+            address = self._rotation.address
             try:
                 await watch(address)
             except grpc.RpcError as failure:
@@ -64,8 +65,8 @@ class Watching:
             except Fatal as reason:
                 self._give_up(stop, reason)
                 return
-            pause = self._turns.failed()
-            if self._turns.round_failed:
+            pause = self._rotation.failed()
+            if self._rotation.round_failed:
                 self.settled.set()
             await asyncio.sleep(pause)
 
