@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rockoon.consumer.redelivery import LocalRedelivery
     from rockoon.consumer.retry import RetryPolicy
     from rockoon.errors import RockoonError
-    from rockoon.message import Batch, Message, MessageQueue, SendResult
+    from rockoon.message import Batch, Message, SendResult
     from rockoon.net.access import AccessKey
     from rockoon.net.routes import TopicRoute
     from rockoon.net.tls import Tls
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rockoon.subscription import Sql
     from rockoon.transactions.producer import TransactionalProducer
     from rockoon.transactions.transaction import Resolution, Transaction
+    from rockoon_core.message_queue import MessageQueue
 
 # gRPC reads this when it is imported, which is after this module. Without it gRPC stops and starts
 # its threads around forks; where code runs between fork and exec (`preexec_fn`, by which PySpark

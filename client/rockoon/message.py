@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon.compression import unpack
-from rockoon.errors import InvalidArgument, StoreCorrupt
+from rockoon.errors import StoreCorrupt
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import is_dlq_topic, is_retry_topic
@@ -32,36 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRACE_MARKS = tuple(f"{name}\x01".encode() for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT))
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class MessageQueue:
-    """One queue of a topic on one broker; sorts by topic, broker, queue id."""
-
-    topic: str
-    broker: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}@{self.broker}:{self.queue_id}"
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether it is of a group's retry topic."""
-        return is_retry_topic(self.topic)
-
-    @classmethod
-    def parse(cls, text: str) -> "MessageQueue":
-        """Read what `str` gives, for example "orders@broker-a:3".
-
-        Raises:
-            InvalidArgument: the text is not of that form.
-        """
-        topic, at, rest = text.partition("@")
-        broker, colon, queue_id = rest.rpartition(":")
-        if not (topic and at and broker and colon and queue_id.isdecimal()):
-            raise InvalidArgument(reason=f"{text!r} is not of the form topic@broker:queue")
-        return cls(topic, broker, int(queue_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rockoon import cluster as aio_cluster
 from rockoon.errors import Closed
-from rockoon.message import MessageQueue, SendResult
+from rockoon.message import SendResult
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
@@ -36,6 +36,7 @@ from rockoon.net.tls import Tls
 from rockoon.producer.options import ProducerOptions, SendManyOptions, SendOptions
 from rockoon.producer.outgoing import Body
 from rockoon.producer.receipt import SendResults
+from rockoon_core.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rockoon.admin.admin import Admin

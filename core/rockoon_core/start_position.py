@@ -19,9 +19,9 @@ begins at 0 and its first message, if there is one, lies within 40 % of memory o
 
 import enum
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rockoon_core.errors import InvalidArgument, InvalidOffset, OffsetBeyondEnd
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2
 
 
@@ -165,19 +165,11 @@ class Stored:
     incarnation: int
 
 
-class AnyQueue(Protocol):
-    """A message queue, as its caller names it; its text is for people."""
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether it is of a group's retry topic."""
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Everything one decision is made on."""
 
-    queue: AnyQueue
+    queue: MessageQueue
     state: QueueState
     # etcd revision at which the queue was born: its incarnation.
     birth_revision: int

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from rockoon.errors import InvalidArgument, InvalidDelay
-from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import Accumulator, BatchQueue
 from rockoon.producer.delay import delay_section
+from rockoon_core.message_queue import MessageQueue
 
 AT_EIGHT = b"TIMER_DELIVER_MS\x011800000000000\x02"
 

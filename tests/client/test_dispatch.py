@@ -14,7 +14,6 @@ from rockoon.errors import (
     StoreNotWritable,
     TimedOut,
 )
-from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import (
     MESSAGE_OVERHEAD_BYTES,
     Accumulator,
@@ -23,6 +22,7 @@ from rockoon.producer.accumulator import (
 )
 from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 from support.seeds import seeds
 

@@ -22,7 +22,7 @@ from rockoon.errors import (
     SequenceUnknown,
     StoreNotWritable,
 )
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.batch import decode_columns
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, running_broker

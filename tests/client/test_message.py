@@ -12,8 +12,9 @@ import zstandard
 from rockoon.compression import UNPACKED_BYTES_MAX
 from rockoon.consumer.pull import FOUND, Pulled, PullReply, interpret
 from rockoon.errors import InvalidArgument, StoreCorrupt
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
 from rockoon.subscription import Subscription
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import (
     COMPRESSION_LZ4,

@@ -24,11 +24,12 @@ from rockoon.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
 from rockoon.producer.options import ProducerOptions
 from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver

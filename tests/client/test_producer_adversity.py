@@ -7,7 +7,7 @@ import pytest
 import rockoon
 from rockoon.cluster import Cluster
 from rockoon.errors import NotReady, QueueNotFound, RockoonError
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.eventually import eventually
 from support.fake_append_broker import FakeAppendBroker, Fault

@@ -20,7 +20,7 @@ from rockoon.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.dns_server import DnsServer
 from support.fake_append_broker import FakeAppendBroker, Fault

@@ -9,7 +9,8 @@ import rockoon
 from rockoon.cluster import Cluster
 from rockoon.errors import Closed, InvalidArgument, TopicNotFound
 from rockoon.local import LocalCluster
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import FOUND, PullRequest
 from support.waiting import DEADLINE_SECONDS

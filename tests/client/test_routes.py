@@ -3,8 +3,8 @@
 import pytest
 
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
 from rockoon.net.routes import Routes
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as pb
 
 

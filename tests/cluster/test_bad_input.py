@@ -13,7 +13,7 @@ import pytest
 import rockoon
 from rockoon import errors
 from rockoon.local import LocalCluster
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
 from rockoon_proto.v1.broker_pb2 import (

@@ -14,8 +14,9 @@ import rockoon
 from rockoon.consumer.pull import PullLimits
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.producer.producer import Producer
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.generation import Manifest
 from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
 from rockoon_runtime.process import Stop

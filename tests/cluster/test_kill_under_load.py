@@ -19,9 +19,10 @@ import rockoon
 from rockoon import errors
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue, SendResult
+from rockoon.message import Message, SendResult
 from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 from support.seeds import seeds
 

@@ -17,9 +17,10 @@ from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import RetryPolicy
 from rockoon.errors import Fenced, InvalidArgument, RockoonError, TopicNotFound
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support import failing_member
 from support.consumer_settings import grouped

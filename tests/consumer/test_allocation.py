@@ -17,7 +17,7 @@ from rockoon.allocation import (
 )
 from rockoon.allocation.consistent_hash import queue_key, ring_hash
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 TABLE = [
     # queues, members, AVG, AVG_BY_CIRCLE, CONSISTENT_HASH: queue ids of c1 / c2 / ...

@@ -13,7 +13,7 @@ from rockoon.allocation import (
     allocate,
 )
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 ROOM_TABLE = [
     (8, 3, "016/237/45"),

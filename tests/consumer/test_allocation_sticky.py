@@ -15,7 +15,7 @@ from rockoon.allocation import (
     AllocationObject,
     allocate,
 )
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 SEED = 20240611
 

@@ -20,11 +20,12 @@ from rockoon.errors import (
     StoreNotWritable,
 )
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.offsets.broadcasting import member_id_of
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     NewQueueRule,
     QueueState,

@@ -14,8 +14,9 @@ import rockoon
 from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from support.eventually import eventually
 

@@ -8,7 +8,8 @@ from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import InvalidArgument, StoreCorrupt
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from support.consumer_settings import grouped
 from support.eventually import eventually, moves_until
 from support.fake_cluster import FakeCluster

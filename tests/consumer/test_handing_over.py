@@ -14,7 +14,8 @@ from rockoon.cluster import Cluster
 from rockoon.consumer.delivery import LocalRedelivery
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.queue_revocation import LAST_COMMIT_SECONDS_MAX
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster

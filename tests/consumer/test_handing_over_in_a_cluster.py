@@ -15,7 +15,8 @@ import rockoon
 from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from support import member_process
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS

@@ -17,11 +17,11 @@ from rockoon.errors import (
     StoreLocked,
     StoreNotWritable,
 )
-from rockoon.message import MessageQueue
 from rockoon.offsets.custom_offset_store import Kept
 from rockoon.offsets.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
 from rockoon.offsets.own_start import Place
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from support.fake_cluster import FakeCluster

@@ -4,9 +4,9 @@ import pytest
 
 from rockoon.cluster import Cluster
 from rockoon.errors import CommitBehind, Fenced, GroupNotFound, OffsetServiceUnavailable
-from rockoon.message import MessageQueue
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from support.eventually import answered
 from support.fake_cluster import FakeCluster

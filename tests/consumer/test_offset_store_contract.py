@@ -8,12 +8,12 @@ import pytest
 
 from rockoon.cluster import Cluster
 from rockoon.errors import CommitBehind, RockoonError
-from rockoon.message import MessageQueue
 from rockoon.offsets.broadcasting import BroadcastOffsetStore
 from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon.offsets.offset_store import OffsetStore, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig, SubscribeRequest
 from support.fake_cluster import FakeCluster
 

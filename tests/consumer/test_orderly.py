@@ -13,7 +13,8 @@ from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import Failure
 from rockoon.errors import InvalidArgument
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import decode_record
 from support.consumer_settings import grouped
 from support.eventually import eventually

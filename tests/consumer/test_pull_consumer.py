@@ -16,8 +16,8 @@ from rockoon.errors import (
     QueueNotFound,
     TopicNotFound,
 )
-from rockoon.message import MessageQueue
 from rockoon.offsets.start import ConsumeFrom
+from rockoon_core.message_queue import MessageQueue
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
 

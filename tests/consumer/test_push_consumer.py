@@ -22,7 +22,8 @@ from rockoon.errors import (
     StoreCorrupt,
     TopicNotFound,
 )
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster

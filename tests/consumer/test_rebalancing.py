@@ -10,7 +10,8 @@ import pytest
 from rockoon.cluster import Cluster
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BrokerUnavailable
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster

@@ -12,8 +12,9 @@ from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
 from support.consumer_settings import grouped

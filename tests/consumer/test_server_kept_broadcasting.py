@@ -14,7 +14,8 @@ import rockoon
 from rockoon.cluster import Cluster
 from rockoon.errors import InvalidArgument
 from rockoon.local import LocalCluster
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 from rockoon_proto.v1.offset_pb2 import LagReply, ResetTarget
 from support import member_process

@@ -16,9 +16,9 @@ import pytest
 import rockoon
 from rockoon.errors import StoreLocked
 from rockoon.local import LocalCluster
-from rockoon.message import MessageQueue
 from rockoon.offsets.custom_offset_store import Kept
 from rockoon.offsets.own_start import Place
+from rockoon_core.message_queue import MessageQueue
 from support import doomed_counter
 from support.seeds import seeds
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rockoon.message import MessageQueue
 from rockoon.offsets.start import Start
+from rockoon_core.message_queue import MessageQueue
 from tools.expansion import matrix, report
 from tools.expansion.cell import Cell, Difference, GroupIs, Growth, Policy, Rule
 

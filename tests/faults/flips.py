@@ -19,7 +19,8 @@ from faults.scenario import Outcome, Task
 from faults.workload import TAGS, Books, Committer, Sender, Stored, read_topic
 
 import rockoon
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
+from rockoon_core.message_queue import MessageQueue
 
 QUEUES = 2
 MESSAGES = 250

@@ -19,7 +19,8 @@ from faults.scenarios import SCENARIOS, named
 from faults.workload import RUN, Acknowledged, Books, Stored
 
 from load import payload
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_host, encode_record
 
 QUEUE = MessageQueue("t", "broker-a", 0)

@@ -19,9 +19,10 @@ from load.checker import Allowed, Checker
 from rockoon.admin.reads import to_queue
 from rockoon.consumer.pull import OutOfRange, PullLimits, pull
 from rockoon.errors import RockoonError
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.producer.producer import Producer
 from rockoon.subscription import Subscription
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
 
 RUN = 77

@@ -19,7 +19,7 @@ from hosts.verdict import Outcome, Result, judged
 
 import rockoon
 from rockoon.errors import RockoonError
-from rockoon.offsets.offset_store import from_ref
+from rockoon_core.message_queue import queue_from_wire
 
 QUEUES_PER_BROKER = 4
 LOOK_SECONDS = 0.25
@@ -119,7 +119,7 @@ class Trial:
                     progress = await self._cluster.admin.progress(group, TOPIC)
                     at_ns = time.monotonic_ns()
                     for each in progress:
-                        queue = str(from_ref(each.queue))
+                        queue = str(queue_from_wire(each.queue))
                         self._progress.note(group, queue, each.epoch, each.offset, at_ns)
             except RockoonError as error:
                 assert error.retriable, error

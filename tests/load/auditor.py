@@ -23,7 +23,8 @@ from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BrokerUnavailable, RockoonError
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
+from rockoon_core.message_queue import MessageQueue
 
 POLL_SECONDS = 0.2
 LAG_GROUPS_MAX = 10

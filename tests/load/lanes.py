@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from load import payload
 from load.plan import Plan
 from load.sender import Lane
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 LANES_MAX = 64
 """Of one sender."""

@@ -14,7 +14,7 @@ from load import payload
 from load.bitmap import Bitmap
 from load.checker import Allowed, Checker, Verdict
 from load.dishonest_broker import Deed, DishonestBroker
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes

@@ -9,7 +9,7 @@ from load.options import parser
 from load.plan import Plan
 from load.run import plan_of
 from load.sender import turns
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 
 def plan(*arguments: str) -> Plan:

@@ -14,13 +14,13 @@ from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_core.errors import Fenced
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
 from rockoon_offset.members.membership import Membership
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Member, Progress, decode, encode
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
@@ -29,7 +29,7 @@ from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
 
 SECOND = 1_000_000_000
-QUEUE = Queue("orders", "broker-a", 0)
+QUEUE = MessageQueue("orders", "broker-a", 0)
 BOUND = 10 * SECOND
 
 
@@ -112,7 +112,7 @@ def test_with_a_bound_of_nothing_nobody_waits() -> None:
 def test_waits_are_bounded() -> None:
     handovers, held = Handovers(BOUND), owned(Ledger(), "a")
     for number in range(WAITS_MAX + 10):
-        queue = Queue("orders", "broker-a", number)
+        queue = MessageQueue("orders", "broker-a", number)
         assert handovers.must_wait(held._replace(queue=queue), "b", 0)
     assert len(handovers) == WAITS_MAX
 

@@ -1,15 +1,15 @@
 """A group's lag as a metric: of a topic, out of what is known of its queues."""
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.metrics import of_lag
 from rockoon_offset.progress.lag_rows import QueueLag
-from rockoon_offset.queues import Queue
 
 GROUP = "billing"
 OF_ORDERS = (GROUP, "orders", "false")
 
 
 def row(topic: str, queue_id: int, **known: object) -> QueueLag:
-    return QueueLag(Queue(topic, "broker-a", queue_id))._replace(**known)
+    return QueueLag(MessageQueue(topic, "broker-a", queue_id))._replace(**known)
 
 
 def measured(*rows: QueueLag) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -8,13 +8,13 @@ from offset.cluster import GROUP, Cluster
 from offset.test_handover import Service
 
 from rockoon_core.errors import RouteNotReached
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.journal import read_contents
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
-from rockoon_offset.queues import Queue
 
-QUEUE, OTHER = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1)
+QUEUE, OTHER = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 FIRST = Decision(3, StartReason.FIRST, "because")
 
 

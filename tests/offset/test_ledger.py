@@ -16,6 +16,7 @@ from rockoon_core.errors import (
     ResetNotFound,
     RockoonError,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_offset.progress.applied_resets import RESETS_MAX
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
@@ -23,9 +24,8 @@ from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_table import GONE_QUEUES_MAX
 from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
 from rockoon_offset.progress.resets import Target, TargetKind, step
-from rockoon_offset.queues import Queue
 
-QUEUE = Queue("orders", "broker-a", 0)
+QUEUE = MessageQueue("orders", "broker-a", 0)
 COMMITTED = Decision(0, StartReason.COMMITTED, "as stored")
 
 
@@ -33,12 +33,14 @@ def last(offset: int, gap: int = 0) -> Decision:
     return Decision(offset, StartReason.LAST, "because", gap)
 
 
-def started(ledger: Ledger, member: str = "m1", offset: int = 10, queue: Queue = QUEUE) -> Progress:
+def started(
+    ledger: Ledger, member: str = "m1", offset: int = 10, queue: MessageQueue = QUEUE
+) -> Progress:
     ledger.start("g", 5, queue, 7, last(offset), member, 1000)
     return found(ledger, queue)
 
 
-def found(ledger: Ledger, queue: Queue = QUEUE) -> Progress:
+def found(ledger: Ledger, queue: MessageQueue = QUEUE) -> Progress:
     progress = ledger.find("g", queue)
     assert progress is not None
     return progress
@@ -203,7 +205,7 @@ def test_deletions_that_were_missed_are_made_good_at_the_next_snapshot_of_the_ro
     started(ledger)
     ledger.start("gone", 6, QUEUE, 7, last(1), "", 1)
     ledger.start("again", 6, QUEUE, 7, last(1), "", 1)
-    other = Queue("dropped", "broker-a", 0)
+    other = MessageQueue("dropped", "broker-a", 0)
     ledger.start("g", 5, other, 8, last(1), "", 1)
     ledger.compare_with_routes(100, frozenset({"orders"}), {"g": 5, "again": 99})
     assert [(entry.group, entry.queue) for entry in ledger.list_progress()] == [("g", QUEUE)]
@@ -360,15 +362,15 @@ def test_memory_of_deleted_queues_is_bounded() -> None:
     ledger = Ledger()
     for number in range(GONE_QUEUES_MAX // 1000 + 1):
         for queue_id in range(1000):
-            ledger.start("g", 5, Queue(f"t{number}", "b", queue_id), 7, last(0), "", 0)
+            ledger.start("g", 5, MessageQueue(f"t{number}", "b", queue_id), 7, last(0), "", 0)
     ledger.forget_topics({f"t{number}" for number in range(GONE_QUEUES_MAX // 1000 + 1)})
-    assert ledger.stored("g", Queue("t0", "b", 0)) is None
-    assert ledger.stored("g", Queue("t1", "b", 0)) is not None
+    assert ledger.stored("g", MessageQueue("t0", "b", 0)) is None
+    assert ledger.stored("g", MessageQueue("t1", "b", 0)) is not None
 
 
 GROUPS = st.sampled_from(["g", "h"])
 QUEUES = st.builds(
-    Queue, st.sampled_from(["t", "%RETRY%g"]), st.sampled_from(["a", "b"]), st.integers(0, 1)
+    MessageQueue, st.sampled_from(["t", "%RETRY%g"]), st.sampled_from(["a", "b"]), st.integers(0, 1)
 )
 MEMBERS = st.sampled_from(["", "m1", "m2"])
 REASONS = st.sampled_from(list(StartReason))
@@ -424,7 +426,7 @@ def test_replay_gives_the_live_state_and_epochs_are_never_given_twice(
     operations: list[tuple[Any, ...]],
 ) -> None:
     live, journal = Ledger(), list[Record]()
-    epochs: set[tuple[str, Queue, int]] = set()
+    epochs: set[tuple[str, MessageQueue, int]] = set()
     for number, operation in enumerate(operations):
         before = {entry.epoch for entry in live.list_progress()}
         try:

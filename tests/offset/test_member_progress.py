@@ -11,6 +11,7 @@ from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_core.errors import ERROR_METADATA_KEY
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
@@ -25,7 +26,6 @@ from rockoon_offset.progress.records import (
     decode,
     encode,
 )
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -268,7 +268,7 @@ class Days:
         self.absences = Absences(
             self.store, self.membership, days_max, lambda: self.now_ns, lambda: self.now_ms
         )
-        queue = Queue(TOPIC, "broker-a", 0)
+        queue = MessageQueue(TOPIC, "broker-a", 0)
         decision = Decision(7, StartReason.LAST, "")
         for member in ("pod-0", "pod-1"):
             known = self.store.ledger.known.reads(GROUP, 1, member, TOPIC, 1, self.now_ms)
@@ -348,7 +348,7 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
         for record in records:
             replayed.apply(decode(encode(record)))
 
-    queue = Queue(TOPIC, "broker-a", 0)
+    queue = MessageQueue(TOPIC, "broker-a", 0)
     for member in ("pod-0", "pod-1", "pod-2"):
         do(live.members_changed(*live.known.reads(GROUP, 3, member, TOPIC, 5, 1000)))
         decision = Decision(7, StartReason.NEW_QUEUE, "")
@@ -374,7 +374,7 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
 
 def test_another_etcd_keeps_members_their_place_and_calls_nothing_new() -> None:
     ledger = Ledger()
-    queue = Queue(TOPIC, "broker-a", 0)
+    queue = MessageQueue(TOPIC, "broker-a", 0)
     ledger.members_changed(*ledger.known.reads(GROUP, 30, "pod-0", TOPIC, 50, 1000))
     decision = Decision(7, StartReason.LAST, "")
     ledger.start(reader_of(GROUP, "pod-0"), 30, queue, 40, decision, "pod-0", 1000)

@@ -8,10 +8,10 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.ownership import OWNED_QUEUES_MAX, SINCE_MAX, Owners
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -173,7 +173,7 @@ def test_owners_of_very_many_queues_are_told_to_nobody() -> None:
     ledger, owners = Ledger(), Owners()
     stored = Decision(0, StartReason.COMMITTED, "as stored")
     for number in range(OWNED_QUEUES_MAX + 1):
-        ledger.start("g", 5, Queue("t", "b", number), 7, stored, "a", 1000)
+        ledger.start("g", 5, MessageQueue("t", "b", number), 7, stored, "a", 1000)
     held = list(ledger.progress_of("g").values())
     assert owners.as_of("g", 1, held).owners is None
     assert len(owners.as_of("g", 2, held[1:]).owners or ()) == OWNED_QUEUES_MAX
@@ -182,9 +182,9 @@ def test_owners_of_very_many_queues_are_told_to_nobody() -> None:
 def test_since_when_queues_are_held_is_forgotten_from_the_oldest_on() -> None:
     owners = Owners()
     for number in range(SINCE_MAX + 1):
-        owners.held_by("g", Queue("t", "b", number), "a", 1 + number)
-    assert owners.since_ms("g", Queue("t", "b", 0), "a") == 0
-    assert owners.since_ms("g", Queue("t", "b", 1), "a") == 2
-    owners.held_by("g", Queue("t", "b", 1), "a", 10**9)
-    assert owners.since_ms("g", Queue("t", "b", 1), "a") == 2
-    assert owners.since_ms("g", Queue("t", "b", 1), "b") == 0
+        owners.held_by("g", MessageQueue("t", "b", number), "a", 1 + number)
+    assert owners.since_ms("g", MessageQueue("t", "b", 0), "a") == 0
+    assert owners.since_ms("g", MessageQueue("t", "b", 1), "a") == 2
+    owners.held_by("g", MessageQueue("t", "b", 1), "a", 10**9)
+    assert owners.since_ms("g", MessageQueue("t", "b", 1), "a") == 2
+    assert owners.since_ms("g", MessageQueue("t", "b", 1), "b") == 0

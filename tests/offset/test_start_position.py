@@ -6,6 +6,7 @@ import pytest
 
 from rockoon_core import start_position
 from rockoon_core.errors import InvalidOffset, OffsetBeyondEnd
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     ConsumeFrom,
     Facts,
@@ -20,10 +21,9 @@ from rockoon_core.start_position import (
     effective_policy,
     search_timestamp_ms,
 )
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import nameserver_pb2, offset_pb2
 
-QUEUE = Queue("orders", "broker-a", 3)
+QUEUE = MessageQueue("orders", "broker-a", 3)
 EXACT = GroupRules(NewQueueRule.EXACT)
 CLASSIC = GroupRules(NewQueueRule.CLASSIC)
 # The group subscribed at revision 20: born at 10 is older, born at 30 is newer.
@@ -51,7 +51,7 @@ def test_stored_progress_wins_over_the_policy_over_retry_topics_and_over_a_new_q
     first = StartPolicy(ConsumeFrom.FIRST)
     facts = with_policy(replace(NEW, stored=Stored(50, 30)), first)
     assert outcome(facts) == (StartReason.COMMITTED, 50, 0)
-    retry = replace(facts, queue=Queue("%RETRY%g", "broker-a", 0))
+    retry = replace(facts, queue=MessageQueue("%RETRY%g", "broker-a", 0))
     assert outcome(retry) == (StartReason.COMMITTED, 50, 0)
 
 
@@ -125,7 +125,7 @@ def test_the_classic_rule_guesses_as_rocketmq_4_does_whatever_the_revisions_say(
 def test_a_retry_topic_is_read_from_its_oldest_message_whatever_the_policy(
     rules: GroupRules,
 ) -> None:
-    facts = replace(OLD, queue=Queue("%RETRY%g", "broker-a", 0), rules=rules)
+    facts = replace(OLD, queue=MessageQueue("%RETRY%g", "broker-a", 0), rules=rules)
     assert outcome(facts) == (StartReason.RETRY_TOPIC, 5, 0)
 
 

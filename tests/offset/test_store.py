@@ -11,18 +11,18 @@ from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.frames import mark
 from rockoon_offset.journal.store import Store
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import ExitStatus, Stop
 from support.waiting import DEADLINE_SECONDS
 
-QUEUE = Queue("orders", "broker-a", 0)
+QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 class BreakableDisk(Disk):

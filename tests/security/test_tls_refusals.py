@@ -13,10 +13,10 @@ import rockoon
 from rockoon.errors import BrokerUnavailable, InvalidArgument, NameserverUnavailable, TlsFailed
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.pem_files import PemError, try_certificate
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROKER, DescribeClusterRequest, Node, RouteUpdate
 from support.eventually import eventually
@@ -156,7 +156,7 @@ async def test_the_offset_service_is_told_why_it_does_not_reach_a_broker(
         node = Node(kind=BROKER, name="broker-a", address=address)
         table.apply(RouteUpdate(snapshot=True, revision=1, nodes=[node]))
         brokers = Brokers(table, "rockoon", 5.0, Tls(ca=authority.ca))
-        queue = Queue("orders", "broker-a", 0)
+        queue = MessageQueue("orders", "broker-a", 0)
         answer = (await brokers.queue_states([queue]))[queue]
         await brokers.close()
     assert isinstance(answer, BrokerUnavailable)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.stream.offsets import INITIAL, CheckpointError, Place, StreamOffsets
 from rockoon_spark.stream.plan import (
     QueueNow,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rockoon.errors import BrokerUnavailable
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.columns import to_batch
 from rockoon_spark.source.stretches import DataLost
 from rockoon_spark.stream import queue_stretch

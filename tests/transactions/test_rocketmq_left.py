@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
 from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     committed_record,
@@ -12,6 +12,7 @@ from rockoon_broker.transactions.half_messages import (
     op_record,
 )
 from rockoon_broker.transactions.half_queue import rocketmq_progress
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import Record
 from rockoon_proto.v1 import broker_pb2 as pb

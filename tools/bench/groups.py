@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 
 import rockoon
 from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.message import Message, MessageQueue
-from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
+from rockoon.message import Message
+from rockoon_core.message_queue import queue_to_wire
+from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, ResolveRequest
 
 CALLS_IN_FLIGHT = 64
 SETTLED_SECONDS_MAX = 120.0
@@ -43,7 +44,7 @@ async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> 
     async with cluster.push_consumer("rates", {topic: "*"}, nothing, consume_from="first"):
         pass
     service = await cluster.wait_offset_service(10)
-    queues = [to_ref(queue) for queue in (await cluster.route(topic)).queues]
+    queues = [queue_to_wire(queue) for queue in (await cluster.route(topic)).queues]
     # A reader outside membership: nobody disputes the queues, and each start is a committed one.
     request = ResolveRequest(group="rates", queues=queues)
     starts = (await service.Resolve(request, metadata=cluster.metadata)).starts
@@ -168,7 +169,3 @@ async def until(holds: Callable[[], bool]) -> None:
         if time.perf_counter() > deadline:
             raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX} s")
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def to_ref(queue: MessageQueue) -> QueueRef:
-    return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)

@@ -21,10 +21,11 @@ import rockoon
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.local import LocalCluster
 from rockoon.local.process import LocalClusterError
-from rockoon.message import Message, MessageQueue, SendResult
+from rockoon.message import Message, SendResult
 from rockoon.offsets.start import Start
 from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from tools.demo.records import SAMPLE, Record, read_records
 from tools.demo.starts import print_starts

@@ -7,8 +7,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rockoon.message import MessageQueue
 from rockoon.offsets.start import Start
+from rockoon_core.message_queue import MessageQueue
 
 Starts = Mapping[MessageQueue, Start]
 

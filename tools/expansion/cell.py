@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import rockoon
 from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.offsets.start import Start
 from rockoon.producer.producer import Producer
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import (
     CLASSIC,
     CONSUME_FROM_FIRST,

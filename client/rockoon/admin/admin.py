@@ -30,9 +30,9 @@ from rockoon.errors import (
     GroupNotFound,
     TopicNotFound,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
@@ -60,7 +60,6 @@ from rockoon_proto.v1.offset_pb2 import (
     Member,
     PlanResetRequest,
     Progress,
-    QueueRef,
     ResetPlan,
     ResetTarget,
     UndoResetRequest,
@@ -356,7 +355,7 @@ class Admin:
             group=group,
             topic=topic,
             target=target,
-            queues=[to_ref(each) for each in queues],
+            queues=[queue_to_wire(each) for each in queues],
             member=member,
         )
         plan: ResetPlan = await self._ask("PlanReset", request)
@@ -460,7 +459,3 @@ class Admin:
 
 def to_placements(queues: Mapping[str, int]) -> list[Placement]:
     return [Placement(broker=broker, queues=count) for broker, count in queues.items()]
-
-
-def to_ref(queue: MessageQueue) -> QueueRef:
-    return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)

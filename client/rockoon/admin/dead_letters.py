@@ -25,12 +25,13 @@ from rockoon.errors import (
     TopicNotFound,
     from_wire,
 )
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
 from rockoon.net.routes import TopicRoute
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.producer.producer import Producer
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import DLQ_TOPIC_PREFIX, dlq_topic, is_dlq_topic
 from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
 from rockoon_proto.v1.broker_pb2 import (

@@ -17,7 +17,7 @@ from rockoon.errors import (
     MessageNotFound,
     RockoonError,
 )
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1.broker_pb2 import (
     CancelDelayedRequest,

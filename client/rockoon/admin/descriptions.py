@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rockoon.errors import RockoonError
-from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, QueueState
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterReply, Group, Node
 from rockoon_proto.v1.offset_pb2 import LagReply, Member, Progress, QueueLag

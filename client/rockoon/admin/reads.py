@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from rockoon.admin.descriptions import GroupSummary
 from rockoon.admin.offset_calls import ask_offset_service
-from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import ListGroupsReply, ListGroupsRequest, ListTopicsRequest
 from rockoon_proto.v1.offset_pb2 import ListProgressRequest, Progress, QueueRef
 

@@ -25,7 +25,8 @@ from rockoon.errors import (
     TopicNotFound,
     TopicNotReadable,
 )
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1.broker_pb2 import (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 
 def ring_hash(text: str) -> int:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rockoon.allocation.strategy import AllocationStrategy, name_of, share_of
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 _Thing = TypeVar("_Thing", str, MessageQueue)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon.allocation.consistent_hash import queue_key
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 AllocationFunction: TypeAlias = Callable[
     [str, Sequence[str], Sequence[MessageQueue]], Collection[MessageQueue]

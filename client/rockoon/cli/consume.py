@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.consumer.push_consumer import PushConsumer
-    from rockoon.message import Message, MessageQueue
+    from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
+    from rockoon_core.message_queue import MessageQueue
 
 # Without --follow, reading ends where the queues ended when it began.
 POLL_SECONDS = 0.25

@@ -112,7 +112,7 @@ def show(
     since_ms = 0 if since is None else moment_ms(since)
 
     async def work(cluster: "Cluster") -> "list[DeadLetter]":
-        from rockoon.message import MessageQueue
+        from rockoon_core.message_queue import MessageQueue
         from rockoon_format.names import dlq_topic
 
         letters = cluster.admin.dead_letters

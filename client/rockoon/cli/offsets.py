@@ -148,7 +148,7 @@ def reset(
     named = [parse_queue(each) for each in queue or ()]
 
     async def work(cluster: "Cluster") -> "ResetPlan":
-        from rockoon.message import MessageQueue
+        from rockoon_core.message_queue import MessageQueue
 
         queues = [MessageQueue(topic, *each) for each in named]
         plan = await cluster.admin.plan_reset(group, topic, target, queues, member=member)

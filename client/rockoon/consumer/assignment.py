@@ -38,14 +38,14 @@ from rockoon.errors import (
     TopicNotFound,
     WrongCluster,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.broadcasting import kept_by_service
-from rockoon.offsets.offset_store import OffsetStore, Persisted, to_ref
+from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Assignment:
             # A store of the user's own knows no epochs, and nobody but the user its progress.
             if reading.start.epoch and not reading.process_queue.dropped:
                 yield PulledPosition(
-                    queue=to_ref(queue),
+                    queue=queue_to_wire(queue),
                     next_offset=reading.process_queue.next_offset,
                     epoch=reading.start.epoch,
                 )

@@ -28,8 +28,9 @@ from rockoon.consumer.consume_result import (
 )
 from rockoon.consumer.process_queue import ProcessQueue
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue
 
 __all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Order", "Redelivery"]
 

@@ -18,13 +18,12 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
-from rockoon.offsets.offset_store import from_ref
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,
@@ -273,7 +272,7 @@ class Membership:
         if event.deleted:
             raise GroupNotFound(group=self._group)
         if event.reset_queues:
-            self._on_reset([from_ref(ref) for ref in event.reset_queues])
+            self._on_reset([queue_from_wire(ref) for ref in event.reset_queues])
         self._take_in_pause(is_paused=event.consume_disabled)
         if not self._wants_owners:
             self._take_in(event.membership_version, event.members)
@@ -299,7 +298,7 @@ class Membership:
         elif reply.membership_version == self._owners_version:
             return
         else:
-            owners = {from_ref(each.queue): each.member_id for each in reply.owners}
+            owners = {queue_from_wire(each.queue): each.member_id for each in reply.owners}
             self._owners_version = reply.membership_version
         if owners != self.owners:
             self.owners = owners

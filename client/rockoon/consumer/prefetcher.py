@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import RockoonError
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import RecordError
 from rockoon_proto.v1.broker_pb2 import (
     FOUND,

@@ -18,13 +18,14 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
 log = logging.getLogger(__name__)

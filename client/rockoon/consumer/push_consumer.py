@@ -42,7 +42,6 @@ from rockoon.errors import (
     InvalidArgument,
     RockoonError,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.broadcasting import (
     Mode,
@@ -57,6 +56,7 @@ from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_RETRY,

@@ -14,12 +14,13 @@ from rockoon.errors import (
     TopicNotFound,
     TopicNotReadable,
 )
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import Start
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
-from rockoon.message import MessageQueue
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 

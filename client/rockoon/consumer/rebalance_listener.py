@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 

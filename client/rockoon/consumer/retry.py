@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, from_wire
-from rockoon.message import Message, MessageQueue
+from rockoon.message import Message
 from rockoon.net.connection import Connection
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.broker_pb2 import FailedMessage, SendBackReply, SendBackRequest, SentBack
 from rockoon_proto.v1.nameserver_pb2 import BROKER

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue, create_revisions
 from rockoon_format.topic_attributes import is_compacted
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, Node, RouteUpdate, Topic
 
@@ -49,14 +49,10 @@ class TopicRoute:
     @classmethod
     def from_wire(cls, topic: Topic) -> "TopicRoute":
         name = topic.config.name
-        births = {
-            MessageQueue(name, block.broker, queue_id): block.birth_revision
-            for block in topic.blocks
-            for queue_id in range(block.first_queue_id, block.first_queue_id + block.queues)
-        }
+        births = create_revisions(topic)
         return cls(
             name=name,
-            queues=tuple(sorted(births)),
+            queues=tuple(births),
             births=MappingProxyType(births),
             incarnation=topic.incarnation,
             modified_revision=topic.modified_revision,

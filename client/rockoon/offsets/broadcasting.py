@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from rockoon.errors import InvalidArgument, MemberIdTaken, RockoonError
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import OffsetStore, Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, CLUSTERING, ConsumeMode
 

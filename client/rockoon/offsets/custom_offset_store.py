@@ -30,12 +30,12 @@ from rockoon.errors import (
     QueueNotFound,
     RockoonError,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted
 from rockoon.offsets.own_start import Place, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     NewQueueRule,
     policy_from_wire,

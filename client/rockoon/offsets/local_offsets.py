@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotWritable
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
 from rockoon.offsets.own_start import BIRTH_UNKNOWN, Place
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
 from rockoon_format.lenient_json import ConfigError, Json, parse_json
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
-from rockoon.message import MessageQueue
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core import start_position
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Protocol
 
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError, from_wire
-from rockoon.message import MessageQueue
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.offset_pb2 import (
     BROADCASTING,
     CLUSTERING,
@@ -24,7 +24,6 @@ from rockoon_proto.v1.offset_pb2 import (
     CommitRequest,
     CommitResult,
     QueryRequest,
-    QueueRef,
     ResolveRequest,
 )
 
@@ -121,14 +120,6 @@ class OffsetStore(Protocol):
         """Let go of what `load` took hold of, also when it failed; stores nothing."""
 
 
-def to_ref(queue: MessageQueue) -> QueueRef:
-    return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
-
-
-def from_ref(ref: QueueRef) -> MessageQueue:
-    return MessageQueue(ref.topic, ref.broker, ref.queue_id)
-
-
 @dataclass(slots=True)
 class _Place:
     """One reading of a queue, from Resolve until it is removed or resolved again. Identity tells
@@ -178,7 +169,7 @@ class RemoteOffsetStore:
                 ResolveRequest(
                     group=self._group,
                     member_id=self._member_id,
-                    queues=[to_ref(queue) for queue in some],
+                    queues=[queue_to_wire(queue) for queue in some],
                     policy=consume_from.to_wire(),
                     route_revision=route_revision,
                     mode=self._mode,
@@ -208,7 +199,7 @@ class RemoteOffsetStore:
         """Return what RocketMQ's query would, the new-queue rule applied; None if not found."""
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
-            QueryRequest(group=self._group, queue=to_ref(queue), member=self._own_member),
+            QueryRequest(group=self._group, queue=queue_to_wire(queue), member=self._own_member),
             unavailable=OffsetServiceUnavailable,
         )
         return reply.offset if reply.found else None
@@ -314,11 +305,13 @@ class RemoteOffsetStore:
                 group=self._group,
                 member_id=self._member_id,
                 entries=[
-                    CommitEntry(queue=to_ref(queue), offset=offset, epoch=epoch, metadata=metadata)
+                    CommitEntry(
+                        queue=queue_to_wire(queue), offset=offset, epoch=epoch, metadata=metadata
+                    )
                     for queue, offset, epoch in sent
                 ],
                 force=force,
-                release=map(to_ref, release),
+                release=map(queue_to_wire, release),
                 mode=self._mode,
             ),
             unavailable=OffsetServiceUnavailable,

@@ -11,8 +11,8 @@ births nor policies for progress that does not fit.
 
 from dataclasses import dataclass
 
-from rockoon.message import MessageQueue
 from rockoon.offsets.start import Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Facts, GroupRules, QueueState, Stored, decide
 
 BIRTH_UNKNOWN = 0

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import ClassVar, Self
 
 from rockoon.errors import InvalidArgument
-from rockoon.message import MessageQueue
 from rockoon.times import timestamp_ms_of
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1 import offset_pb2
 

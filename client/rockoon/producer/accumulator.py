@@ -21,9 +21,10 @@ from numpy import cumsum, int64, uint32
 from numpy.typing import NDArray
 
 from rockoon.errors import RockoonError
-from rockoon.message import MessageQueue, SendResult
+from rockoon.message import SendResult
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 
 # A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its

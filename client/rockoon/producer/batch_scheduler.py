@@ -25,11 +25,11 @@ from rockoon.errors import (
     RockoonError,
     TimedOut,
 )
-from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
 from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from rockoon.compression import Compression, CompressionName
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 
 class SendOptions(TypedDict, total=False):

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
-from rockoon.message import MessageQueue
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, BatchQueue, ProducerBatch, fresh
 from rockoon.producer.body_chunks import Bodies, body_chunks
@@ -46,6 +45,7 @@ from rockoon.producer.sender import Sender
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.unrouted_messages import UnroutedMessages
 from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ queues moves keys. A producer may be given another hash, for example `java_key_h
 import zlib
 from collections.abc import Callable, Sequence
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.hashes import java_hash_code
 
 KeyHash = Callable[[str], int]

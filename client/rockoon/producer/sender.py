@@ -26,7 +26,6 @@ from rockoon.errors import (
     WrongCluster,
     from_wire,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
@@ -39,6 +38,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 

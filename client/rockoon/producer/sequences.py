@@ -20,7 +20,7 @@ from rockoon.errors import (
     SequenceUnknown,
     StoreFailed,
 )
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
 from rockoon.deprecation import renamed_key
 from rockoon.errors import RockoonError
-from rockoon.message import MessageQueue
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.body_chunks import Bodies
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX, Body
@@ -31,6 +30,7 @@ from rockoon.tracing.tracing import (
     traceparent_of,
 )
 from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest

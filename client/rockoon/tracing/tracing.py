@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
 from rockoon.errors import InvalidArgument, RockoonError
-from rockoon.message import Batch, MessageQueue
+from rockoon.message import Batch
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import TRACEPARENT
 from rockoon_format.traceparents import find_traceparents
 

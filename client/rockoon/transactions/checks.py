@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from grpc import RpcError
 
 from rockoon.errors import BrokerUnavailable, RockoonError
-from rockoon.message import Batch, Message, MessageQueue
+from rockoon.message import Batch, Message
 from rockoon.transactions.transaction import HalfPlace, Resolution
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import decode_record
 from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionCheck
 from rockoon_proto.v1.nameserver_pb2 import BROKER

@@ -43,7 +43,6 @@ from rockoon.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
-from rockoon.message import MessageQueue
 from rockoon.net.host import born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.options import HalfMessageOptions
@@ -62,6 +61,7 @@ from rockoon.transactions.checks import Check, TransactionChecks
 from rockoon.transactions.transaction import HalfPlace, Resolution, Transaction
 from rockoon_core.backoff import Backoff
 from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import group_fault
 from rockoon_format.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rockoon.errors import TransactionEnded
-from rockoon.message import MessageQueue, SendResult
+from rockoon.message import SendResult
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import broker_pb2
 
 

@@ -10,10 +10,10 @@ from grpc import aio
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.signature import Credentials
 from rockoon_core.start_position import Loss, QueueState
 from rockoon_node.nameservers import CHANNEL_OPTIONS
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -29,7 +29,7 @@ RETIRED_CHANNELS_MAX = 16
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-Answers = dict[Queue, Answer | RockoonError]
+Answers = dict[MessageQueue, Answer | RockoonError]
 
 
 class Brokers:
@@ -66,14 +66,14 @@ class Brokers:
         # until those are long over.
         self._retired: list[aio.Channel] = []
 
-    async def queue_states(self, queues: Iterable[Queue]) -> Answers[QueueState]:
+    async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
         """Ends, times and residency of queues, each broker's from one moment."""
         states = await self.states_with_fate({(queue, None) for queue in queues})
         return {queue: state for (queue, _), state in states.items()}
 
     async def states_with_fate(
-        self, asked: Iterable[tuple[Queue, int | None]]
-    ) -> dict[tuple[Queue, int | None], QueueState | RockoonError]:
+        self, asked: Iterable[tuple[MessageQueue, int | None]]
+    ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
         """Likewise, and when the message at a queue offset was stored and can be lost.
 
         Args:
@@ -81,8 +81,8 @@ class Brokers:
         """
 
         async def ask(
-            broker: str, part: list[tuple[Queue, int | None]]
-        ) -> dict[tuple[Queue, int | None], QueueState | RockoonError]:
+            broker: str, part: list[tuple[MessageQueue, int | None]]
+        ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
             queues = [queue for queue, _ in part]
             offsets = [OFFSET_MAX if offset is None else offset for _, offset in part]
             request = pb.QueueStatusRequest(
@@ -102,9 +102,9 @@ class Brokers:
 
         return await self._ask_each(asked, lambda item: item[0].broker, ask)
 
-    async def search(self, times_ms: Mapping[Queue, int]) -> Answers[int]:
+    async def search(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """For each queue the first offset stored at or after its time; the end when none is."""
-        by_time: dict[int, list[Queue]] = {}
+        by_time: dict[int, list[MessageQueue]] = {}
         for queue, time_ms in times_ms.items():
             by_time.setdefault(time_ms, []).append(queue)
         answers: Answers[int] = {}
@@ -112,8 +112,8 @@ class Brokers:
             answers.update(await self._search(queues, time_ms))
         return answers
 
-    async def _search(self, queues: list[Queue], time_ms: int) -> Answers[int]:
-        async def ask(broker: str, part: list[Queue]) -> Answers[int]:
+    async def _search(self, queues: list[MessageQueue], time_ms: int) -> Answers[int]:
+        async def ask(broker: str, part: list[MessageQueue]) -> Answers[int]:
             request = pb.SearchOffsetRequest(
                 queues=map(on_broker, part),
                 timestamp_ms=time_ms,
@@ -175,7 +175,7 @@ class Brokers:
                     await self._retired.pop(0).close()
         return BrokerStub(self._channels[broker][1])
 
-    def _route_revision(self, queues: list[Queue]) -> int:
+    def _route_revision(self, queues: list[MessageQueue]) -> int:
         """The newest change of any topic among them: a broker waits until it has seen it."""
         topics = {queue.topic for queue in queues}
         return max(
@@ -187,7 +187,7 @@ class Brokers:
         )
 
 
-def on_broker(queue: Queue) -> pb.BrokerQueue:
+def on_broker(queue: MessageQueue) -> pb.BrokerQueue:
     return pb.BrokerQueue(topic=queue.topic, queue_id=queue.queue_id)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rockoon_core.errors import QueueHeld
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.expiry import Absences
 from rockoon_offset.members.handover import Handovers
@@ -15,7 +16,6 @@ from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.ledger import is_of_later_group
 from rockoon_offset.progress.records import Member, MemberJoined
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import Change, RouteTable
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Groups:
         self.membership.open(self._now_ns())
 
     def heartbeat(
-        self, group: str, member: Member, positions: Mapping[Queue, Position] | None = None
+        self, group: str, member: Member, positions: Mapping[MessageQueue, Position] | None = None
     ) -> bool:
         """A member joins, changes or stays.
 
@@ -104,7 +104,9 @@ class Groups:
         if self.membership.leave(group, member_id, instance):
             self._members_changed(group)
 
-    def require_free(self, group: str, queue: Queue, incarnation: int, member_id: str) -> None:
+    def require_free(
+        self, group: str, queue: MessageQueue, incarnation: int, member_id: str
+    ) -> None:
         """Whether a member may have a queue now.
 
         Args:
@@ -129,11 +131,11 @@ class Groups:
         ):
             raise QueueHeld(queue=queue, owner=progress.owner)
 
-    def taken(self, group: str, queue: Queue) -> None:
+    def taken(self, group: str, queue: MessageQueue) -> None:
         """A queue has a new owner: whoever still wants it has to ask that one."""
         self._handovers.settled(group, queue)
 
-    def held_by(self, group: str, queue: Queue, owner: str) -> None:
+    def held_by(self, group: str, queue: MessageQueue, owner: str) -> None:
         """A queue was resolved by its owner of now; "" when that was no member."""
         if owner:
             self._owners.held_by(group, queue, owner, self._now_ms())
@@ -164,7 +166,7 @@ class Groups:
                 )
         return locks
 
-    def release(self, group: str, queue: Queue, member_id: str) -> None:
+    def release(self, group: str, queue: MessageQueue, member_id: str) -> None:
         """Take a member off its queue, and tell those who wait for it.
 
         They are told before it is on disk: where they then start is not answered before that.

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rockoon_core.errors import QueueNotFound, TopicNotFound
+from rockoon_core.message_queue import MessageQueue, create_revisions
 from rockoon_node.deletions import Deletions
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
@@ -34,25 +34,17 @@ class Topic:
 
     modified_revision: int
     # Sorted by queue.
-    births: dict[Queue, int]
+    births: dict[MessageQueue, int]
 
 
 def topic_from_wire(topic: WireTopic) -> Topic:
-    name = topic.config.name
-    births = {
-        Queue(name, block.broker, queue_id): block.birth_revision
-        for block in topic.blocks
-        for queue_id in range(block.first_queue_id, block.first_queue_id + block.queues)
-    }
-    return Topic(topic.modified_revision, dict(sorted(births.items())))
+    return Topic(topic.modified_revision, create_revisions(topic))
 
 
-def births_in(update: RouteUpdate) -> dict[Queue, int]:
+def births_in(update: RouteUpdate) -> dict[MessageQueue, int]:
     """Queue → birth revision of every queue that an update tells of."""
     return {
-        queue: birth
-        for topic in update.topics
-        for queue, birth in topic_from_wire(topic).births.items()
+        queue: birth for topic in update.topics for queue, birth in create_revisions(topic).items()
     }
 
 
@@ -110,7 +102,7 @@ class RouteTable:
             reborn=frozenset(reborn),
         )
 
-    def birth(self, queue: Queue) -> int:
+    def birth(self, queue: MessageQueue) -> int:
         """When a queue was born: its incarnation.
 
         Raises:
@@ -124,7 +116,7 @@ class RouteTable:
             raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
         return birth
 
-    def birth_or_none(self, queue: Queue) -> int | None:
+    def birth_or_none(self, queue: MessageQueue) -> int | None:
         topic = self.topics.get(queue.topic)
         return None if topic is None else topic.births.get(queue)
 

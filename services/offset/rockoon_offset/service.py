@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
@@ -47,8 +48,6 @@ from rockoon_offset.wire import (
     owner_to_wire,
     positions_from_wire,
     progress_to_wire,
-    queue_from_wire,
-    queue_to_wire,
     step_to_wire,
     target_from_wire,
 )

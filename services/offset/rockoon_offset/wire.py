@@ -5,22 +5,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_core.errors import InvalidArgument
+from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.members.ownership import Lock
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import Member, Progress, ResetStep
 from rockoon_offset.progress.resets import Target, TargetKind
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import offset_pb2 as pb
-
-
-def queue_from_wire(queue: pb.QueueRef) -> Queue:
-    return Queue(queue.topic, queue.broker, queue.queue_id)
-
-
-def queue_to_wire(queue: Queue) -> pb.QueueRef:
-    return pb.QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
 
 
 def progress_to_wire(progress: Progress) -> pb.Progress:
@@ -79,7 +71,7 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
     )
 
 
-def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[Queue, Position]:
+def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[MessageQueue, Position]:
     return {
         queue_from_wire(each.queue): Position(each.next_offset, each.epoch) for each in positions
     }
@@ -137,7 +129,7 @@ def lock_to_wire(lock: Lock) -> pb.QueueLock:
     )
 
 
-def owner_to_wire(queue: Queue, owner: str) -> pb.QueueOwner:
+def owner_to_wire(queue: MessageQueue, owner: str) -> pb.QueueOwner:
     return pb.QueueOwner(queue=queue_to_wire(queue), member_id=owner)
 
 

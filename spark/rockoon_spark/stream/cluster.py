@@ -15,10 +15,10 @@ from rockoon.errors import (
     RockoonError,
     TopicNotFound,
 )
-from rockoon.message import MessageQueue
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import OptionError

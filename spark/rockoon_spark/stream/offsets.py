@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 
 _VERSION = 1
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.stream.offsets import Place, StreamOffsets
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 from rockoon.cluster import Cluster
 from rockoon.errors import ConsumeDisabled, Fenced, OffsetServiceUnavailable, RockoonError
-from rockoon.message import MessageQueue
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ListMembersRequest
 

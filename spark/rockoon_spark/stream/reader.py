@@ -60,7 +60,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rockoon.message import MessageQueue
+from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.options import OptionError
 from rockoon_spark.source.rows import rows

@@ -10,8 +10,8 @@ from offset.simulated.witness import Call, Witness
 from offset.simulated.world import SECOND_NS, World
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
-from rockoon_offset.queues import Queue
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
 BROKERS = ("broker-a", "broker-b", "broker-c")
@@ -109,7 +109,7 @@ class Driver:
     def _written(self, records: list[Any]) -> None:
         self.witness.on_written(records)
 
-    def _told(self, queue: Queue, state: QueueState) -> None:
+    def _told(self, queue: MessageQueue, state: QueueState) -> None:
         self.witness.told(queue, state)
 
     def _do_crash(self) -> None:

@@ -12,7 +12,6 @@ from offset.simulated.driver import (
 from offset.simulated.witness import LEASE_NS, Call, Holding, Member
 
 from rockoon.allocation import STRATEGIES, allocate
-from rockoon.message import MessageQueue
 from rockoon_core.errors import (
     Fenced,
     GroupNotFound,
@@ -20,12 +19,12 @@ from rockoon_core.errors import (
     OffsetBeyondEnd,
     RockoonError,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.members.membership import CLUSTERING
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.commits import Outcome, Release
 from rockoon_offset.progress.records import Member as KnownMember
-from rockoon_offset.queues import Queue
 from rockoon_offset.start.resolver import Start
 
 MEMBERS_PER_GROUP_MAX = 6
@@ -42,7 +41,7 @@ class MemberDoings(Driver):
         self._instances = 0
         # Commits made before, to be repeated out of turn.
         self._old_commits: list[Commit] = []
-        self._shares: dict[object, frozenset[Queue]] = {}
+        self._shares: dict[object, frozenset[MessageQueue]] = {}
 
     # Members.
 
@@ -154,7 +153,7 @@ class MemberDoings(Driver):
         if gained:
             self._resolve(member, gained)
 
-    def _share(self, member: Member) -> frozenset[Queue]:
+    def _share(self, member: Member) -> frozenset[MessageQueue]:
         view = self.world.at(member.revision)
         key = (
             member.group,
@@ -168,13 +167,13 @@ class MemberDoings(Driver):
             queues = [MessageQueue(*queue) for topic in view.topics.values() for queue in topic]
             strategy = STRATEGIES[STRATEGY_OF[member.group]]
             share = allocate(strategy, member.member_id, member.topics_of, queues)
-            found = frozenset(Queue(q.topic, q.broker, q.queue_id) for q in share)
+            found = frozenset(MessageQueue(q.topic, q.broker, q.queue_id) for q in share)
             if len(self._shares) > 10_000:
                 self._shares.clear()
             self._shares[key] = found
         return found
 
-    def _let_go(self, member: Member, queues: list[Queue]) -> None:
+    def _let_go(self, member: Member, queues: list[MessageQueue]) -> None:
         commits = {
             queue: Commit(
                 member.group, queue, held.offset, held.epoch, member.member_id, "", force=False
@@ -185,7 +184,7 @@ class MemberDoings(Driver):
         member.leaving.update(queues)
         self._commit(Call("commit", member.group, member.member_id), commits, queues, member)
 
-    def _resolve(self, member: Member, queues: list[Queue]) -> None:
+    def _resolve(self, member: Member, queues: list[MessageQueue]) -> None:
         member.asking.update(queues)
         view = self.world.at(member.revision)
         births = {queue: view.birth(queue) for queue in queues}
@@ -198,8 +197,8 @@ class MemberDoings(Driver):
     def _resolved(
         self,
         member: Member,
-        births: dict[Queue, int | None],
-        answers: dict[Queue, Start | RockoonError] | None,
+        births: dict[MessageQueue, int | None],
+        answers: dict[MessageQueue, Start | RockoonError] | None,
     ) -> None:
         member.asking.difference_update(births)
         if answers is None or not member.running or self.chance.random() < 0.02:
@@ -231,7 +230,7 @@ class MemberDoings(Driver):
     def _commit_all(self, member: Member) -> None:
         if not member.owns:
             return
-        commits: dict[Queue, Commit] = {}
+        commits: dict[MessageQueue, Commit] = {}
         for queue, held in member.owns.items():
             log = self.world.log(queue)
             if log is not None and self.world.view.birth(queue) == held.birth:
@@ -266,8 +265,8 @@ class MemberDoings(Driver):
     def _commit(
         self,
         call: Call,
-        commits: dict[Queue, Commit],
-        releases: list[Queue],
+        commits: dict[MessageQueue, Commit],
+        releases: list[MessageQueue],
         member: Member | None = None,
     ) -> None:
         call.commits, call.releases = commits, frozenset(releases)
@@ -305,7 +304,7 @@ class MemberDoings(Driver):
             coroutine = self.service.resolver.resolve(group, "", queues, StartPolicy(), 0)
             self._call(Call("resolve", group), coroutine, lambda _: None)
 
-    def _some_queue(self) -> Queue | None:
+    def _some_queue(self) -> MessageQueue | None:
         topic = self.chance.choice(TOPICS)
         queues = list(self.world.view.topics.get(topic, {}))
         return self.chance.choice(queues) if queues else None

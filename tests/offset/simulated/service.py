@@ -22,6 +22,7 @@ from offset.simulated.world import (
     World,
 )
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import NewQueueRule, QueueState
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal import frames
@@ -39,7 +40,6 @@ from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.queues import Queue
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
 
@@ -159,9 +159,11 @@ class SimulatedStore(Store):
 class SimulatedGroups(Groups):
     """Tells who asks for a queue at the moment that counts."""
 
-    on_asked: Callable[[str, Queue, str], None]
+    on_asked: Callable[[str, MessageQueue, str], None]
 
-    def require_free(self, group: str, queue: Queue, incarnation: int, member_id: str) -> None:
+    def require_free(
+        self, group: str, queue: MessageQueue, incarnation: int, member_id: str
+    ) -> None:
         self.on_asked(group, queue, member_id)
         super().require_free(group, queue, incarnation, member_id)
 
@@ -203,8 +205,8 @@ class Service:
         view: View,
         on_written: Callable[[list[Record]], None],
         on_durable: Callable[[list[Record]], None],
-        on_told: Callable[[Queue, QueueState], None],
-        on_asked: Callable[[str, Queue, str], None],
+        on_told: Callable[[MessageQueue, QueueState], None],
+        on_asked: Callable[[str, MessageQueue, str], None],
         on_deleted: Callable[[str], None],
         on_recovered: Callable[[Ledger], None],
     ) -> None:

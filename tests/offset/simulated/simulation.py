@@ -26,9 +26,9 @@ from rockoon_core.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.progress.resets import Target, TargetKind
-from rockoon_offset.queues import Queue
 
 CALM_EVERY = 4000
 HISTORY_MAX = 400
@@ -251,7 +251,7 @@ class Simulation(MemberDoings):
                     assert entry.epoch == owner.owns[queue].epoch, f"{entry}, {owner}"
                     assert entry.incarnation == view.birth(queue), f"{entry} of {queue}"
 
-    def _is_refused(self, group: str, queue: Queue) -> bool:
+    def _is_refused(self, group: str, queue: MessageQueue) -> bool:
         """Whether the group's policy is to fail on this queue."""
         answer: list[Any] = []
         coroutine = self.service.resolver.resolve(group, "", [queue], StartPolicy(), 0)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from offset.simulated.service import HANDOVER_SECONDS, LEASE_SECONDS
 from offset.simulated.world import SECOND_NS, View, World
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.ledger import Ledger
@@ -39,7 +40,6 @@ from rockoon_offset.progress.records import (
     ResetApplied,
     Reverted,
 )
-from rockoon_offset.queues import Queue
 
 LEASE_NS = round(LEASE_SECONDS * SECOND_NS)
 HANDOVER_NS = round(HANDOVER_SECONDS * SECOND_NS)
@@ -100,10 +100,10 @@ class Member:
     topics_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Of the routes it knows.
     revision: int = 0
-    owns: dict[Queue, Holding] = field(default_factory=dict)
-    asking: set[Queue] = field(default_factory=set)
+    owns: dict[MessageQueue, Holding] = field(default_factory=dict)
+    asking: set[MessageQueue] = field(default_factory=set)
     # Let go of, and the service has not answered yet: not to be asked for again before.
-    leaving: set[Queue] = field(default_factory=set)
+    leaving: set[MessageQueue] = field(default_factory=set)
 
     def in_lease(self, now_ns: int) -> bool:
         return self.running and self.heard_ns > 0 and now_ns < self.heard_ns + LEASE_NS
@@ -118,23 +118,23 @@ class Call:
     member_id: str = ""
     coroutine: Coroutine[Any, Any, Any] | None = None
     on_done: Any = None
-    commits: dict[Queue, Commit] = field(default_factory=dict)
-    releases: frozenset[Queue] = frozenset()
+    commits: dict[MessageQueue, Commit] = field(default_factory=dict)
+    releases: frozenset[MessageQueue] = frozenset()
     # What brokers said in its course, and the offset that was stored at that moment.
-    told: dict[Queue, list[tuple[QueueState, int | None]]] = field(default_factory=dict)
+    told: dict[MessageQueue, list[tuple[QueueState, int | None]]] = field(default_factory=dict)
     # Queues whose offset it has moved.
-    moved: set[Queue] = field(default_factory=set)
+    moved: set[MessageQueue] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Account:
     """Progress as some records have made it."""
 
-    progress: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
+    progress: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
     # What progress was that the undoing of a reset took back; its owner may read still.
-    vacated: dict[tuple[str, Queue], Entry] = field(default_factory=dict)
+    vacated: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
     # The last epoch of progress that was dropped, or taken back.
-    ended: dict[tuple[str, Queue], int] = field(default_factory=dict)
+    ended: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     # Reset id → (group, undone).
     resets: dict[str, tuple[str, bool]] = field(default_factory=dict)
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -150,16 +150,16 @@ class Account:
             self.counters,
         )
 
-    def holder(self, group: str, queue: Queue) -> Entry | None:
+    def holder(self, group: str, queue: MessageQueue) -> Entry | None:
         """The entry whose owner holds a queue."""
         return self.progress.get((group, queue)) or self.vacated.get((group, queue))
 
-    def has_ended(self, group: str, queue: Queue, epoch: int) -> bool:
+    def has_ended(self, group: str, queue: MessageQueue, epoch: int) -> bool:
         """Whether progress of an epoch was dropped or taken back, and there is none now."""
         key = (group, queue)
         return key not in self.progress and self.ended.get(key, 0) >= epoch
 
-    def _end(self, key: tuple[str, Queue]) -> None:
+    def _end(self, key: tuple[str, MessageQueue]) -> None:
         if (entry := self.progress.pop(key, None)) is not None:
             self.ended[key] = entry.epoch
 
@@ -220,15 +220,15 @@ class Witness:
         # The routes that the service was told last.
         self.told_view: View = world.view
         # (group, queue, who asks) → the owner asked, and since when.
-        self._asked: dict[tuple[str, Queue, str], tuple[str, int]] = {}
+        self._asked: dict[tuple[str, MessageQueue, str], tuple[str, int]] = {}
         # Queues whose holder forced a commit back under its epoch.
-        self._forced: dict[tuple[str, Queue], int] = {}
+        self._forced: dict[tuple[str, MessageQueue], int] = {}
 
     # Records.
 
     def on_written(self, records: list[Record]) -> None:
         # What a group that was created anew has read already stays when the old one's place goes.
-        kept: dict[str, dict[Queue, Entry]] = {}
+        kept: dict[str, dict[MessageQueue, Entry]] = {}
         for index, record in enumerate(records):
             if isinstance(record, GroupDeleted):
                 entries = self._progress_of(record.group)
@@ -243,7 +243,7 @@ class Witness:
                 self._check(record)
             self.written.apply([record])
 
-    def _progress_of(self, group: str) -> dict[Queue, Entry]:
+    def _progress_of(self, group: str) -> dict[MessageQueue, Entry]:
         progress = self.written.progress
         return {queue: progress[name, queue] for name, queue in progress if name == group}
 
@@ -285,7 +285,7 @@ class Witness:
                 pass
 
     def _check_group_gone(
-        self, group: str, entries: dict[Queue, Entry], behind: list[Record]
+        self, group: str, entries: dict[MessageQueue, Entry], behind: list[Record]
     ) -> None:
         known = self.told_view.groups.get(group)
         kept = {
@@ -432,7 +432,7 @@ class Witness:
             expected, why = {state.max_offset for state in told}, "is read from the last"
         assert after.offset in expected, f"{after.queue} {why}: {expected}, not {after.offset}"
 
-    def told(self, queue: Queue, state: QueueState) -> None:
+    def told(self, queue: MessageQueue, state: QueueState) -> None:
         """A broker names a queue's ends; they are acted on later."""
         if self.cause is not None:
             entry = self.written.progress.get((self.cause.group, queue))
@@ -458,7 +458,7 @@ class Witness:
             and group.incarnation == member.group_incarnation
         )
 
-    def asks(self, group: str, queue: Queue, member_id: str) -> None:
+    def asks(self, group: str, queue: MessageQueue, member_id: str) -> None:
         """A member asks for a queue; its waiting begins now at the earliest."""
         entry = self.written.holder(group, queue)
         owner = "" if entry is None else entry.owner
@@ -468,13 +468,13 @@ class Witness:
         if known is None or known[0] != owner:
             self._asked[group, queue, member_id] = (owner, self._world.now_ns)
 
-    def _settled(self, group: str, queue: Queue) -> None:
+    def _settled(self, group: str, queue: MessageQueue) -> None:
         for key in [key for key in self._asked if key[:2] == (group, queue)]:
             del self._asked[key]
 
     # Answers.
 
-    def started(self, group: str, queue: Queue, epoch: int) -> None:
+    def started(self, group: str, queue: MessageQueue, epoch: int) -> None:
         """A member was told where to start: that is durable."""
         key = (group, queue)
         if key in self.written.progress and not self.durable.has_ended(group, queue, epoch):
@@ -482,7 +482,7 @@ class Witness:
             assert kept is not None, f"{group} was told of a start on {queue} that may be lost"
             assert kept.epoch >= epoch, f"{group} on {queue}: epoch {epoch} may be lost: {kept}"
 
-    def owns(self, member: Member, queue: Queue, holding: Holding) -> None:
+    def owns(self, member: Member, queue: MessageQueue, holding: Holding) -> None:
         """A member believes from now on that a queue is its own."""
         for other in self.members.values():
             held = other.owns.get(queue) if other.group == member.group else None
@@ -499,7 +499,7 @@ class Witness:
                     f"{member.member_id} ({holding})"
                 )
 
-    def committed(self, call: Call, queue: Queue, offset: int) -> None:
+    def committed(self, call: Call, queue: MessageQueue, offset: int) -> None:
         """A member was told that its commit is stored."""
         key = (call.group, queue)
         commit = call.commits[queue]
@@ -511,7 +511,7 @@ class Witness:
                 f"an acknowledged commit may be lost: {commit}, on disk {kept}"
             )
 
-    def refused(self, call: Call, queue: Queue) -> None:
+    def refused(self, call: Call, queue: MessageQueue) -> None:
         assert queue not in call.moved, f"refused, and progress moved: {call.commits[queue]}"
 
     # Restarts.

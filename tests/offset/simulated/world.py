@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rockoon_core.errors import BrokerUnavailable, NotReady, QueueNotFound, RockoonError
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1 import nameserver_pb2 as ns
 
@@ -54,12 +54,12 @@ class View:
 
     revision: int
     # topic → queue → birth revision.
-    topics: Mapping[str, Mapping[Queue, int]]
+    topics: Mapping[str, Mapping[MessageQueue, int]]
     modified: Mapping[str, int]
     groups: Mapping[str, ns.Group]
     subscriptions: Mapping[tuple[str, str], int]
 
-    def birth(self, queue: Queue) -> int | None:
+    def birth(self, queue: MessageQueue) -> int | None:
         return self.topics.get(queue.topic, {}).get(queue)
 
 
@@ -78,7 +78,7 @@ class World:
     wall_ms: int = 1_700_000_000_000
     # One a revision, oldest first; the first has revision 1.
     history: list[View] = field(default_factory=lambda: [View(1, {}, {}, {}, {})])
-    logs: dict[tuple[Queue, int], Log] = field(default_factory=dict)
+    logs: dict[tuple[MessageQueue, int], Log] = field(default_factory=dict)
     away: dict[str, bool] = field(default_factory=dict)
 
     @property
@@ -92,7 +92,7 @@ class World:
     def forget_history(self, before: int) -> None:
         del self.history[: max(0, before - self.history[0].revision)]
 
-    def log(self, queue: Queue) -> Log | None:
+    def log(self, queue: MessageQueue) -> Log | None:
         birth = self.view.birth(queue)
         return None if birth is None else self.logs[queue, birth]
 
@@ -115,7 +115,7 @@ class World:
         births = dict(self.view.topics.get(topic, {}))
         first = sum(1 for queue in births if queue.broker == broker)
         for queue_id in range(first, first + count):
-            queue = Queue(topic, broker, queue_id)
+            queue = MessageQueue(topic, broker, queue_id)
             births[queue] = revision
             self.logs[queue, revision] = Log(self.wall_ms)
         self._changed(
@@ -256,11 +256,13 @@ class SimulatedBrokers:
         on_told: called with each queue's state as it is told.
     """
 
-    def __init__(self, world: World, on_told: Callable[[Queue, QueueState], None]) -> None:
+    def __init__(self, world: World, on_told: Callable[[MessageQueue, QueueState], None]) -> None:
         self._world = world
         self._on_told = on_told
 
-    async def queue_states(self, queues: Iterable[Queue]) -> dict[Queue, QueueState | RockoonError]:
+    async def queue_states(
+        self, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, QueueState | RockoonError]:
         chance = self._world.chance
         if chance.random() < 0.2:
             await Pause()
@@ -273,7 +275,7 @@ class SimulatedBrokers:
             await Pause()
         return answers
 
-    def _state(self, queue: Queue) -> QueueState | RockoonError:
+    def _state(self, queue: MessageQueue) -> QueueState | RockoonError:
         if self._world.away.get(queue.broker):
             return BrokerUnavailable(broker=queue.broker)
         log = self._world.log(queue)
@@ -284,11 +286,13 @@ class SimulatedBrokers:
         self._on_told(queue, state)
         return state
 
-    async def search(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int | RockoonError]:
+    async def search(
+        self, times_ms: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int | RockoonError]:
         if not times_ms:
             return {}
         await Pause()
-        found: dict[Queue, int | RockoonError] = {}
+        found: dict[MessageQueue, int | RockoonError] = {}
         for queue, time_ms in times_ms.items():
             log = self._world.log(queue)
             if log is None or self._world.away.get(queue.broker):
@@ -303,13 +307,13 @@ class SimulatedEnds:
 
     def __init__(self, brokers: SimulatedBrokers) -> None:
         self._brokers = brokers
-        self._ends: dict[Queue, int] = {}
-        self._unknown: set[Queue] = set()
+        self._ends: dict[MessageQueue, int] = {}
+        self._unknown: set[MessageQueue] = set()
 
-    def known(self, queue: Queue) -> int:
+    def known(self, queue: MessageQueue) -> int:
         return self._ends.get(queue, 0)
 
-    def is_unknown(self, queue: Queue) -> bool:
+    def is_unknown(self, queue: MessageQueue) -> bool:
         return queue in self._unknown
 
     def forget_topics(self, topics: Iterable[str]) -> None:
@@ -317,7 +321,7 @@ class SimulatedEnds:
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic not in names}
         self._unknown = {queue for queue in self._unknown if queue.topic not in names}
 
-    async def refresh(self, queues: Iterable[Queue]) -> None:
+    async def refresh(self, queues: Iterable[MessageQueue]) -> None:
         for queue, state in (await self._brokers.queue_states(sorted(queues))).items():
             if isinstance(state, QueueState):
                 self._ends[queue] = state.max_offset

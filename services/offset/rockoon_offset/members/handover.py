@@ -15,8 +15,8 @@ Invariants
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
 
 # A member that has not asked for so long no longer waits. Longer than any pause between questions:
 # the rebalance of RocketMQ's clients runs every 20 seconds.
@@ -44,7 +44,7 @@ class Handovers:
     def __init__(self, bound_ns: int) -> None:
         self._bound_ns = bound_ns
         # By group and queue, then by who waits.
-        self._waits: dict[tuple[str, Queue], dict[str, Wait]] = {}
+        self._waits: dict[tuple[str, MessageQueue], dict[str, Wait]] = {}
         self._count = 0
 
     def must_wait(
@@ -75,11 +75,11 @@ class Handovers:
             wait.since_ns = now_ns
         return now_ns - wait.since_ns < self._bound_ns
 
-    def waiting(self, group: str, queue: Queue) -> tuple[str, ...]:
+    def waiting(self, group: str, queue: MessageQueue) -> tuple[str, ...]:
         """Who waits for a queue, sorted."""
         return tuple(sorted(self._waits.get((group, queue), ())))
 
-    def settled(self, group: str, queue: Queue) -> frozenset[str]:
+    def settled(self, group: str, queue: MessageQueue) -> frozenset[str]:
         """The queue was released or taken: nobody waits for it any more. Returns who did."""
         waits = self._waits.pop((group, queue), {})
         self._count -= len(waits)
@@ -96,7 +96,7 @@ class Handovers:
         for key in [key for key in self._waits if key[0] == group]:
             self._keep(key, lambda who, _: who in member_ids)
 
-    def _keep(self, key: tuple[str, Queue], wanted: Callable[[str, Wait], bool]) -> None:
+    def _keep(self, key: tuple[str, MessageQueue], wanted: Callable[[str, Wait], bool]) -> None:
         waits = self._waits[key]
         kept = {who: wait for who, wait in waits.items() if wanted(who, wait)}
         self._count -= len(waits) - len(kept)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy, GroupNotFound, MemberIdTaken
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Member, MembersChanged
-from rockoon_offset.queues import Queue
 
 # Members of other modes share no queues. As ConsumeMode in offset.proto.
 CLUSTERING = 1
@@ -44,7 +44,7 @@ class Lease:
     # Wall clock, epoch milliseconds; for people.
     heard_at_ms: int
     # As of then.
-    positions: Mapping[Queue, Position] = field(default_factory=dict)
+    positions: Mapping[MessageQueue, Position] = field(default_factory=dict)
     # Since the service has started.
     is_heard: bool = True
 
@@ -91,7 +91,7 @@ class Membership:
         member: Member,
         now_ns: int,
         now_ms: int,
-        positions: Mapping[Queue, Position] | None = None,
+        positions: Mapping[MessageQueue, Position] | None = None,
     ) -> bool:
         """Join, or stay. Returns whether the members changed, which positions do not count for.
 

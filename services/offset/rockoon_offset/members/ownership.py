@@ -10,8 +10,8 @@ Invariants:
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
 
 # Of one group: more than that are not told with heartbeats.
 OWNED_QUEUES_MAX = 4096
@@ -23,7 +23,7 @@ SINCE_MAX = 200_000
 class Lock:
     """A queue that a member holds."""
 
-    queue: Queue
+    queue: MessageQueue
     owner: str
     epoch: int
     # Wall clock, epoch milliseconds; 0: not known.
@@ -40,17 +40,17 @@ class OwnersThen:
 
     version: int
     # None when there were too many.
-    owners: Mapping[Queue, str] | None
+    owners: Mapping[MessageQueue, str] | None
 
 
 class Owners:
     """Holders of the queues of all groups."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[str, Queue], tuple[str, int]] = {}
+        self._since: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
         self._then: dict[str, OwnersThen] = {}
 
-    def held_by(self, group: str, queue: Queue, owner: str, now_ms: int) -> None:
+    def held_by(self, group: str, queue: MessageQueue, owner: str, now_ms: int) -> None:
         """A queue was resolved, by an owner that may have held it before."""
         key = (group, queue)
         known = self._since.get(key)
@@ -60,10 +60,10 @@ class Owners:
             del self._since[next(iter(self._since))]
         self._since[key] = (owner, now_ms)
 
-    def released(self, group: str, queue: Queue) -> None:
+    def released(self, group: str, queue: MessageQueue) -> None:
         self._since.pop((group, queue), None)
 
-    def since_ms(self, group: str, queue: Queue, owner: str) -> int:
+    def since_ms(self, group: str, queue: MessageQueue, owner: str) -> int:
         """When an owner got a queue, 0 if that is not known."""
         known = self._since.get((group, queue))
         return known[1] if known is not None and known[0] == owner else 0

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy
-from rockoon_offset.queues import Queue
+from rockoon_core.message_queue import MessageQueue
 
 
 class Event(NamedTuple):
     """What changed since a watcher last looked; the members are to be looked up now."""
 
-    reset_queues: frozenset[Queue]
-    released_queues: frozenset[Queue]
+    reset_queues: frozenset[MessageQueue]
+    released_queues: frozenset[MessageQueue]
     routes_changed: bool
     deleted: bool
 
@@ -27,8 +27,8 @@ class Watcher:
     # Of the group that it is a member of; 0: not known.
     group_incarnation: int
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    reset_queues: set[Queue] = field(default_factory=set)
-    released_queues: set[Queue] = field(default_factory=set)
+    reset_queues: set[MessageQueue] = field(default_factory=set)
+    released_queues: set[MessageQueue] = field(default_factory=set)
     routes_changed: bool = False
     deleted: bool = False
 
@@ -94,7 +94,7 @@ class GroupWatch:
         for watcher in self._groups.get(group, ()):
             watcher.wake.set()
 
-    def progress_reset(self, group: str, queues: Iterable[Queue], member: str = "") -> None:
+    def progress_reset(self, group: str, queues: Iterable[MessageQueue], member: str = "") -> None:
         """Tell whoever reads by it, and onlookers.
 
         Args:
@@ -108,7 +108,7 @@ class GroupWatch:
                 watcher.reset_queues |= changed
                 watcher.wake.set()
 
-    def queue_released(self, group: str, queue: Queue, waiting: frozenset[str]) -> None:
+    def queue_released(self, group: str, queue: MessageQueue, waiting: frozenset[str]) -> None:
         """Tell those who wait for a queue, and onlookers, that it is free."""
         for watcher in self._groups.get(group, ()):
             if not watcher.member_id or watcher.member_id in waiting:

@@ -9,8 +9,8 @@ from rockoon_core.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
 
 OFFSET_MAX = 1 << 62
 METADATA_BYTES_MAX = 4096
@@ -20,7 +20,7 @@ class Commit(NamedTuple):
     """A reader's wish to move its offset."""
 
     group: str
-    queue: Queue
+    queue: MessageQueue
     offset: int
     epoch: int
     member_id: str

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rockoon_core.errors import GroupNotFound, RockoonError
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 
 # After a broker failed to answer, commits do not wait for it again for so long.
@@ -30,7 +30,7 @@ class Release(NamedTuple):
     """A member's wish to give up a queue."""
 
     group: str
-    queue: Queue
+    queue: MessageQueue
     member_id: str
 
 
@@ -48,19 +48,19 @@ class QueueEnds:
     def __init__(self, brokers: Brokers, now_seconds: Callable[[], float]) -> None:
         self._brokers = brokers
         self._now_seconds = now_seconds
-        self._ends: dict[Queue, int] = {}
-        self._wanted: dict[str, set[Queue]] = {}
+        self._ends: dict[MessageQueue, int] = {}
+        self._wanted: dict[str, set[MessageQueue]] = {}
         # Guards, per broker, the one call that is out.
         self._asking: dict[str, asyncio.Lock] = {}
         self._away_until: dict[str, float] = {}
         # Queues whose end could not be had when it was last wanted.
-        self._unknown: set[Queue] = set()
+        self._unknown: set[MessageQueue] = set()
 
-    def known(self, queue: Queue) -> int:
+    def known(self, queue: MessageQueue) -> int:
         """A lower bound of the queue's end."""
         return self._ends.get(queue, 0)
 
-    def is_unknown(self, queue: Queue) -> bool:
+    def is_unknown(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker could not be asked when it was last wanted."""
         return queue in self._unknown
 
@@ -69,9 +69,9 @@ class QueueEnds:
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic not in names}
         self._unknown = {queue for queue in self._unknown if queue.topic not in names}
 
-    async def refresh(self, queues: Iterable[Queue]) -> None:
+    async def refresh(self, queues: Iterable[MessageQueue]) -> None:
         """Ask for the ends of some queues; brokers that do not answer are away for a moment."""
-        by_broker: dict[str, set[Queue]] = {}
+        by_broker: dict[str, set[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker, set()).add(queue)
         if len(by_broker) == 1:
@@ -82,7 +82,7 @@ class QueueEnds:
             for broker, part in by_broker.items():
                 tasks.create_task(self._refresh_one(broker, part), name=f"ends on {broker}")
 
-    async def _refresh_one(self, broker: str, queues: set[Queue]) -> None:
+    async def _refresh_one(self, broker: str, queues: set[MessageQueue]) -> None:
         self._wanted.setdefault(broker, set()).update(queues)
         async with self._asking.setdefault(broker, asyncio.Lock()):
             wanted = self._wanted.pop(broker, set())
@@ -121,7 +121,7 @@ class Commits:
         store: Store,
         table: RouteTable,
         ends: QueueEnds,
-        release: Callable[[str, Queue, str], None],
+        release: Callable[[str, MessageQueue, str], None],
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store

@@ -7,13 +7,13 @@ not known is said to be unknown.
 from collections.abc import Callable
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.journal.store import Store
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.lag_rows import QueueLag, filled, pulled_offset
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
@@ -125,7 +125,7 @@ class Lags:
         subscribed = {topic for name, topic in self._table.subscriptions if name == group}
         return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 
-    def _of_this_queue(self, reader: str, queue: Queue) -> Progress | None:
+    def _of_this_queue(self, reader: str, queue: MessageQueue) -> Progress | None:
         """Progress, unless it belongs to a deleted queue of the same name."""
         progress = self._store.ledger.find(reader, queue)
         if progress is None or progress.incarnation != self._table.birth_or_none(queue):

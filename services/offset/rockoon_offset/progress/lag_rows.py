@@ -7,16 +7,16 @@ owner how far it has pulled. What one of them did not say is unknown here, never
 from typing import NamedTuple
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.queues import Queue
 
 
 class QueueLag(NamedTuple):
     """As QueueLag in offset.proto; None is unknown, or without meaning there."""
 
-    queue: Queue
+    queue: MessageQueue
     owner: str = ""
     unknown_because: str = ""
     min_offset: int = 0
@@ -96,7 +96,9 @@ def filled(
     )
 
 
-def pulled_offset(queue: Queue, progress: Progress | None, owner: Lease | None) -> int | None:
+def pulled_offset(
+    queue: MessageQueue, progress: Progress | None, owner: Lease | None
+) -> int | None:
     """Up to where the owner has pulled, when that is beyond what is committed; None otherwise."""
     if progress is None or owner is None:
         return None
@@ -106,7 +108,7 @@ def pulled_offset(queue: Queue, progress: Progress | None, owner: Lease | None) 
     return position.next_offset
 
 
-def _position(queue: Queue, progress: Progress, owner: Lease) -> Position | None:
+def _position(queue: MessageQueue, progress: Progress, owner: Lease) -> Position | None:
     """How far an owner has pulled, unless it is of a reading before this one."""
     position = owner.positions.get(queue)
     return None if position is None or position.epoch != progress.epoch else position

@@ -22,6 +22,7 @@ from rockoon_core.errors import (
     PlanStale,
     RouteNotReached,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason, Stored
 from rockoon_node.deletions import Deletions
 from rockoon_offset.members.known_members import KnownMembers
@@ -46,7 +47,6 @@ from rockoon_offset.progress.records import (
     ResetStep,
     Reverted,
 )
-from rockoon_offset.queues import Queue
 
 # Of nameservers that note no deletions: what is missing was deleted.
 NOT_NOTED = Deletions()
@@ -66,18 +66,18 @@ class Ledger:
 
     # Looking.
 
-    def find(self, group: str, queue: Queue) -> Progress | None:
+    def find(self, group: str, queue: MessageQueue) -> Progress | None:
         return self._places.find(group, queue)
 
-    def holder(self, group: str, queue: Queue) -> Progress | None:
+    def holder(self, group: str, queue: MessageQueue) -> Progress | None:
         """Whose owner holds a queue: progress, or what it was before it was taken back."""
         return self._places.holder(group, queue)
 
-    def holders(self, group: str) -> Mapping[Queue, Progress]:
+    def holders(self, group: str) -> Mapping[MessageQueue, Progress]:
         """As `holder`, of all queues."""
         return self._places.holders(group)
 
-    def stored(self, group: str, queue: Queue) -> Stored | None:
+    def stored(self, group: str, queue: MessageQueue) -> Stored | None:
         """Progress, or the memory of progress on a deleted queue of the same name."""
         progress = self.find(group, queue)
         if progress is not None:
@@ -85,7 +85,7 @@ class Ledger:
         incarnation = self._places.gone(group, queue)
         return None if incarnation is None else Stored(None, incarnation)
 
-    def require_reached(self, group: str, queue: Queue, revision: int) -> None:
+    def require_reached(self, group: str, queue: MessageQueue, revision: int) -> None:
         """Whether routes are recent enough to say what became of a queue that a group has read.
 
         A nameserver that lags may be the first to answer after a restart: its routes then still
@@ -104,7 +104,7 @@ class Ledger:
         if stored and revision < min(stored.incarnation, self.counters.route_revision):
             raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
-    def progress_of(self, group: str) -> Mapping[Queue, Progress]:
+    def progress_of(self, group: str) -> Mapping[MessageQueue, Progress]:
         return self._places.of(group)
 
     def groups(self) -> Iterable[str]:
@@ -159,7 +159,7 @@ class Ledger:
         self,
         group: str,
         group_incarnation: int,
-        queue: Queue,
+        queue: MessageQueue,
         incarnation: int,
         decision: Decision,
         member_id: str,
@@ -227,7 +227,7 @@ class Ledger:
             ]
         )
 
-    def release(self, group: str, queue: Queue, member_id: str) -> list[Record]:
+    def release(self, group: str, queue: MessageQueue, member_id: str) -> list[Record]:
         """Take the owner off a queue; nothing to write when `member_id` is not the owner.
 
         The epoch stays: a commit that was on its way still counts, as nobody reads yet. Whoever
@@ -328,7 +328,7 @@ class Ledger:
         self,
         group: str,
         group_incarnation: int,
-        queue: Queue,
+        queue: MessageQueue,
         incarnation: int,
         decision: Decision,
         now_ms: int,
@@ -470,7 +470,7 @@ class Ledger:
             return []
         return self._apply_all([self.counters._replace(route_revision=revision)])
 
-    def vouched_for(self, births: Mapping[Queue, int]) -> bool:
+    def vouched_for(self, births: Mapping[MessageQueue, int]) -> bool:
         """Whether routes are of the etcd that counted the incarnations here, as far as they show.
 
         For a ledger that was never told which etcd that is: one queue that both know is proof.
@@ -496,7 +496,7 @@ class Ledger:
     def is_contradicted(
         self,
         revision: int,
-        birth: Callable[[Queue], int | None],
+        birth: Callable[[MessageQueue], int | None],
         groups: Mapping[str, int],
         deletions: Deletions,
     ) -> bool:
@@ -528,7 +528,7 @@ class Ledger:
         self,
         etcd_cluster_id: int,
         revision: int,
-        births: Mapping[Queue, int],
+        births: Mapping[MessageQueue, int],
         groups: Mapping[str, int],
         deletions: Deletions = NONE_DELETED,
         since: int | None = None,
@@ -572,7 +572,7 @@ class Ledger:
         self,
         group: str,
         group_incarnation: int,
-        queue: Queue,
+        queue: MessageQueue,
         incarnation: int,
         epoch: int,
         decision: Decision,

@@ -9,9 +9,9 @@ Its methods make changes that were checked; the ledger decides them.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.readers import group_of, in_order
 from rockoon_offset.progress.records import Progress, Put, QueueDeleted, Record, Reverted
-from rockoon_offset.queues import Queue
 
 # Queues of deleted topics of which is remembered that a group had read them.
 GONE_QUEUES_MAX = 100_000
@@ -21,32 +21,32 @@ class ProgressTable:
     """Of all readers."""
 
     def __init__(self) -> None:
-        self._progress: dict[str, dict[Queue, Progress]] = {}
+        self._progress: dict[str, dict[MessageQueue, Progress]] = {}
         # Incarnations; insertion order is age.
-        self._gone: dict[tuple[str, Queue], int] = {}
+        self._gone: dict[tuple[str, MessageQueue], int] = {}
         # What progress was; only who holds the queue counts of it. None of it where there is
         # progress.
-        self._vacated: dict[str, dict[Queue, Progress]] = {}
+        self._vacated: dict[str, dict[MessageQueue, Progress]] = {}
 
     # Looking.
 
-    def find(self, reader: str, queue: Queue) -> Progress | None:
+    def find(self, reader: str, queue: MessageQueue) -> Progress | None:
         return self._progress.get(reader, {}).get(queue)
 
-    def holder(self, reader: str, queue: Queue) -> Progress | None:
+    def holder(self, reader: str, queue: MessageQueue) -> Progress | None:
         """Progress, or what it was before it was taken back: its owner is who holds the queue."""
         found = self.find(reader, queue)
         return self._vacated.get(reader, {}).get(queue) if found is None else found
 
-    def holders(self, reader: str) -> dict[Queue, Progress]:
+    def holders(self, reader: str) -> dict[MessageQueue, Progress]:
         """As `holder`, of all queues."""
         return {**self._vacated.get(reader, {}), **self.of(reader)}
 
-    def gone(self, reader: str, queue: Queue) -> int | None:
+    def gone(self, reader: str, queue: MessageQueue) -> int | None:
         """Incarnation of a queue of that name that it had read and that was deleted."""
         return self._gone.get((reader, queue))
 
-    def of(self, reader: str) -> Mapping[Queue, Progress]:
+    def of(self, reader: str) -> Mapping[MessageQueue, Progress]:
         return self._progress.get(reader, {})
 
     def readers(self) -> Iterable[str]:
@@ -78,7 +78,7 @@ class ProgressTable:
     def commit(
         self,
         reader: str,
-        queue: Queue,
+        queue: MessageQueue,
         offset: int,
         committer: str,
         stored_at_ms: int,
@@ -93,11 +93,11 @@ class ProgressTable:
         remove_from(self._progress, progress.group, progress.queue)
         self._vacated.setdefault(progress.group, {})[progress.queue] = progress
 
-    def remove(self, reader: str, queue: Queue) -> None:
+    def remove(self, reader: str, queue: MessageQueue) -> None:
         remove_from(self._progress, reader, queue)
         remove_from(self._vacated, reader, queue)
 
-    def queue_gone(self, reader: str, queue: Queue, incarnation: int) -> None:
+    def queue_gone(self, reader: str, queue: MessageQueue, incarnation: int) -> None:
         self.remove(reader, queue)
         self._gone[reader, queue] = incarnation
         while len(self._gone) > GONE_QUEUES_MAX:
@@ -129,7 +129,9 @@ class ProgressTable:
         return records()
 
 
-def remove_from(places: dict[str, dict[Queue, Progress]], reader: str, queue: Queue) -> None:
+def remove_from(
+    places: dict[str, dict[MessageQueue, Progress]], reader: str, queue: MessageQueue
+) -> None:
     queues = places.get(reader)
     if queues is not None:
         queues.pop(queue, None)

@@ -8,8 +8,8 @@ order of their fields are stable, fields are only ever added at the end, with a 
 import json
 from typing import Any, NamedTuple
 
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartReason
-from rockoon_offset.queues import Queue
 
 
 class Progress(NamedTuple):
@@ -18,7 +18,7 @@ class Progress(NamedTuple):
     # A reader's name (see `readers`), here and in the records that follow: the group's, or that of
     # one member with progress of its own.
     group: str
-    queue: Queue
+    queue: MessageQueue
     # Next offset to consume.
     offset: int
     # Who may commit: only the bearer of this number. Drawn from one counter for all queues.
@@ -53,7 +53,7 @@ class Committed(NamedTuple):
     """The holder of the epoch moved the offset."""
 
     group: str
-    queue: Queue
+    queue: MessageQueue
     offset: int
     committer: str
     stored_at_ms: int
@@ -64,7 +64,7 @@ class Removed(NamedTuple):
     """Progress is gone; a reader of the queue is a new one."""
 
     group: str
-    queue: Queue
+    queue: MessageQueue
 
 
 class Reverted(NamedTuple):
@@ -78,7 +78,7 @@ class QueueDeleted(NamedTuple):
     """The topic was deleted: progress is gone, the fact that there was some stays."""
 
     group: str
-    queue: Queue
+    queue: MessageQueue
     incarnation: int
 
 
@@ -112,7 +112,7 @@ class GroupDeleted(NamedTuple):
 class ResetStep(NamedTuple):
     """One queue of a reset."""
 
-    queue: Queue
+    queue: MessageQueue
     # None when nothing was stored.
     from_offset: int | None
     to_offset: int
@@ -240,15 +240,15 @@ def decode(data: bytes) -> Record:
     match kind:
         case "commit":
             group, topic, broker, queue_id, *fields = rest
-            return Committed(group, Queue(topic, broker, queue_id), *fields)
+            return Committed(group, MessageQueue(topic, broker, queue_id), *fields)
         case "put":
             return Put(progress_of(*rest))
         case "vacated":
             return Reverted(progress_of(*rest))
         case "removed":
-            return Removed(rest[0], Queue(*rest[1:]))
+            return Removed(rest[0], MessageQueue(*rest[1:]))
         case "queue-gone":
-            return QueueDeleted(rest[0], Queue(*rest[1:4]), rest[4])
+            return QueueDeleted(rest[0], MessageQueue(*rest[1:4]), rest[4])
         case "known":
             known = KnownMember(*rest)
             return known._replace(since=tuple((topic, at) for topic, at in known.since))
@@ -269,14 +269,16 @@ def decode(data: bytes) -> Record:
 
 
 def progress_of(group: str, topic: str, broker: str, queue_id: int, *rest: Any) -> Progress:
-    progress = Progress(group, Queue(topic, broker, queue_id), *rest)
+    progress = Progress(group, MessageQueue(topic, broker, queue_id), *rest)
     return progress._replace(start_reason=StartReason(progress.start_reason))
 
 
 def reset_applied(*fields: Any) -> ResetApplied:
     reset = ResetApplied(*fields)
     steps: list[list[Any]] = list(fields[ResetApplied._fields.index("steps")])
-    return reset._replace(steps=tuple(ResetStep(Queue(*queue), *rest) for queue, *rest in steps))
+    return reset._replace(
+        steps=tuple(ResetStep(MessageQueue(*queue), *rest) for queue, *rest in steps)
+    )
 
 
 def member_of(member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any) -> Member:

@@ -13,6 +13,7 @@ from rockoon_core.errors import (
     RockoonError,
     TopicNotFound,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.journal.store import Store
@@ -20,7 +21,6 @@ from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress import resets
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import ResetApplied, ResetStep
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
@@ -80,7 +80,7 @@ class ResetPlans:
         self,
         group: str,
         topic: str,
-        queues: Sequence[Queue],
+        queues: Sequence[MessageQueue],
         target: resets.Target,
         member: str = "",
     ) -> Plan:
@@ -208,7 +208,7 @@ class ResetPlans:
         return self._store.ledger.reset(reset_id)
 
     def _tell(self, group: str, steps: Sequence[ResetStep]) -> None:
-        queues: dict[str, list[Queue]] = {}
+        queues: dict[str, list[MessageQueue]] = {}
         for step in steps:
             queues.setdefault(step.member, []).append(step.queue)
         for member, reset in queues.items():
@@ -230,7 +230,9 @@ class ResetPlans:
             raise InvalidArgument(reason=f"no member of group {group!r} reads {topic!r} yet")
         return [*([""] if has_shared else []), *readers]
 
-    def _chosen(self, topic: str, queues: Sequence[Queue], target: resets.Target) -> list[Queue]:
+    def _chosen(
+        self, topic: str, queues: Sequence[MessageQueue], target: resets.Target
+    ) -> list[MessageQueue]:
         """The queues meant, sorted; all of the topic when none are named."""
         named = set(queues) or set(target.offsets)
         if any(queue.topic != topic for queue in named):
@@ -240,8 +242,8 @@ class ResetPlans:
         return sorted(named or self._table.topics[topic].births)
 
     async def _offsets_at_time(
-        self, target: resets.Target, states: dict[Queue, QueueState]
-    ) -> dict[Queue, int]:
+        self, target: resets.Target, states: dict[MessageQueue, QueueState]
+    ) -> dict[MessageQueue, int]:
         times = {
             queue: resets.search_timestamp_ms(target, state.as_of_ms)
             for queue, state in states.items()

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rockoon_core.errors import InvalidArgument
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.progress.records import Progress, ResetStep
-from rockoon_offset.queues import Queue
 
 
 class TargetKind(enum.Enum):
@@ -27,7 +27,7 @@ class Target(NamedTuple):
 
     kind: TargetKind
     value: int = 0
-    offsets: Mapping[Queue, int] = {}
+    offsets: Mapping[MessageQueue, int] = {}
 
 
 def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
@@ -49,7 +49,7 @@ def check(target: Target) -> None:
 
 
 def step(
-    queue: Queue,
+    queue: MessageQueue,
     target: Target,
     stored: Progress | None,
     incarnation: int,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_format.config_json import (
     ConfigError,
@@ -21,7 +22,6 @@ from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import OFFSET_MAX
 from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetStep
-from rockoon_offset.queues import Queue
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_offset.wire import progress_to_json
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
     # A reader's name, as in the ledger.
     group: str
-    queue: Queue
+    queue: MessageQueue
     offset: int
 
 
@@ -97,7 +97,7 @@ def entry_of(line: bytes) -> Entry:
     group, topic, broker = (name_in(fields, name) for name in wanted[:3])
     queue_id, offset = (number_in(fields, name) for name in wanted[3:])
     member = name_in(fields, "member") if fields.get("member") else ""
-    return Entry(reader_of(group, member), Queue(topic, broker, queue_id), offset)
+    return Entry(reader_of(group, member), MessageQueue(topic, broker, queue_id), offset)
 
 
 def name_in(fields: dict[str, Any], field: str) -> str:
@@ -130,7 +130,7 @@ def from_rocketmq(content: bytes, broker: str) -> list[Entry]:
     except ConfigError as failure:
         raise InvalidArgument(reason=f"not a consumerOffset.json: {failure}") from failure
     return [
-        Entry(group, Queue(topic, broker, queue_id), offset)
+        Entry(group, MessageQueue(topic, broker, queue_id), offset)
         for (group, topic), queues in table.offsets.items()
         for queue_id, offset in queues.items()
     ]

@@ -15,6 +15,7 @@ from rockoon_core.errors import (
     RouteNotReached,
     TopicNotFound,
 )
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     Decision,
     Facts,
@@ -33,7 +34,6 @@ from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.readers import group_of, member_of, reader_of
-from rockoon_offset.queues import Queue
 from rockoon_offset.routes import Routes
 from rockoon_offset.start.subscriptions import Subscription, Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
@@ -107,12 +107,12 @@ class Resolver:
         self,
         group: str,
         member_id: str,
-        queues: Sequence[Queue],
+        queues: Sequence[MessageQueue],
         reader: StartPolicy,
         route_revision: int,
         *,
         own: bool = False,
-    ) -> dict[Queue, Start | RockoonError]:
+    ) -> dict[MessageQueue, Start | RockoonError]:
         """Where a reader starts on each queue; every answer is durable.
 
         Args:
@@ -129,7 +129,7 @@ class Resolver:
         """
         self._store.admit()
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
-        answers: dict[Queue, Start | RockoonError] = {}
+        answers: dict[MessageQueue, Start | RockoonError] = {}
         whose = reader_of(group, member_id) if own else group
         for _ in range(ROUNDS_MAX):
             waiting = [queue for queue in queues if queue not in answers]
@@ -153,7 +153,7 @@ class Resolver:
         await self._store.durable()
         return answers
 
-    async def query(self, group: str, queue: Queue, member: str = "") -> Found:
+    async def query(self, group: str, queue: MessageQueue, member: str = "") -> Found:
         """The offset of a queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it.
 
         Args:
@@ -198,7 +198,10 @@ class Resolver:
         return Found(None, text, rules.rule)
 
     async def _subscribed(
-        self, group: str, queues: Sequence[Queue], answers: dict[Queue, Start | RockoonError]
+        self,
+        group: str,
+        queues: Sequence[MessageQueue],
+        answers: dict[MessageQueue, Start | RockoonError],
     ) -> dict[str, Subscription]:
         """Subscriptions by topic; queues that cannot be decided get their answer."""
         subscribed: dict[str, Subscription] = {}
@@ -228,9 +231,9 @@ class Resolver:
         self,
         group: str,
         member: str,
-        queues: Sequence[Queue],
+        queues: Sequence[MessageQueue],
         subscribed: dict[str, Subscription],
-        answers: dict[Queue, Start | RockoonError],
+        answers: dict[MessageQueue, Start | RockoonError],
     ) -> None:
         """Put the member's own subscriptions in the place of the group's.
 
@@ -262,16 +265,16 @@ class Resolver:
         self,
         group: str,
         member_id: str,
-        queues: list[Queue],
+        queues: list[MessageQueue],
         reader: StartPolicy,
         subscribed: dict[str, Subscription],
-        answers: dict[Queue, Start | RockoonError],
+        answers: dict[MessageQueue, Start | RockoonError],
     ) -> None:
         """Ask the brokers once and decide every queue that did not move meanwhile.
 
         From here on `group` is whosever progress it is (see `readers`).
         """
-        asked: dict[Queue, Asked] = {}
+        asked: dict[MessageQueue, Asked] = {}
         for queue in queues:
             try:
                 birth = self._routes.table.birth(queue)
@@ -282,7 +285,7 @@ class Resolver:
                 answers[queue] = reason
                 continue
             asked[queue] = Asked(self._store.ledger.stored(group, queue), birth)
-        facts: dict[Queue, Facts] = {}
+        facts: dict[MessageQueue, Facts] = {}
         for queue, state in (await self._brokers.queue_states(asked)).items():
             if isinstance(state, RockoonError):
                 answers[queue] = state
@@ -318,7 +321,7 @@ class Resolver:
         group: str,
         group_incarnation: int,
         member_id: str,
-        queue: Queue,
+        queue: MessageQueue,
         facts: Facts,
         offset_at_time: int | None,
     ) -> Start | RockoonError | None:
