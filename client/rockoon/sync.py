@@ -155,10 +155,13 @@ class Cluster:
     ) -> None:
         async def live() -> None:
             self._ended = asyncio.Event()
-            async with self._make() as cluster:
-                self._cluster = cluster
-                entered.set()
-                await self._ended.wait()
+            try:
+                async with self._make() as cluster:
+                    self._cluster = cluster
+                    entered.set()
+                    await self._ended.wait()
+            finally:
+                self._cluster = self._producer = None
 
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
@@ -171,16 +174,20 @@ class Cluster:
         """Run a coroutine of the asyncio SDK in the loop and return what it returns.
 
         Raises:
-            Closed: outside the `with` block.
+            Closed: outside the `with` block; what ended the connection before is its cause.
+            RuntimeError: the caller is the loop, which would wait for itself.
         """
         if self._loop is None or self._failures:
             work.close()
-            raise Closed(what="the connection to the cluster")
+            raise self._closed()
+        if self._is_own_thread():
+            work.close()
+            raise RuntimeError("a blocking call on the connection's own event loop")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise Closed(what="the connection to the cluster") from None
+            raise self._closed()  # noqa: B904 - it has its cause
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -189,7 +196,7 @@ class Cluster:
     def asyncio(self) -> aio_cluster.Cluster:
         """The asyncio connection, to be used with `call`."""
         if self._cluster is None:
-            raise Closed(what="the connection to the cluster")
+            raise self._closed()
         return self._cluster
 
     @property
@@ -313,7 +320,9 @@ class Cluster:
                 elif timeout is not None and time.monotonic() >= quiet_since + timeout:
                     return
         finally:
-            if self._loop is not None:
+            # Where the garbage collector closes this, that may be the loop's thread; the connection
+            # closes the consumer then.
+            if self._loop is not None and not self._is_own_thread():
                 self.call(consumer.close())
 
     def route(self, topic: str) -> TopicRoute:
@@ -350,6 +359,14 @@ class Cluster:
                 yield item
 
         yield items()
+
+    def _closed(self) -> Closed:
+        closed = Closed(what="the connection to the cluster")
+        closed.__cause__ = next(iter(self._failures), None)
+        return closed
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _open_producer(self) -> "Producer":
         if self._producer is None:

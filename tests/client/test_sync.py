@@ -63,6 +63,39 @@ def test_leaving_ends_the_thread_and_later_calls_are_refused(address: str) -> No
         cluster.send("orders", b"late")
 
 
+def test_a_connection_can_be_entered_again(address: str) -> None:
+    cluster = sync.connect(address)
+    for number in range(2):
+        with cluster:
+            assert cluster.send("orders", b"x", ordering_key="k").queue_offset == number
+        with pytest.raises(Closed):
+            cluster.asyncio  # noqa: B018
+
+
+def test_a_call_that_would_wait_for_itself_is_refused(address: str) -> None:
+    """The iterable is read in the loop's thread, which the inner call would hold up for ever."""
+    with sync.connect(address) as cluster:
+        copied = (message.body for message in cluster.consume("orders", timeout=1.0))
+        with pytest.raises(RuntimeError, match="loop"):
+            cluster.send_many("orders", copied)
+
+
+def test_why_the_connection_broke_goes_with_the_refusal_of_later_calls(address: str) -> None:
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(Closed) as refused, sync.connect(address) as cluster:  # noqa: PT012
+        (thread,) = (each for each in threading.enumerate() if each.name == "rockoon")
+
+        async def begin() -> None:
+            cluster.asyncio.tasks.create_task(fail())
+
+        cluster.call(begin())
+        thread.join(DEADLINE_SECONDS)
+        cluster.route("orders")
+    assert isinstance(refused.value.__cause__, ExceptionGroup)
+
+
 def test_what_the_body_raises_comes_out_as_it_is(address: str) -> None:
     with pytest.raises(KeyError, match="mine"), sync.connect(address):
         raise KeyError("mine")
