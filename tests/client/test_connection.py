@@ -294,6 +294,45 @@ async def test_after_leaving_nothing_can_be_started(nameserver: ScriptedNameserv
         cluster.producer()
 
 
+async def test_who_is_cancelled_while_leaving_does_not_wait_for_the_rest(
+    nameserver: ScriptedNameserver,
+) -> None:
+    nameserver.put_topic("orders", {"broker-a": 1})  # which nobody serves
+    leaving = asyncio.Event()
+    receipts = []
+
+    async def program() -> None:
+        async with rockoon.connect(nameserver.address) as cluster:
+            receipts.extend(cluster.producer().send("orders", b"one") for _ in range(3))
+            leaving.set()
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(program())
+        await leaving.wait()
+        await asyncio.sleep(0)
+        running.cancel()
+    for receipt in receipts:
+        assert receipt.done
+        with pytest.raises(Closed):
+            await receipt
+
+
+async def test_what_cannot_be_closed_is_told_when_the_rest_is_closed(
+    nameserver: ScriptedNameserver,
+) -> None:
+    class Broken:
+        async def close(self) -> None:
+            raise OSError("no space")
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        with pytest.raises(OSError, match="no space"):  # noqa: PT012
+            async with rockoon.connect(nameserver.address) as cluster:
+                producer = cluster.producer()
+                cluster.adopt(Broken())
+    with pytest.raises(Closed):
+        producer.send("orders", b"late")
+
+
 class Quitter(ScriptedNameserver):
     """A nameserver that ends every watch, without an error, when it has said what there is."""
 

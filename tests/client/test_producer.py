@@ -31,7 +31,7 @@ from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
-from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker
+from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
 from support.waiting import DEADLINE_SECONDS
 
@@ -76,6 +76,17 @@ async def test_every_receipt_of_a_batch_knows_its_own_message(
         )
     for number, result in enumerate(results):
         assert found[result.message_id] == (result.physical_offset, b"x" * number)
+
+
+async def test_what_the_body_raises_comes_out_although_messages_could_not_be_delivered(
+    cluster: Cluster, broker: FakeAppendBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.plan = lambda _: Fault.SILENCE
+    with pytest.raises(KeyError, match="mine"):  # noqa: PT012
+        async with cluster.producer(delivery_timeout_seconds=0.1) as producer:
+            producer.send("orders", b"one")
+            raise KeyError("mine")
+    assert "closing after a failure" in caplog.text
 
 
 async def test_sends_that_nobody_awaits_arrive_by_the_time_flush_returns(

@@ -143,15 +143,21 @@ class Connection:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        untold: RockoonError | None = None
-        try:
-            while self._children:
-                try:
+        untold: Exception | None = None
+        cut: BaseException | None = failure if isinstance(failure, asyncio.CancelledError) else None
+        wait_seconds: float | None = None
+        while self._children:
+            try:
+                async with asyncio.timeout(wait_seconds):
                     await self._children.pop().close()
-                except RockoonError as error:
+            except Exception as error:  # noqa: BLE001 - the others are closed first
+                if wait_seconds is None:
                     untold = untold or error
-        finally:
-            await self._shut(failure if isinstance(failure, asyncio.CancelledError) else None)
+            except BaseException as error:  # noqa: BLE001 - raised by `_shut`
+                # Whoever cuts closing short does not wait for what is left; but it is closed, or
+                # the tasks of the rest would go on, and so this would wait for ever.
+                cut, wait_seconds = error, 0.0
+        await self._shut(cut)
         if untold is None:
             return
         if failure is None:

@@ -14,6 +14,7 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
+
+log = logging.getLogger(__name__)
 
 _NO_KEYS: tuple[str, ...] = ()
 
@@ -111,7 +114,13 @@ class Producer:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except RockoonError as untold:
+            if failure is None:
+                raise
+            # What the body raised comes first, and may well be why.
+            log.warning("closing after a failure: %s", untold)
 
     def send(
         self,
