@@ -1,10 +1,14 @@
 """Files that go, or are not what they were: what a reader is told, and what the next start does."""
 
+import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rockoon_core.errors import StoreCorrupt
+from rockoon_format.hashes import tags_code
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
@@ -128,3 +132,41 @@ async def test_a_directory_in_the_place_of_a_config_file_gives_way(
     assert file.is_file()
     assert f"{place} is a directory: moved to" in caplog.text
     assert (tmp_path / f"lost/config-{name}{end}/somebody's").read_bytes() == b"file"
+
+
+# The low byte of each length in a record of topic T whose body has three bytes.
+LENGTHS = {"body": 87, "topic": 91, "properties": 94}
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"tag_hashes": [tags_code("TagA")]},
+    {"sql_expression": "TAGS = 'TagA'"},
+]
+
+
+async def test_a_record_with_a_damaged_length_is_told_as_damage_and_can_be_stepped_over(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, *[b"123"] * 3)
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        with log.open("rb") as file:
+            size = int.from_bytes(file.read(4))
+        for length, wish in itertools.product(LENGTHS.values(), FILTERS):
+            flip(log, size + length)
+            reply = await broker.pull("T", 0, 0, **wish)
+            assert (bodies_of(reply), reply.next_offset) == ([b"123"], 1)
+            with pytest.raises(StoreCorrupt, match="message 1 of queue 0 of T is lost"):
+                await broker.pull("T", 0, 1, **wish)
+            reply = await broker.pull("T", 0, 2, **wish)
+            assert (bodies_of(reply), reply.next_offset) == ([b"123"], 3)
+            flip(log, size + length)
+        assert await broker.bodies("T") == [b"123"] * 3
+
+
+def flip(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (value,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([value ^ 1]))

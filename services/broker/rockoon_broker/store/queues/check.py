@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format.consume_queue import FILLER_SIZE
-from rockoon_format.frames import PREFIX, locate, sliding
+from rockoon_format.frames import locate
 from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 LMQ_PREFIX = "%LMQ%"
@@ -45,7 +45,8 @@ def matching_count(
     queue_id: int,
     queue_offsets: NDArray[np.int64],
 ) -> int:
-    """How many leading records are what their entries' places say.
+    """How many leading records are what their entries' places say, and whole: readers can take each
+    apart.
 
     Args:
         frames: back-to-back bytes that the entries point to.
@@ -53,19 +54,15 @@ def matching_count(
         topic, queue_id, queue_offsets: what they should say themselves; the topic of the first is
             looked at, since what exchanges whole queues exchanges all their entries.
     """
-    length = int(lengths[0])
-    if (lengths == length).all():
-        # Of one size, as records mostly are: a view instead of a gather.
-        heads = np.ndarray((len(lengths),), PREFIX, buffer=frames, strides=(length,))
-    else:
-        heads = sliding(frames, PREFIX)[np.cumsum(lengths) - lengths]
-    magics = heads["magic"]
-    right = (heads["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
+    parts = locate(frames, np.cumsum(lengths) - lengths)
+    magics = parts.prefix["magic"]
+    right = (parts.prefix["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
+    # Where a length inside of a record is damaged nobody can tell what else is in it.
+    right &= (parts.computed_sizes == lengths) & (parts.topic_lengths >= 0)
     if not topic.startswith(LMQ_PREFIX):
-        right &= (heads["queue_id"] == queue_id) & (heads["queue_offset"] == queue_offsets)
-        first = frames[:length]
-        parts = locate(first, np.zeros(1, np.int64))
+        right &= parts.prefix["queue_id"] == queue_id
+        right &= parts.prefix["queue_offset"] == queue_offsets
         at = int(parts.topic_starts[0])
-        if first[at : at + int(parts.topic_lengths[0])] != topic.encode():
+        if frames[at : at + max(int(parts.topic_lengths[0]), 0)] != topic.encode():
             right[0] = False
     return len(lengths) if right.all() else int(right.argmin())
