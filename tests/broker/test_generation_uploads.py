@@ -19,8 +19,7 @@ from rockoon_broker.compaction.uploads import (
     UPLOADS_MAX,
     Uploads,
 )
-from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.retention.retention import DiskUsage
+from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import Busy, InvalidArgument, StoreNotWritable
 from support.waiting import DEADLINE_SECONDS
 

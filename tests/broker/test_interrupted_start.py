@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.server import serve
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_runtime.process import Stop
 from support.broker import running_broker, settings_of
 from support.broker_routes import BrokerRoutes

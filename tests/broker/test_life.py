@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_core import errors
+from rockoon_core.disk import Disk
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.protocol import PROTOCOL
 from rockoon_proto.v1 import broker_pb2 as pb

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+from rockoon_core.disk import Disk
 
 NOW_MS = 1_700_000_000_000
 

@@ -130,7 +130,7 @@ async def test_another_process_on_the_same_folder_is_refused_until_the_first_has
     holding = (
         "import fcntl, os, sys\n"
         "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
-        "fcntl.flock(fd, fcntl.LOCK_EX)\n"
+        "fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )

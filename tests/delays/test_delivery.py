@@ -10,10 +10,10 @@ import pytest
 
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.pending.sources import named_source
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_core.disk import Disk
 from rockoon_core.errors import (
     Busy,
     DelayedSettled,

@@ -25,23 +25,15 @@ def nothing(*_: object, **__: object) -> None:
     return None
 
 
-def broker_syncs_nothing() -> None:
-    replace("rockoon_broker.store.disk:Disk.fdatasync", lambda _: nothing)
+def syncs_nothing() -> None:
+    replace("rockoon_core.disk:Disk.fdatasync", lambda _: nothing)
 
 
-def broker_syncs_no_names() -> None:
-    replace("rockoon_broker.store.disk:Disk.sync_directory", lambda _: nothing)
+def syncs_no_names() -> None:
+    replace("rockoon_core.disk:Disk.sync_directory", lambda _: nothing)
 
 
-def offset_syncs_nothing() -> None:
-    replace("rockoon_offset.journal.disk:Disk.fdatasync", lambda _: nothing)
-
-
-def offset_syncs_no_names() -> None:
-    replace("rockoon_offset.journal.disk:Disk.sync_directory", lambda _: nothing)
-
-
-def broker_goes_on() -> None:
+def goes_on() -> None:
     def swallowing(real: Any) -> Any:
         def fdatasync(disk: Any, fd: int) -> None:
             with suppress(OSError):
@@ -49,22 +41,11 @@ def broker_goes_on() -> None:
 
         return fdatasync
 
-    replace("rockoon_broker.store.disk:Disk.fdatasync", swallowing)
-
-
-def offset_goes_on() -> None:
-    def swallowing(real: Any) -> Any:
-        def fdatasync(disk: Any, fd: int) -> None:
-            with suppress(OSError):
-                real(disk, fd)
-
-        return fdatasync
-
-    replace("rockoon_offset.journal.disk:Disk.fdatasync", swallowing)
+    replace("rockoon_core.disk:Disk.fdatasync", swallowing)
 
 
 def broker_rewrites_nothing() -> None:
-    replace("rockoon_broker.store.disk:Disk.rewrite", lambda _: nothing)
+    replace("rockoon_core.disk:Disk.rewrite", lambda _: nothing)
 
 
 def broker_believes_entries() -> None:
@@ -115,12 +96,12 @@ class Mechanism(NamedTuple):
 
 
 MECHANISMS = {
-    "broker-sync": Mechanism("rockoon_broker", broker_syncs_nothing, ("broker-power",)),
-    "broker-names": Mechanism("rockoon_broker", broker_syncs_no_names, ("broker-power",)),
-    "offset-sync": Mechanism("rockoon_offset", offset_syncs_nothing, ("offset-power",)),
-    "offset-names": Mechanism("rockoon_offset", offset_syncs_no_names, ("offset-power",)),
-    "broker-end": Mechanism("rockoon_broker", broker_goes_on, ("broker-syncs",)),
-    "offset-end": Mechanism("rockoon_offset", offset_goes_on, ("offset-syncs",)),
+    "broker-sync": Mechanism("rockoon_broker", syncs_nothing, ("broker-power",)),
+    "broker-names": Mechanism("rockoon_broker", syncs_no_names, ("broker-power",)),
+    "offset-sync": Mechanism("rockoon_offset", syncs_nothing, ("offset-power",)),
+    "offset-names": Mechanism("rockoon_offset", syncs_no_names, ("offset-power",)),
+    "broker-end": Mechanism("rockoon_broker", goes_on, ("broker-syncs",)),
+    "offset-end": Mechanism("rockoon_offset", goes_on, ("offset-syncs",)),
     "broker-rewriting": Mechanism("rockoon_broker", broker_rewrites_nothing, ("broker-syncs",)),
     "entries": Mechanism("rockoon_broker", broker_believes_entries, ("broker-flips",)),
     "bodies": Mechanism("rockoon_broker", recovery_believes_bodies, ("broker-tails",)),

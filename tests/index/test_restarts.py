@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_format.index_file import HEADER_BYTES, UNIT_BYTES
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
 from support.seeds import seeds

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpc import aio
 
-from rockoon_offset.journal.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import nameserver_pb2 as ns

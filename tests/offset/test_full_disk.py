@@ -13,10 +13,10 @@ from grpc import aio
 from offset.cluster import GROUP, Cluster, running
 from offset.test_journal import Outcomes, numbered
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_offset.journal import frames, journal
-from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.journal import Journal, read_contents
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
 from rockoon_offset.journal import frames, journal
-from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.journal import Contents, Journal, read_contents
 from support.waiting import DEADLINE_SECONDS
 
@@ -247,8 +247,8 @@ class PowerCut(Disk):
         self.paths: dict[int, Path] = {}
         self.durable: dict[Path, bytes] = {}
 
-    def open_appending(self, path: Path) -> int:
-        fd = super().open_appending(path)
+    def open_or_create(self, path: Path) -> int:
+        fd = super().open_or_create(path)
         self.paths[fd] = path
         return fd
 

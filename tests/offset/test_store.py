@@ -10,10 +10,10 @@ import pytest
 from grpc import aio
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.frames import mark
 from rockoon_offset.journal.store import Store
 from rockoon_proto.v1 import nameserver_pb2 as ns

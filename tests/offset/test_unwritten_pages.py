@@ -9,7 +9,7 @@ from offset.test_journal import numbered, opened
 
 from rockoon_core.errors import StoreFailed
 from rockoon_offset.journal.journal import read_contents
-from support.page_cache import CachedOffsetDisk, PageCache
+from support.page_cache import CachedDisk, PageCache
 from support.seeds import seeds
 
 
@@ -20,7 +20,7 @@ def test_what_a_start_reads_after_a_failed_sync_outlives_a_power_cut(
     directory = tmp_path / "journal"
     directory.mkdir()
     cache = PageCache(directory, drops_clean=drops_clean)
-    disk = CachedOffsetDisk(cache)
+    disk = CachedDisk(cache)
     book, outcomes = opened(directory, disk)
     outcomes.wait_synced(book.append(numbered(0, 20)))
     disk.fail_sync = lambda _: errno.EIO
@@ -29,7 +29,7 @@ def test_what_a_start_reads_after_a_failed_sync_outlives_a_power_cut(
         outcomes.wait_synced(refused)
     with pytest.raises(StoreFailed):
         book.close()
-    disk = CachedOffsetDisk(cache)
+    disk = CachedDisk(cache)
     book, outcomes = opened(directory, disk)
     shown = book.records
     assert shown[:20] == numbered(0, 20)
@@ -49,7 +49,7 @@ def test_whatever_sync_fails_what_was_told_is_there_and_the_next_start_succeeds(
     cache = PageCache(directory, drops_clean=choose.random() < 0.5)
     told: list[bytes] = []
     for run in range(12):
-        disk = CachedOffsetDisk(cache)
+        disk = CachedDisk(cache)
         left = choose.randrange(1, 12)
 
         def fails(_: Path) -> int:

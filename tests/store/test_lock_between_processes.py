@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.errors import StoreLocked
-from rockoon_broker.store.process_lock import ProcessLock
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 
 HOLDER = """
 import fcntl, sys
@@ -37,15 +36,15 @@ def test_a_lock_held_elsewhere_refuses_and_its_end_lets_in(tmp_path: Path) -> No
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StoreLocked, match="another process"):
-            ProcessLock(tmp_path)
-    ProcessLock(tmp_path).release()
+        with pytest.raises(DirectoryLocked, match="another process"):
+            DirectoryLock(tmp_path)
+    DirectoryLock(tmp_path).release()
 
 
 def test_ours_keeps_others_out_even_after_a_refused_second_open(tmp_path: Path) -> None:
-    lock = ProcessLock(tmp_path)
-    with pytest.raises(StoreLocked):
-        ProcessLock(tmp_path)
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(DirectoryLocked):
+        DirectoryLock(tmp_path)
     tried = subprocess.run(
         [sys.executable, "-c", TRIER, str(tmp_path / "lock")],
         capture_output=True,

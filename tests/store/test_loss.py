@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.retention.expiry import LossCause, earliest_loss
-from rockoon_broker.store.retention.retention import DiskUsage, LogFileAge, RetentionRules, decide
+from rockoon_broker.store.retention.retention import LogFileAge, RetentionRules, decide
+from rockoon_core.disk import DiskUsage
 from support.seeds import seeds
 from support.store_directory import FailingDisk, Owner, settings
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from support.store_directory import Owner, settings
 
 FILE_BYTES = 512 << 20

@@ -8,7 +8,6 @@ import pytest
 from rockoon_broker.store.errors import StoreNotWritable
 from rockoon_broker.store.reading.reader import Boundary, GetStatus
 from rockoon_broker.store.retention.retention import (
-    DiskUsage,
     LogFileAge,
     RetentionDecision,
     RetentionRules,
@@ -16,6 +15,7 @@ from rockoon_broker.store.retention.retention import (
     parse_hours,
 )
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import DiskUsage
 from support.store_directory import NOW_MS, FailingDisk, Owner, recovered, settings
 
 DAY_MS = 24 * 3_600_000

@@ -11,9 +11,9 @@ from rockoon_broker.append import AppendLimits, AppendResult, Appends
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_core.disk import Disk
 from rockoon_core.errors import TopicNotFound
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns

@@ -11,7 +11,7 @@ from grpc import aio
 
 from rockoon_broker.server import serve
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_core.errors import BrokerUnavailable
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.batch import decode_columns, encode_batch

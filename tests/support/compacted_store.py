@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.reading.reader import Boundary, GetStatus
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import Disk
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.generation import generation_name
 from rockoon_format.hashes import tags_code

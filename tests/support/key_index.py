@@ -9,8 +9,8 @@ from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
 from rockoon_broker.index.reopening import Reopening
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import Disk
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns
 from rockoon_format.hashes import index_key_hash

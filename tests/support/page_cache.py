@@ -6,16 +6,13 @@ disk holds. A sync writes the pages that are dirty; one that fails leaves them i
 more). A restart of the process changes nothing of this; a power cut leaves what the disk holds.
 """
 
-import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rockoon_offset.journal.disk import Disk as OffsetDisk
-from support.store_directory import FailingDisk, healthy
+from support.store_directory import FailingDisk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -110,7 +107,7 @@ class PageCache:
 
 
 class CachedDisk(FailingDisk):
-    """The broker's file layer over such a page cache; `fail_sync` makes syncs fail."""
+    """The file layer over such a page cache; `fail_sync` makes syncs fail."""
 
     def __init__(self, cache: PageCache) -> None:
         super().__init__()
@@ -129,6 +126,10 @@ class CachedDisk(FailingDisk):
         finally:
             self._cache.synced(self.paths[fd], failed=failed)
 
+    def set_size(self, fd: int, count: int) -> None:
+        super().set_size(fd, count)
+        self._cache.cut_to(self.paths[fd], count)
+
     def drop_clean(self, fd: int) -> None:
         self._cache.dropped(self.paths[fd])
 
@@ -145,42 +146,3 @@ class CachedDisk(FailingDisk):
 
     def move_directory(self, source: Path, target: Path) -> None:
         self._cache.moved(source, target)
-
-
-class CachedOffsetDisk(OffsetDisk):
-    """The offset service's file layer over such a page cache; `fail_sync` makes syncs fail."""
-
-    def __init__(self, cache: PageCache) -> None:
-        self._cache = cache
-        self._paths: dict[int, Path] = {}
-        self.fail_sync: Callable[[Path], int] = healthy
-
-    def open_appending(self, path: Path) -> int:
-        fd = super().open_appending(path)
-        self._paths[fd] = path
-        return fd
-
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
-        count = super().pwrite(fd, data, position)
-        self._cache.wrote(self._paths[fd], position, count)
-        return count
-
-    def fdatasync(self, fd: int) -> None:
-        path = self._paths[fd]
-        number = self.fail_sync(path)
-        self._cache.synced(path, failed=bool(number))
-        if number:
-            raise OSError(number, os.strerror(number))
-
-    def truncate(self, fd: int, count: int) -> None:
-        super().truncate(fd, count)
-        self._cache.cut_to(self._paths[fd], count)
-
-    def drop_clean(self, fd: int) -> None:
-        self._cache.dropped(self._paths[fd])
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._cache.moved(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._cache.removed(path)

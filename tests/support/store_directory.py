@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.recovery.verify import verify_store
-from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Appended, Store
+from rockoon_core.disk import Disk, DiskUsage
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
 from support import golden_store
@@ -69,6 +68,11 @@ class FailingDisk(Disk):
 
     def open(self, path: Path, *, create: bool = False) -> int:
         fd = super().open(path, create=create)
+        self.paths[fd] = path
+        return fd
+
+    def open_or_create(self, path: Path) -> int:
+        fd = super().open_or_create(path)
         self.paths[fd] = path
         return fd
 

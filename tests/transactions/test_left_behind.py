@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -17,6 +15,7 @@ from rockoon_broker.transactions.half_messages import (
     op_record,
 )
 from rockoon_core import errors
+from rockoon_core.disk import Disk, DiskUsage
 from rockoon_format.config_json import ConsumerOffsets, GroupTopic, write_consumer_offsets
 from rockoon_format.properties import encode
 from rockoon_format.record import Record, decode_record

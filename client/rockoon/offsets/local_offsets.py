@@ -18,7 +18,6 @@ Source: LocalFileOffsetStore, ConfigManager.
 """
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -31,6 +30,7 @@ from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotW
 from rockoon.net.connection import Connection
 from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
 from rockoon.offsets.own_start import BIRTH_UNKNOWN, Place
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
 from rockoon_format.lenient_json import ConfigError, Json, parse_json
@@ -60,7 +60,7 @@ class OffsetsFile:
         self.backup_path = folder / "offsets.json.bak"
         self._folder = folder
         self._on_corrupt = on_corrupt
-        self._lock: int | None = None
+        self._lock: DirectoryLock | None = None
         self._kept = Kept()
         self._thread = ThreadPoolExecutor(1, "rockoon-offsets")
         self._closed = False
@@ -95,20 +95,14 @@ class OffsetsFile:
 
     def _unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     def _load(self) -> Kept:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(
-                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        except OSError as error:
-            raise self._not_writable(error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._lock = DirectoryLock(self._folder)
+        except DirectoryLocked:
             raise StoreLocked(path=self._folder) from None
         except OSError as error:
             raise self._not_writable(error) from error

@@ -29,9 +29,7 @@ from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import Pulled, Pulls, PullWish
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
-from rockoon_broker.store.retention.retention import DiskUsage
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics import topic_file as topics_json
 from rockoon_broker.topics.foreign_store import refuse_batch_queues
@@ -39,6 +37,7 @@ from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
 from rockoon_broker.traffic import DELAY, TRANSACTION
+from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import (
     InvalidArgument,
     NotReady,

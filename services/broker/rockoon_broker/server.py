@@ -18,9 +18,9 @@ from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import StartInterrupted, StoreError
-from rockoon_broker.store.process_lock import LOCK_FILE
+from rockoon_broker.store.errors import StoreError
+from rockoon_core.directory_lock import LOCK_FILE
+from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease

@@ -10,6 +10,8 @@ from importlib.metadata import version
 
 from grpc import aio
 
+from rockoon_core.directory_lock import LOCK_FILE
+from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.start_position import NewQueueRule
 from rockoon_node.key_follower import KeyFollower
@@ -20,9 +22,8 @@ from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.export_files import ExportFiles
-from rockoon_offset.journal.store import LOCK_FILE, Store
+from rockoon_offset.journal.store import Store
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import TABLE, OffsetMetrics

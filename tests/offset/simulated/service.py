@@ -22,11 +22,11 @@ from offset.simulated.world import (
     World,
 )
 
+from rockoon_core.disk import Disk
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import NewQueueRule, QueueState
 from rockoon_offset.groups import Groups
 from rockoon_offset.journal import frames
-from rockoon_offset.journal.disk import Disk
 from rockoon_offset.journal.journal import (
     journal_path,
     read_contents,

@@ -17,7 +17,7 @@ from pathlib import Path
 from rockoon_broker.compaction.threads import Threads
 from rockoon_broker.compaction.uploads import Uploads, check_upload_id
 from rockoon_broker.store.compacted.compaction import Compaction
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, GenerationRefused, NotReady, RockoonError
 from rockoon_format.generation import (
     MANIFEST_FILE,

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.threads import Threads
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, InvalidArgument, StoreNotWritable
 from rockoon_format.generation import INCOMING_PREFIX, PART_BYTES_MAX
 

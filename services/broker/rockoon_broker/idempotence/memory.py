@@ -24,8 +24,8 @@ from rockoon_broker.idempotence.snapshot import (
     SnapshotError,
     decode_snapshot,
 )
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.store import Store
+from rockoon_core.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape, read_whole
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_format.index_entries import KeyEntries
 from rockoon_format.index_file import (
     HEADER_BYTES,

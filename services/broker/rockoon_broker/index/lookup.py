@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rockoon_broker.index.directory import IndexShape, StoredFile, read_whole
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,

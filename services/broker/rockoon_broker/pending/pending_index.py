@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.pending.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from rockoon_broker.pending.sources import sources_of
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import EntryArray
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_chec
 from rockoon_broker.delays.delays import Delays
 from rockoon_broker.pending.pending_index import Captured, PendingIndex
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_queue import rocketmq_progress
 from rockoon_broker.transactions.transactions import CheckQueue, Transactions
+from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 
 log = logging.getLogger(__name__)

@@ -53,22 +53,8 @@ class StoreFailed(StoreError):
     """
 
 
-class Shortage(OSError):
-    """The system has no descriptor, or no room, for something that may be asked for again.
-
-    No sync failed: all that was to be synced is still in memory, to be written.
-    """
-
-
 class StoreClosed(StoreError):
     """The store was closed."""
-
-
-class StartInterrupted(Exception):
-    """The process is to end while it opens its store; nothing is wrong with it.
-
-    No StoreError: who goes on without what cannot be read must not go on without this.
-    """
 
 
 class StoreNotWritable(StoreError):

@@ -25,19 +25,17 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_broker.store.clock import Clock, SystemClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import (
-    Shortage,
     StoreBusy,
     StoreClosed,
     StoreFailed,
+    StoreLocked,
     StoreNotWritable,
     UnknownOffset,
 )
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
-from rockoon_broker.store.process_lock import ProcessLock
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
@@ -49,6 +47,8 @@ from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import Disk, Shortage
 from rockoon_format.batch import (
     SYS_FLAGS_ALLOWED,
     check_batch,
@@ -96,7 +96,7 @@ class Store:
         settings: StoreSettings,
         disk: Disk,
         clock: Clock,
-        lock: ProcessLock,
+        lock: DirectoryLock,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
     ) -> None:
@@ -207,7 +207,10 @@ class Store:
         """
         disk = disk or Disk()
         disk.make_directory(settings.root)
-        lock = ProcessLock(settings.root)
+        try:
+            lock = DirectoryLock(settings.root)
+        except DirectoryLocked as failure:
+            raise StoreLocked(str(failure)) from None
         try:
             return cls(settings, disk, clock or SystemClock(), lock, on_synced, on_failed)
         except BaseException:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rockoon_broker.config_files import read_config
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.topics.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
+from rockoon_core.disk import Disk
 from rockoon_format.config_json import (
     PERM_INHERIT,
     ConfigError,

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreNotWritable
-from rockoon_offset.journal.disk import Disk, replace_file
 from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.readers import in_order
 from rockoon_offset.progress.records import Progress
@@ -98,7 +98,7 @@ class ExportFiles:
                     made.mkdir(mode=0o700, exist_ok=True)
                 if path.exists():
                     backup = path.with_name(f"{FILE_NAME}.bak")
-                    replace_file(disk, backup, path.read_bytes())
+                    disk.replace_file(backup, path.read_bytes())
                 content = to_rocketmq(by_broker.get(broker, []), broker, changes, now_ms)
-                replace_file(disk, path, content)
+                disk.replace_file(path, content)
             self._cpu_seconds = time.thread_time() - began

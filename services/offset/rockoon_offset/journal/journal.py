@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rockoon_core.disk import SHORTAGES, Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed, StoreNotWritable
 from rockoon_offset.journal import frames
-from rockoon_offset.journal.disk import SHORTAGES, Disk
 
 log = logging.getLogger(__name__)
 
@@ -419,7 +419,7 @@ class Journal:
         """Take room aside; with that, changes are taken again."""
         path = self._directory / RESERVE_FILE
         try:
-            fd = self._disk.open_appending(path)
+            fd = self._disk.open_or_create(path)
             try:
                 self._disk.allocate(fd, RESERVE_BYTES)
             finally:
@@ -478,14 +478,14 @@ class Journal:
 
     def _open_journal(self, generation: int, end: int) -> int:
         """Open a journal for writing at `end`, cutting what lies behind; 0 makes a new one."""
-        fd = self._disk.open_appending(journal_path(self._directory, generation))
+        fd = self._disk.open_or_create(journal_path(self._directory, generation))
         try:
-            self._disk.truncate(fd, end)
+            self._disk.set_size(fd, end)
             if end == 0:
                 header = frames.FileHeader(generation, self._sequence)
                 self._disk.write_all(fd, frames.file_header(frames.JOURNAL_MAGIC, header), 0)
             else:
-                self._disk.rewrite(fd, end)
+                self._disk.rewrite(fd, 0, end)
             self._sync(fd)
             self._sync_directory()
             if end > frames.FILE_HEADER_BYTES:
@@ -578,7 +578,7 @@ def not_stored(shortage: str) -> StoreNotWritable:
 def drop_clean(directory: Path, disk: Disk) -> None:
     """Have the newest journal read from the disk, where the system does so."""
     for generation in generations(directory, "journal")[-1:]:
-        fd = disk.open_appending(journal_path(directory, generation))
+        fd = disk.open_or_create(journal_path(directory, generation))
         try:
             disk.drop_clean(fd)
         finally:
@@ -612,7 +612,7 @@ def write_snapshot(
     new = unfinished(path)
     # A file of its own at every try: one whose sync failed holds what only seems written.
     disk.unlink(new)
-    fd = disk.open_appending(new)
+    fd = disk.open_or_create(new)
     try:
         header = frames.file_header(frames.SNAPSHOT_MAGIC, frames.FileHeader(generation, sequence))
         disk.write_all(fd, header, 0)

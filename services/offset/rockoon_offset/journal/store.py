@@ -15,15 +15,13 @@ not be taken back by a crash.
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import Disk
 from rockoon_core.errors import (
     RockoonError,
     StoreCorrupt,
@@ -34,51 +32,11 @@ from rockoon_core.errors import (
 from rockoon_node.private_directory import keep_private
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_node.store_id import read_or_make_store_id
-from rockoon_offset.journal.disk import Disk, replace_file
 from rockoon_offset.journal.journal import Journal, JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
 
 log = logging.getLogger(__name__)
-
-LOCK_FILE = "lock"
-
-_guard = threading.Lock()
-# Guarded by `_guard`. A POSIX lock does not exclude the process that holds it, and is lost when
-# that closes any descriptor of the file; so a process first looks whether it is in here itself.
-_held: set[Path] = set()
-
-
-class StoreLock:
-    """Holds a store directory from construction to `release`. Raises StoreLocked, OSError."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
-        with _guard:
-            if self._root in _held:
-                raise StoreLocked(path=root)
-            _held.add(self._root)
-        try:
-            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            except OSError:
-                os.close(self._fd)
-                raise
-        except BlockingIOError:
-            self._forget()
-            raise StoreLocked(path=root) from None
-        except OSError:
-            self._forget()
-            raise
-
-    def release(self) -> None:
-        os.close(self._fd)
-        self._forget()
-
-    def _forget(self) -> None:
-        with _guard:
-            _held.discard(self._root)
 
 
 class Store:
@@ -117,11 +75,14 @@ class Store:
         directory = root / "journal"
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        self._lock = StoreLock(root)
+        try:
+            self._lock = DirectoryLock(root)
+        except DirectoryLocked:
+            raise StoreLocked(path=root) from None
         with contextlib.suppress(OSError):
             keep_private(root)
         try:
-            replace = partial(replace_file, disk)
+            replace = disk.replace_file
             self.store_id = read_or_make_store_id(root / "store_id", replace)
             self.cluster = StoreCluster(root / "cluster_id", replace)
             self._journal = Journal(

@@ -34,11 +34,11 @@ from rockoon_broker.store.compacted.open_generation import (
     open_generation,
 )
 from rockoon_broker.store.compacted.takeover import Candidate, Worker
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_core.disk import Disk
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.generation import (
     CURRENT_FILE,

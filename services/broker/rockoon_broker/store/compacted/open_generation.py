@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.gathering import gather
 from rockoon_broker.store.log.residency import pages_resident
 from rockoon_broker.store.queues.check import matching_count
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_core.disk import Disk
 from rockoon_format.generation import (
     GenerationError,
     GenerationPart,

@@ -8,8 +8,8 @@ offset would be read from the wrong place.
 
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import UnexpectedFile
+from rockoon_core.disk import Disk
 from rockoon_format.file_names import file_name_to_offset
 
 

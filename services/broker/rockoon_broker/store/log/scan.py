@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
+from rockoon_core.disk import Disk
 from rockoon_format.batch import Scan, ScanEnd, scan
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name

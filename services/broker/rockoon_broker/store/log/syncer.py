@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
-from rockoon_broker.store.errors import Shortage
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
+from rockoon_core.disk import Disk, Shortage
 from rockoon_format.checkpoint import Checkpoint
 
 RETRY_SECONDS = 1.0

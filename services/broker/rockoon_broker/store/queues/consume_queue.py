@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.queues.codes import QueueCodes
+from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import (
     ENTRY,
     ENTRY_BYTES,

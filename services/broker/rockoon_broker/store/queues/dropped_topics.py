@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_core.disk import Disk
 
 FILE = "config/droppedTopics.json"
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import UnexpectedFile
 from rockoon_broker.store.log.directory import move_to_lost
 from rockoon_broker.store.queues.consume_queue import (
@@ -19,6 +18,7 @@ from rockoon_broker.store.queues.consume_queue import (
     is_queue_name,
     queue_directories,
 )
+from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.file_names import file_name_to_offset
 from rockoon_format.names import topic_fault

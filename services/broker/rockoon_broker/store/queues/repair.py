@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch import entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_core.disk import Disk
 from rockoon_format.batch import ScanEnd
 from rockoon_format.consume_queue import FILLER_SIZE
 from rockoon_format.delay_levels import DELAY_LEVELS_MS

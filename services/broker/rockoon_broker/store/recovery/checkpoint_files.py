@@ -27,9 +27,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.disk import NEW_SUFFIX, Disk
-from rockoon_broker.store.errors import Shortage
 from rockoon_broker.store.log.directory import move_to_lost
+from rockoon_core.disk import NEW_SUFFIX, Disk, Shortage
 from rockoon_format.checkpoint import (
     CHECKPOINT_BYTES,
     Checkpoint,

@@ -8,9 +8,9 @@ torn: bytes there that are no record are damage.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.recovery.proof import LogFiles
+from rockoon_core.disk import Disk
 from rockoon_format.record_search import HEAD_BYTES, record_heads
 
 _WINDOW_BYTES = 4 << 20

@@ -32,7 +32,6 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.log.scan import LogScan
@@ -55,6 +54,7 @@ from rockoon_broker.store.recovery.checkpoint_files import (
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name

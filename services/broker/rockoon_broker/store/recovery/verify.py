@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.queues.consume_queue import QueueKey, queue_directories
 from rockoon_broker.store.queues.dropped_topics import read_marks
+from rockoon_core.disk import Disk
 from rockoon_format.batch import ScanEnd
 from rockoon_format.consume_queue import (
     ENTRY_BYTES,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rockoon_broker.store.clock import Clock
 from rockoon_broker.store.compacted.compaction import Compaction, Hold
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
 from rockoon_broker.store.log.syncer import DoomedFile, Syncer
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
@@ -22,6 +21,7 @@ from rockoon_broker.store.retention.retention import (
     parse_hours,
 )
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from rockoon_broker.store.retention.retention import DiskUsage, RetentionRules
+from rockoon_broker.store.retention.retention import RetentionRules
+from rockoon_core.disk import DiskUsage
 
 # Every time zone's hours begin at a whole quarter of an hour of UTC.
 QUARTER_MS = 15 * 60_000

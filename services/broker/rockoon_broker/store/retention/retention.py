@@ -7,6 +7,8 @@ oldest first, stop at the first file that has not expired, and never the last fi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rockoon_core.disk import DiskUsage
+
 
 @dataclass(frozen=True)
 class LogFileAge:
@@ -16,20 +18,6 @@ class LogFileAge:
     """Physical offset of its first byte."""
     modified_ms: int
     """Modification time, epoch milliseconds."""
-
-
-@dataclass(frozen=True)
-class DiskUsage:
-    """A partition's fill, as the operating system counts it for an ordinary user."""
-
-    used_bytes: int
-    usable_bytes: int
-
-    @property
-    def used_percent(self) -> int:
-        """Used share rounded up, as RocketMQ rounds it; 100 for a partition of no size."""
-        total = self.used_bytes + self.usable_bytes
-        return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
 
 
 @dataclass(frozen=True)

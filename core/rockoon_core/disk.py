@@ -1,26 +1,54 @@
-"""The file system as the store uses it: one small object, so that tests can put a failing one in.
+"""The file system as logs and journals use it: an object, so that tests can put a failing one in.
 
 Every call that can lose or refuse data goes through here. Errors are OSErrors, as the operating
-system gave them; who calls decides what they mean.
+system gave them; callers decide what they mean.
 """
 
 import errno
 import mmap
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-from rockoon_broker.store.errors import Shortage, StartInterrupted
-from rockoon_broker.store.retention.retention import DiskUsage
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-ZERO_CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# What passes without anybody doing anything to the disk: no room, or no descriptor.
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR})
 # Of files that are to replace others.
 NEW_SUFFIX = ".new"
+
+
+class Shortage(OSError):
+    """The system has no descriptor, or no room, for something that may be asked for again.
+
+    No sync failed: all that was to be synced is still in memory, to be written.
+    """
+
+
+class StartInterrupted(Exception):
+    """The process is to end while it opens its store; nothing is wrong with it.
+
+    No StoreError: who goes on without what cannot be read must not go on without this.
+    """
+
+
+@dataclass(frozen=True)
+class DiskUsage:
+    """A partition's fill, as the operating system counts it for an ordinary user."""
+
+    used_bytes: int
+    usable_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """Used share rounded up, as RocketMQ rounds it; 100 for a partition of no size."""
+        total = self.used_bytes + self.usable_bytes
+        return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
 
 
 class FileFacts(NamedTuple):
@@ -55,6 +83,10 @@ class Disk:
         """Open for reading and writing; with `create` the file must not exist yet."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return _opened(path, flags)
+
+    def open_or_create(self, path: Path) -> int:
+        """Open for reading and writing; an empty file is made where there is none."""
+        return _opened(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT)
 
     def open_reading(self, path: Path) -> int:
         """Open for reading only."""
@@ -103,7 +135,7 @@ class Disk:
         os.posix_fallocate(fd, 0, count)
 
     def set_size(self, fd: int, count: int) -> None:
-        """Grow a new file to `count` bytes without reserving blocks."""
+        """Make a file as long as this: cut it, or grow it without reserving blocks."""
         os.ftruncate(fd, count)
 
     def sync_directory(self, path: Path) -> None:
@@ -182,8 +214,8 @@ class Disk:
         # All ranges before the first read: reading ahead fills the page cache with zeros, and what
         # is in the page cache counts as data.
         for first, last in list(self.data_ranges(fd, start, end)):
-            for position in range(first, last, ZERO_CHUNK_BYTES):
-                count = min(ZERO_CHUNK_BYTES, last - position)
+            for position in range(first, last, CHUNK_BYTES):
+                count = min(CHUNK_BYTES, last - position)
                 chunk = self.pread(fd, count, position)
                 if chunk.count(0) != len(chunk):
                     yield position, position + len(chunk)
@@ -208,19 +240,20 @@ class Disk:
         """
         # All ranges before the first read, as in `nonzero_ranges`.
         for first, last in list(self.data_ranges(fd, start, end)):
-            for position in range(first, last, ZERO_CHUNK_BYTES):
-                data = self.pread(fd, min(ZERO_CHUNK_BYTES, last - position), position)
+            for position in range(first, last, CHUNK_BYTES):
+                data = self.pread(fd, min(CHUNK_BYTES, last - position), position)
                 self.write_all(fd, data, position)
 
     def rewrite_zeros(self, fd: int, start: int, end: int) -> None:
         """The same for a range that reads as zeros: not every place in it is read for that."""
         for first, last in list(self.data_ranges(fd, start, end)):
-            for position in range(first, last, ZERO_CHUNK_BYTES):
-                self.write_all(fd, bytes(min(ZERO_CHUNK_BYTES, last - position)), position)
+            for position in range(first, last, CHUNK_BYTES):
+                self.write_all(fd, bytes(min(CHUNK_BYTES, last - position)), position)
 
     def replace_file(self, path: Path, content: bytes) -> None:
         """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
         new = path.with_name(path.name + NEW_SUFFIX)
+        # A file of its own at every try: one whose sync failed holds what only seems written.
         self.unlink(new)
         fd = self.open(new, create=True)
         try:

@@ -1,16 +1,15 @@
-"""One owner per store directory, Java brokers included.
+"""The lock of a store's directory: one owner at a time, Java brokers included.
 
 RocketMQ holds a POSIX record lock on byte 0 of `lock`. Such a lock does not exclude the process
 that holds it, and the process loses it when it closes *any* descriptor of the file; so a table of
-the directories this process has open comes first, and the file is opened only by who is in it.
+the directories this process has open comes first, and the file is opened only for those in it.
 """
 
 import fcntl
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
-
-from rockoon_broker.store.errors import StoreLocked
 
 LOCK_FILE = "lock"
 LOCK_TEXT = b"lock"
@@ -20,30 +19,37 @@ _guard = threading.Lock()
 _held: set[Path] = set()
 
 
-class ProcessLock:
-    """Holds the lock of one store directory from construction to `release`.
+class DirectoryLocked(Exception):
+    """Another process, or another object of this process, holds a directory; says which."""
+
+
+class DirectoryLock:
+    """Holds the lock of one directory from construction to `release`.
 
     Raises:
-        StoreLocked: another process or another object of this process holds it.
+        DirectoryLocked: it is held already.
+        OSError: the lock's file cannot be opened.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         with _guard:
             if self._root in _held:
-                raise StoreLocked(f"{root} is already open in this process")
+                raise DirectoryLocked(f"{root} is already open in this process")
             _held.add(self._root)
         try:
             self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-                os.pwrite(self._fd, LOCK_TEXT, 0)
             except OSError:
                 os.close(self._fd)
                 raise
+            # As RocketMQ leaves it; nobody reads it, so a full disk is no reason to refuse.
+            with suppress(OSError):
+                os.pwrite(self._fd, LOCK_TEXT, 0)
         except BlockingIOError:
             self._forget()
-            raise StoreLocked(f"{root} is in use by another process") from None
+            raise DirectoryLocked(f"{root} is in use by another process") from None
         except OSError:
             self._forget()
             raise
