@@ -72,10 +72,10 @@ faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ON
 	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(ONLY),--only $(ONLY),--out docs/faults.md) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK))
 
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
-	@$(BIN)/python -m tools.bench
+	@$(BIN)/python -m bench.cluster
 
 capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
-	@$(BIN)/python -m tools.capacity
+	@$(BIN)/python -m bench.capacity
 
 demo-spark: setup  ## what Spark does with a log, on 66,481 real records: compaction, queries, export, a stream
 	@$(BIN)/python -m tools.demo_spark
@@ -94,7 +94,7 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 	@PYTHONPATH=tests $(BIN)/python -m load compare "$(A)" "$(B)"
 
 bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
-	@$(BIN)/python -m tools.bench_spark
+	@$(BIN)/python -m bench.spark
 
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.capacity import model, page
+from bench.capacity.__main__ import measured
+from bench.capacity.axes import QUICK
+from bench.capacity.model import Costs, Demand, Shape
+from bench.capacity.page import BLOCK, MISSING
+from bench.capacity.point import Part, Point, ProcessUse, Use, percentiles_ms, read_parts, slope
+from bench.capacity.processes import LOAD, Meter
 from rockoon.local import LocalCluster
-from tools.capacity import model, page
-from tools.capacity.__main__ import measured
-from tools.capacity.axes import QUICK
-from tools.capacity.model import Costs, Demand, Shape
-from tools.capacity.page import BLOCK, MISSING
-from tools.capacity.point import Part, Point, ProcessUse, Use, percentiles_ms, read_parts, slope
-from tools.capacity.processes import LOAD, Meter
 
 TINY = replace(QUICK, seconds=0.1, groups=(3, 6, 9), body_bytes=(100, 5 << 20))
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
+from bench.spark.jobs import JOBS, read_columns
+from bench.spark.report import GIB, JOB, Figure, Figures
+from bench.spark.stores import StoreMade, make_store
 from rockoon_format.scan import ScanEnd, scan
 from rockoon_spark.source.splits import read_split
-from tools.bench_spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
-from tools.bench_spark.jobs import JOBS, read_columns
-from tools.bench_spark.report import GIB, JOB, Figure, Figures
-from tools.bench_spark.stores import StoreMade, make_store
 
 FILE_BYTES = 2 << 20
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from bench.spark.cpu import Spent
+from bench.spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
+from bench.spark.jobs import JOBS, read_columns, spark_on
+from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
+from bench.spark.stores import StoreMade, make_store
 from rockoon_spark.java import JavaMissing
-from tools.bench_spark.cpu import Spent
-from tools.bench_spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
-from tools.bench_spark.jobs import JOBS, read_columns, spark_on
-from tools.bench_spark.report import JOB, PROCESS, SPARK, Figure, Figures
-from tools.bench_spark.stores import StoreMade, make_store
 
 PARTS = ("process", "spark", *JOBS)
 FILE_BYTES = 1 << 30

@@ -23,11 +23,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import rockoon
+from bench.cluster import throughput
+from bench.cluster.throughput import Rate
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.tracing.tracing import Tracing
-from tools.bench import throughput
-from tools.bench.throughput import Rate
 
 MODES = ("off", "on")
 ORDER = ("off", "on", "on", "off", "off", "on", "on", "off")

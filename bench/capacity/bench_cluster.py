@@ -12,13 +12,13 @@ import grpc
 from grpc import aio
 
 import rockoon
+from bench.capacity.processes import Meter
 from rockoon.local import LocalCluster
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
-from tools.capacity.processes import Meter
 
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 import rockoon
+from bench.cluster import access, encryption, groups, telemetry, throughput
+from bench.cluster.raw import raw_write_bytes_per_second
 from rockoon.local import LocalCluster
-from tools.bench import access, encryption, groups, telemetry, throughput
-from tools.bench.raw import raw_write_bytes_per_second
 
 console = Console()
 MB = 1e6

@@ -1,6 +1,6 @@
 """Cost of a message in the format code of broker and reader, with a checksum and without.
 
-Run: `.venv/bin/python -m tools.bench.record_checks`. The best of many passes, in one process.
+Run: `.venv/bin/python -m bench.cluster.record_checks`. The best of many passes, in one process.
 """
 
 import time

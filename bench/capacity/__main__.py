@@ -16,10 +16,10 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from tools.capacity import many_groups, many_queues, messages, page
-from tools.capacity.axes import FULL, MORE_QUEUES, QUICK, Axes
-from tools.capacity.point import Part, Point, read_parts
-from tools.capacity.processes import machine
+from bench.capacity import many_groups, many_queues, messages, page
+from bench.capacity.axes import FULL, MORE_QUEUES, QUICK, Axes
+from bench.capacity.point import Part, Point, read_parts
+from bench.capacity.processes import machine
 
 Measure = Callable[[Path, Axes], AsyncIterator[Point]]
 
@@ -118,7 +118,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(dir=arguments.dir))
         try:
             command = " ".join(
-                ["python -m tools.capacity", *(f"--only {each}" for each in arguments.only or ())]
+                ["python -m bench.capacity", *(f"--only {each}" for each in arguments.only or ())]
             )
             part = uvloop.run(measured(name, axes, folder / "cluster", command, results))
         finally:

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.capacity.point import ProcessUse, Use
 from rockoon.local import LocalCluster
-from tools.capacity.point import ProcessUse, Use
 
 LOAD = "load"
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -12,6 +12,11 @@ import grpc
 import numpy as np
 from grpc import aio
 
+from bench.capacity.axes import Axes
+from bench.capacity.bench_cluster import OPTIONS, Bench, bench_cluster, until
+from bench.capacity.load import append_in_streams, in_parallel
+from bench.capacity.point import Point, percentiles_ms
+from bench.capacity.processes import disk_bytes
 from rockoon_broker.store.recovery.checkpoint_files import read_recovery_point
 from rockoon_format.batch import encode_batch
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -22,11 +27,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
     WatchRoutesRequest,
 )
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
-from tools.capacity.axes import Axes
-from tools.capacity.bench_cluster import OPTIONS, Bench, bench_cluster, until
-from tools.capacity.load import append_in_streams, in_parallel
-from tools.capacity.point import Point, percentiles_ms
-from tools.capacity.processes import disk_bytes
 
 QUEUES_PER_TOPIC = 1000
 CREATORS = 8

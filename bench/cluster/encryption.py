@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import rockoon
+from bench.cluster import throughput
+from bench.cluster.throughput import Rate
 from rockoon.local import LocalCluster
-from tools.bench import throughput
-from tools.bench.throughput import Rate
 
 MODES = ("off", "on", "mutual")
 ROUNDS = 3

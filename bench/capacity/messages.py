@@ -10,16 +10,16 @@ from pathlib import Path
 import grpc
 
 import rockoon
+from bench.capacity.axes import Axes
+from bench.capacity.bench_cluster import Bench, bench_cluster, until
+from bench.capacity.load import Offered, call_closed, send_closed, send_open, wait_for
+from bench.capacity.many_queues import create
+from bench.capacity.point import Point, percentiles_ms
+from bench.capacity.processes import LOAD
+from bench.cluster.groups import is_settled
 from rockoon.message import Message
 from rockoon.producer.producer import Producer
 from rockoon_proto.v1.broker_pb2 import PullRequest
-from tools.bench.groups import is_settled
-from tools.capacity.axes import Axes
-from tools.capacity.bench_cluster import Bench, bench_cluster, until
-from tools.capacity.load import Offered, call_closed, send_closed, send_open, wait_for
-from tools.capacity.many_queues import create
-from tools.capacity.point import Point, percentiles_ms
-from tools.capacity.processes import LOAD
 
 QUEUES = 8
 QUEUES_OF_A_TOPIC_MAX = 4_000

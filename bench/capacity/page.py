@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from tools.capacity import model
-from tools.capacity.model import Costs, Demand, Foretold, Shape
-from tools.capacity.pictures import chart
-from tools.capacity.point import NOBODY, Part, Point
-from tools.capacity.processes import LOAD
+from bench.capacity import model
+from bench.capacity.model import Costs, Demand, Foretold, Shape
+from bench.capacity.pictures import chart
+from bench.capacity.point import NOBODY, Part, Point
+from bench.capacity.processes import LOAD
 
 Parts = Mapping[str, Part]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from bench.spark.cpu import Spent, spending
+from bench.spark.stores import TOPICS, topic_name
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import GENERATIONS_DIRECTORY
 from rockoon_spark.compaction.store_place import StorePlace
@@ -17,8 +19,6 @@ from rockoon_spark.jobs.index import build_index
 from rockoon_spark.jobs.rebuild import rebuild_queues
 from rockoon_spark.session import session
 from rockoon_spark.source.store_directory import StoreDirectory
-from tools.bench_spark.cpu import Spent, spending
-from tools.bench_spark.stores import TOPICS, topic_name
 
 _SETTINGS = {
     "spark__ui__enabled": "false",

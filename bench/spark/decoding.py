@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.rows import rows
 from rockoon_spark.source.splits import SPLIT_BYTES
 from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
 from rockoon_spark.source.stretches import DamagedPlace
-from tools.bench_spark.cpu import Spent, spending
 
 _OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")
 _FIXED = (

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import rockoon
+from bench.cluster import throughput
+from bench.cluster.telemetry import Cost, cpu_seconds
+from bench.cluster.throughput import Rate
 from rockoon.local import LocalCluster
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
-from tools.bench import throughput
-from tools.bench.telemetry import Cost, cpu_seconds
-from tools.bench.throughput import Rate
 
 ORDER = ("off", "on", "on", "off")
 BODY_BYTES = 100
