@@ -1,12 +1,12 @@
 """Rockoon's data pipeline: whatever has to look at a whole log runs on Spark.
 
-    source, sink      `format("rockoon")`; its options, and the selection that filters make
-    store_directory,  the places that a reader can name; splits, stretches: what one task reads
-      live_cluster
-    generations/      what compaction left of topics, which comes before the log
+    source/           `format("rockoon")`: data_source and its options; store_directory and
+                      live_cluster, which a reader can name; splits and stretches, which tasks read
+    sink              writing with `format("rockoon")`
     stream/           topics of a live cluster as a stream, and its consumer group
-    log_ranges        where records are: record_starts proves the first, log_lanes walks the rest
-    log_columns       records as Arrow columns; properties, rows
+    generations/      what compaction left of topics, which comes before the log
+    records/          ranges: where records are; starts proves the first, parallel_walk walks the
+                      rest; columns: records as Arrow columns; properties, selection
     jobs/             the jobs, each from top to bottom; what they are made of:
       whole_logs/       a log of which no record may be passed over (index, rebuild)
       index/            index files, and the directory they get into

@@ -109,12 +109,12 @@ class Membership:
         self._hurry = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
-        self._tenure = MembershipLease(orderly=orderly)
+        self._lease = MembershipLease(orderly=orderly)
 
     @property
     def lapses(self) -> int:
         """How often the membership may have run out because no heartbeat came through."""
-        return self._tenure.lapses
+        return self._lease.lapses
 
     def holds_since(self, lapses: int) -> bool:
         """Whether a call may begin for what the offset service granted this member.
@@ -127,7 +127,7 @@ class Membership:
         """
         if self._mode != CLUSTERING:
             return True
-        return self._tenure.holds_since(lapses, asyncio.get_running_loop().time())
+        return self._lease.holds_since(lapses, asyncio.get_running_loop().time())
 
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
@@ -139,7 +139,7 @@ class Membership:
         """
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        self._tenure.ticks(sent_at)
+        self._lease.ticks(sent_at)
         reply = await self._cluster.call(
             self._cluster.offset_service().Heartbeat,
             HeartbeatRequest(
@@ -160,7 +160,7 @@ class Membership:
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),
         )
-        silence = self._tenure.answered(sent_at, loop.time())
+        silence = self._lease.answered(sent_at, loop.time())
         if silence is not None:
             self._changes.note()
             log.warning(
@@ -172,7 +172,7 @@ class Membership:
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
-        self._tenure.settle(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
+        self._lease.settle(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
         self._take_in_pause(is_paused=reply.consume_disabled)
         if reply.membership_version >= self._version:
             self._take_in_owners(reply)
@@ -208,7 +208,7 @@ class Membership:
 
     def _pause_seconds(self) -> float:
         if self._orderly:
-            granted_seconds = self._tenure.granted_seconds
+            granted_seconds = self._lease.granted_seconds
             return min(self._heartbeat_seconds, granted_seconds / _BEATS_PER_SURE_TIME)
         return self._heartbeat_seconds
 
@@ -216,8 +216,8 @@ class Membership:
         """Find out when this process has slept, for ever."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._tenure.tick_seconds)
-            if self._tenure.ticks(loop.time()):
+            await asyncio.sleep(self._lease.tick_seconds)
+            if self._lease.ticks(loop.time()):
                 self._hurry.set()
 
     async def watch(self) -> None:

@@ -41,7 +41,7 @@ class Assigned:
     position: int
     """Offset of the next message the caller gets. Written by polls only."""
     next_offset: int
-    """Where the next pull starts. Written by the fetching task only."""
+    """Where the next pull starts. Written by the queue's task only."""
     birth: int
     """Revision at which the queue was created; 0 when not known."""
     room: asyncio.Semaphore

@@ -212,14 +212,14 @@ class BatchQueue:
         self.is_hurried = False
         """Somebody awaits a message of the open batch: do not let it linger."""
         self.is_ready = False
-        """It is in the dispatcher's ready line."""
+        """It is in the scheduler's ready line."""
         self.alarm_at = inf
-        """When the dispatcher will look at it by itself."""
+        """When the scheduler will look at it by itself."""
         self.not_before = 0.0
         """After a failure: when to try again."""
 
     def __repr__(self) -> str:
-        return f"Lane({self.queue or self.topic})"
+        return f"BatchQueue({self.queue or self.topic})"
 
     @property
     def is_empty(self) -> bool:

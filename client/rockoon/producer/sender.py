@@ -1,4 +1,4 @@
-"""The carrier: the producer's tasks, between the pure dispatcher and the brokers' streams.
+"""Sender: the producer's tasks, between the batch scheduler, which is pure, and brokers' streams.
 
 One task hands out batches (`pump`), one per broker sends them and takes the answers, one follows
 the routes, one gives up what is overdue. All state is the event loop's: nothing here is locked.
@@ -100,7 +100,7 @@ class Sender:
             settings.compression_level,
         )
         self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
-        self._dispatcher = BatchScheduler(
+        self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
         self._resolving: dict[str, asyncio.Task[None]] = {}
@@ -124,7 +124,7 @@ class Sender:
 
     def ready(self, lane: BatchQueue) -> None:
         """A lane has a new or a full batch."""
-        self._dispatcher.ready(lane)
+        self._scheduler.ready(lane)
         self._wake.set()
         if lane.topic not in self.routes:
             self.resolve(lane.topic)
@@ -190,7 +190,7 @@ class Sender:
     # Handing out
 
     def _hurry(self, lane: BatchQueue) -> None:
-        self._dispatcher.ready(lane)
+        self._scheduler.ready(lane)
         self._wake.set()
 
     async def _pump_forever(self) -> None:
@@ -198,11 +198,11 @@ class Sender:
         self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
         while True:
             self._wake.clear()
-            for assignment in self._dispatcher.assignments(self._loop.time()):
+            for assignment in self._scheduler.assignments(self._loop.time()):
                 self._send(assignment)
                 # Encoding takes a millisecond: let the streams write what they have.
                 await asyncio.sleep(0)
-            self._set_timer(self._dispatcher.next_alarm())
+            self._set_timer(self._scheduler.next_alarm())
             await self._wake.wait()
 
     def _set_timer(self, when: float | None) -> None:
@@ -279,7 +279,7 @@ class Sender:
     def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
         """The broker answered for a batch: stored, or refused."""
         if reply.HasField("appended"):
-            self._dispatcher.acknowledged(batch, reply.appended)
+            self._scheduler.acknowledged(batch, reply.appended)
             self._note_settled(batch)
         else:
             self._refused(batch, from_wire(reply.error))
@@ -307,7 +307,7 @@ class Sender:
                 if gone := self._gone(batch.lane):
                     self._fail(batch, gone)
                 else:
-                    self._dispatcher.refused(batch, error, now, blame_broker=True)
+                    self._scheduler.refused(batch, error, now, blame_broker=True)
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
@@ -320,7 +320,7 @@ class Sender:
         elif gone := self._gone(batch.lane):
             self._fail(batch, gone)
         else:
-            self._dispatcher.refused(
+            self._scheduler.refused(
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )
 
@@ -334,7 +334,7 @@ class Sender:
         return None
 
     def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
-        self._dispatcher.failed(batch, error)
+        self._scheduler.failed(batch, error)
         self._note_settled(batch)
 
     def _note_settled(self, batch: ProducerBatch) -> None:
@@ -357,7 +357,7 @@ class Sender:
                     if not error.retriable:
                         self._give_up(topic, error)
                         return
-                    self._dispatcher.set_unknown(topic, error)
+                    self._scheduler.set_unknown(topic, error)
                 else:
                     return
                 if not self._has_pending(topic):
@@ -375,7 +375,7 @@ class Sender:
             seen = changed.count
             routes = self._cluster.routes
             brokers = [node for node in routes.nodes if node.kind == BROKER]
-            self._dispatcher.set_live(
+            self._scheduler.set_live(
                 {node.name for node in brokers if node.address},
                 {
                     each.name: self._told_unreachable(each.name)
@@ -415,7 +415,7 @@ class Sender:
                 if known.births.get(queue, birth) != birth:
                     self._sequences.renew(queue)
         self.routes[route.name] = route
-        self._dispatcher.set_queues(route.name, route.queues)
+        self._scheduler.set_queues(route.name, route.queues)
         for lane in self.accumulator.lanes_of(route.name):
             if lane.queue is not None and lane.queue not in route.births:
                 queue = lane.queue
@@ -427,7 +427,7 @@ class Sender:
 
     def _give_up(self, topic: str, error: RockoonError) -> None:
         self.routes.pop(topic, None)
-        self._dispatcher.drop_topic(topic)
+        self._scheduler.drop_topic(topic)
         for lane in self.accumulator.lanes_of(topic):
             for batch in lane.take_all():
                 self.settle(batch, error)
@@ -441,7 +441,7 @@ class Sender:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = self._loop.time()
-            for batch in self._dispatcher.expire(now):
+            for batch in self._scheduler.expire(now):
                 self._note_settled(batch)
             for stream, _ in self._streams.values():
                 oldest = stream.oldest()

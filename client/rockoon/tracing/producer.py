@@ -195,7 +195,7 @@ class _Out:
 
 
 class TracedBatches:
-    """Which traced message is in which batch. Told by the carrier what becomes of batches."""
+    """Which traced message is in which batch. Told by the sender what becomes of batches."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing

@@ -2,7 +2,7 @@
 
 Each lane begins at a proven start and follows the sizes; all take a step together, as one NumPy
 operation. What they found is proved at the end: record after record without a gap, each with parts
-that add up and in the place that it names. Where that fails, `log_ranges` looks closer.
+that add up and in the place that it names. Where that fails, `ranges` looks closer.
 """
 
 import math

@@ -2,10 +2,10 @@
 
 A record names its own physical offset, so where one starts can be proved in the middle of a file:
 magic at +4, its own place at +28, parts that add up. That makes any byte range a split: it owns the
-records that *start* in it, and tells of the damage that follows any of them. `log_lanes` walks a
-range that is in order; one that is not is looked at here, record by record.
+records that *start* in it, and tells of the damage that follows any of them. `parallel_walk` walks
+a range that is in order; one that is not is looked at here, record by record.
 
-Bodies are not looked at here: their checksums are for those who read them (`log_columns`).
+Bodies are not looked at here: their checksums are for those who read them (`columns`).
 """
 
 from collections.abc import Sequence

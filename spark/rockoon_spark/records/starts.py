@@ -1,6 +1,6 @@
 """Start of the first record in any stretch of a CommitLog file, proved by its head and parts.
 
-Bodies are not looked at here: their checksums are for those who read them (`log_columns`).
+Bodies are not looked at here: their checksums are for those who read them (`columns`).
 """
 
 import numpy as np
