@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import rockoon
-from rockoon import Kept, KeptOffsetStore, Message, MessageQueue, Place
+from rockoon import CustomOffsetStore, Message, MessageQueue, OffsetSnapshot, Position
 from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.errors import StoreLocked
 
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS totals (customer TEXT PRIMARY KEY, amount INTEGER, or
 THIS_QUEUE = "topic = ? AND broker = ? AND queue_id = ?"
 
 
-class SqliteKeeper:
+class SqliteBackend:
     """Keeps progress, and what is handled beyond it, in a database that it has for itself.
 
     Used by one event loop; each call is one transaction and does not wait for another.
@@ -62,7 +62,7 @@ class SqliteKeeper:
         assert self._database is not None, "load() comes first"
         return self._database
 
-    async def load(self) -> Kept:
+    async def load(self) -> OffsetSnapshot:
         self._database = sqlite3.connect(self._path, timeout=0)
         try:
             # Two processes on one database would each count on being the only one.
@@ -73,31 +73,33 @@ class SqliteKeeper:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             raise StoreLocked(path=self._path) from error
-        places = {
-            MessageQueue(*queue): Place(next_offset, birth)
+        positions = {
+            MessageQueue(*queue): Position(next_offset, birth)
             for *queue, next_offset, birth in self.database.execute("SELECT * FROM progress")
         }
-        return Kept(places, dict(self.database.execute("SELECT * FROM since")))
+        return OffsetSnapshot(positions, dict(self.database.execute("SELECT * FROM since")))
 
-    async def write(self, changed: Kept) -> None:
+    async def write(self, changed: OffsetSnapshot) -> None:
         with self.database:
-            for queue, place in changed.places.items():
-                self._write_place((queue.topic, queue.broker, queue.queue_id), place)
+            for queue, position in changed.positions.items():
+                self._write_position((queue.topic, queue.broker, queue.queue_id), position)
             self.database.executemany(
                 "INSERT OR REPLACE INTO since VALUES (?, ?)", changed.since.items()
             )
 
-    def _write_place(self, queue: tuple[str, str, int], place: Place) -> None:
+    def _write_position(self, queue: tuple[str, str, int], position: Position) -> None:
         former = self.database.execute(
             f"SELECT next_offset, birth FROM progress WHERE {THIS_QUEUE}", queue
         ).fetchone()
         self.database.execute(
             "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?)",
-            (*queue, place.offset, place.birth),
+            (*queue, position.offset, position.birth),
         )
         # Going back, or to a new queue of the same name: these offsets are other messages now.
-        is_other = former is not None and (place.offset < former[0] or place.birth != former[1])
-        below = "" if is_other else f" AND queue_offset < {int(place.offset)}"
+        is_other = former is not None and (
+            position.offset < former[0] or position.birth != former[1]
+        )
+        below = "" if is_other else f" AND queue_offset < {int(position.offset)}"
         self.database.execute(f"DELETE FROM handled WHERE {THIS_QUEUE}{below}", queue)
 
     async def close(self) -> None:
@@ -146,12 +148,12 @@ def add_up(database: sqlite3.Connection, message: Message) -> None:
 
 
 async def consume(
-    nameservers: str, topic: str, keeper: SqliteKeeper, *, commit_seconds: float = 5.0
+    nameservers: str, topic: str, backend: SqliteBackend, *, commit_seconds: float = 5.0
 ) -> None:
     """Count the messages of a topic until it is cancelled."""
 
     async def handle(messages: list[Message]) -> None:
-        keeper.once(messages, add_up)
+        backend.once(messages, add_up)
 
     async with (
         rockoon.connect(nameservers) as cluster,
@@ -161,7 +163,7 @@ async def consume(
             handle,
             mode="broadcasting",
             member_id="counter-1",
-            offset_store=KeptOffsetStore(cluster, "totals", keeper),
+            offset_store=CustomOffsetStore(cluster, "totals", backend),
             consume_from="first",
             batch_max=64,
             timing=rockoon.Timing(commit_seconds=commit_seconds),
@@ -181,7 +183,7 @@ def totals(path: str) -> dict[str, tuple[int, int]]:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(consume(sys.argv[1], sys.argv[2], SqliteKeeper(sys.argv[3])))
+        asyncio.run(consume(sys.argv[1], sys.argv[2], SqliteBackend(sys.argv[3])))
     except KeyboardInterrupt:
         for customer, (amount, orders) in totals(sys.argv[3]).items():
             sys.stdout.write(f"{customer}: {amount} in {orders} orders\n")

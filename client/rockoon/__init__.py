@@ -9,6 +9,7 @@ not wait for gRPC and NumPy to print its help.
 """
 
 import os
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from rockoon.net.access import AccessKey
     from rockoon.net.routes import TopicRoute
     from rockoon.net.tls import Tls
-    from rockoon.offsets.custom_offset_store import Keeper, Kept, KeptOffsetStore
+    from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetBackend, OffsetSnapshot
     from rockoon.offsets.local_offsets import LocalFileOffsetStore
     from rockoon.offsets.offset_store import OffsetStore
-    from rockoon.offsets.own_start import Place
+    from rockoon.offsets.own_start import Position
     from rockoon.offsets.start import ConsumeFrom, Start
     from rockoon.producer.producer import Producer
     from rockoon.producer.receipt import Receipt, SendResults
@@ -53,17 +54,17 @@ __all__ = [
     "Cluster",
     "ConsumeFrom",
     "ConsumeResult",
+    "CustomOffsetStore",
     "FlowLimits",
-    "Keeper",
-    "Kept",
-    "KeptOffsetStore",
     "LocalFileOffsetStore",
     "LocalRedelivery",
     "Message",
     "MessageQueue",
+    "OffsetBackend",
+    "OffsetSnapshot",
     "OffsetStore",
     "Order",
-    "Place",
+    "Position",
     "Producer",
     "PullConsumer",
     "PullLimits",
@@ -92,17 +93,17 @@ _HOMES = {
     "Cluster": "rockoon.cluster",
     "ConsumeFrom": "rockoon.offsets.start",
     "ConsumeResult": "rockoon.consumer.consume_result",
+    "CustomOffsetStore": "rockoon.offsets.custom_offset_store",
     "FlowLimits": "rockoon.consumer.process_queue",
-    "Keeper": "rockoon.offsets.custom_offset_store",
-    "Kept": "rockoon.offsets.custom_offset_store",
-    "KeptOffsetStore": "rockoon.offsets.custom_offset_store",
     "LocalFileOffsetStore": "rockoon.offsets.local_offsets",
     "LocalRedelivery": "rockoon.consumer.redelivery",
     "Message": "rockoon.message",
     "MessageQueue": "rockoon.message",
+    "OffsetBackend": "rockoon.offsets.custom_offset_store",
+    "OffsetSnapshot": "rockoon.offsets.custom_offset_store",
     "OffsetStore": "rockoon.offsets.offset_store",
     "Order": "rockoon.consumer.delivery",
-    "Place": "rockoon.offsets.own_start",
+    "Position": "rockoon.offsets.own_start",
     "Producer": "rockoon.producer.producer",
     "PullConsumer": "rockoon.consumer.pull_consumer",
     "PullLimits": "rockoon.consumer.pull",
@@ -123,10 +124,21 @@ _HOMES = {
     "connect": "rockoon.cluster",
 }
 
+# They work for a version, with a warning.
+_FORMER = {
+    "Keeper": "OffsetBackend",
+    "Kept": "OffsetSnapshot",
+    "KeptOffsetStore": "CustomOffsetStore",
+    "Place": "Position",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name in ("errors", "sync"):
         return import_module(f"rockoon.{name}")
+    if now := _FORMER.get(name):
+        warnings.warn(f"rockoon.{name} is now rockoon.{now}", DeprecationWarning, stacklevel=2)
+        name = now
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'rockoon' has no attribute {name!r}")

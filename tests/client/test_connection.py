@@ -58,6 +58,20 @@ def test_every_public_name_can_be_loaded() -> None:
         rockoon.no_such_name  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("Keeper", "OffsetBackend"),
+        ("Kept", "OffsetSnapshot"),
+        ("KeptOffsetStore", "CustomOffsetStore"),
+        ("Place", "Position"),
+    ],
+)
+def test_former_names_work_for_a_version_with_a_warning(former: str, name: str) -> None:
+    with pytest.deprecated_call(match=name):
+        assert getattr(rockoon, former) is getattr(rockoon, name)
+
+
 def test_addresses_are_taken_as_text_or_sequence() -> None:
     assert parse_addresses("a:1, b:2;c:3") == ("a:1", "b:2", "c:3")
     assert parse_addresses(["[::1]:9876"]) == ("[::1]:9876",)

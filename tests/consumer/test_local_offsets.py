@@ -17,9 +17,9 @@ from rockoon.errors import (
     StoreLocked,
     StoreNotWritable,
 )
-from rockoon.offsets.custom_offset_store import Kept
+from rockoon.offsets.custom_offset_store import OffsetSnapshot
 from rockoon.offsets.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
-from rockoon.offsets.own_start import Place
+from rockoon.offsets.own_start import Position
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets
@@ -41,7 +41,7 @@ async def file(tmp_path: Path) -> AsyncIterator[OffsetsFile]:
     await file.close()
 
 
-async def reopened(folder: Path) -> Kept:
+async def reopened(folder: Path) -> OffsetSnapshot:
     file = OffsetsFile(folder)
     try:
         return await file.load()
@@ -51,18 +51,18 @@ async def reopened(folder: Path) -> Kept:
 
 async def test_a_file_that_rocketmq_wrote_is_read(file: OffsetsFile) -> None:
     file.path.write_bytes(WRITTEN_BY_JAVA)
-    assert (await file.load()).places == {Q0: Place(42)}
+    assert (await file.load()).positions == {Q0: Position(42)}
 
 
 async def test_a_file_is_read_again_with_births_and_rocketmq_reads_its_offsets(
     file: OffsetsFile, tmp_path: Path
 ) -> None:
     await file.load()
-    await file.write(Kept({Q0: Place(42, birth=7)}, {"orders": 5}))
-    await file.write(Kept({Q1: Place(1)}))
+    await file.write(OffsetSnapshot({Q0: Position(42, birth=7)}, {"orders": 5}))
+    await file.write(OffsetSnapshot({Q1: Position(1)}))
     await file.close()
     kept = await reopened(tmp_path)
-    assert kept == Kept({Q0: Place(42, birth=7), Q1: Place(1)}, {"orders": 5})
+    assert kept == OffsetSnapshot({Q0: Position(42, birth=7), Q1: Position(1)}, {"orders": 5})
     assert read_local_offsets(file.path.read_bytes()) == {
         LocalQueue("orders", "broker-a", 0): 42,
         LocalQueue("orders", "broker-a", 1): 1,
@@ -73,18 +73,18 @@ async def test_the_file_before_is_kept_and_stands_in_for_one_that_is_damaged_or_
     file: OffsetsFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await file.load()
-    await file.write(Kept({Q0: Place(1)}))
-    await file.write(Kept({Q0: Place(2)}))
+    await file.write(OffsetSnapshot({Q0: Position(1)}))
+    await file.write(OffsetSnapshot({Q0: Position(2)}))
     await file.close()
-    assert decode(file.backup_path.read_bytes()).places == {Q0: Place(1)}
+    assert decode(file.backup_path.read_bytes()).positions == {Q0: Position(1)}
     file.path.write_bytes(file.path.read_bytes()[:-20])
-    assert (await reopened(tmp_path)).places == {Q0: Place(1)}
+    assert (await reopened(tmp_path)).positions == {Q0: Position(1)}
     assert "offsets.json.bak" in caplog.text
     # The damaged one did not become the backup, and is there to be looked at.
-    assert decode(file.backup_path.read_bytes()).places == {Q0: Place(1)}
+    assert decode(file.backup_path.read_bytes()).positions == {Q0: Position(1)}
     assert (tmp_path / "offsets.json.damaged").exists()
     file.path.unlink()
-    assert (await reopened(tmp_path)).places == {Q0: Place(1)}
+    assert (await reopened(tmp_path)).positions == {Q0: Position(1)}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"offsetTable":{"x":1}}', b"\0" * 64])
@@ -97,10 +97,10 @@ async def test_when_both_files_are_damaged_the_reader_says_so_or_starts_by_polic
         await reopened(tmp_path)
     assert (tmp_path / "offsets.json").read_bytes() == content
     file = OffsetsFile(tmp_path, on_corrupt="policy")
-    assert await file.load() == Kept()
+    assert await file.load() == OffsetSnapshot()
     await file.close()
     assert "ALL PROGRESS" in caplog.text
-    assert await reopened(tmp_path) == Kept()
+    assert await reopened(tmp_path) == OffsetSnapshot()
 
 
 async def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ async def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path: Pat
 
 async def test_a_write_that_fails_leaves_the_former_file(file: OffsetsFile, tmp_path: Path) -> None:
     await file.load()
-    await file.write(Kept({Q0: Place(1)}))
+    await file.write(OffsetSnapshot({Q0: Position(1)}))
     (tmp_path / "offsets.json.tmp").mkdir()
     with pytest.raises(StoreNotWritable):
-        await file.write(Kept({Q0: Place(2)}))
-    assert decode(file.path.read_bytes()).places == {Q0: Place(1)}
+        await file.write(OffsetSnapshot({Q0: Position(2)}))
+    assert decode(file.path.read_bytes()).positions == {Q0: Position(1)}
     (tmp_path / "offsets.json.tmp").rmdir()
-    await file.write(Kept({Q1: Place(3)}))
-    assert decode(file.path.read_bytes()).places == {Q0: Place(1), Q1: Place(3)}
+    await file.write(OffsetSnapshot({Q1: Position(3)}))
+    assert decode(file.path.read_bytes()).positions == {Q0: Position(1), Q1: Position(3)}
 
 
 async def test_another_process_on_the_same_folder_is_refused_until_the_first_has_ended(
@@ -144,12 +144,12 @@ async def test_another_process_on_the_same_folder_is_refused_until_the_first_has
         with pytest.raises(StoreLocked):
             await reopened(tmp_path)
         other.kill()
-    assert await reopened(tmp_path) == Kept()
+    assert await reopened(tmp_path) == OffsetSnapshot()
 
 
 def test_what_java_wrote_last_has_no_births_and_minus_one_is_nothing() -> None:
-    assert decode(WRITTEN_BY_JAVA.replace(b"42", b"-1")) == Kept()
-    assert decode(encode(decode(WRITTEN_BY_JAVA))).places == {Q0: Place(42)}
+    assert decode(WRITTEN_BY_JAVA.replace(b"42", b"-1")) == OffsetSnapshot()
+    assert decode(encode(decode(WRITTEN_BY_JAVA))).positions == {Q0: Position(42)}
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\0b"])
@@ -182,7 +182,7 @@ async def test_a_start_is_kept_before_it_is_answered(
     assert isinstance(start, Start)
     assert (start.offset, start.reason) == (100, "LAST")
     kept = decode((tmp_path / "shop-7" / "billing" / "offsets.json").read_bytes())
-    assert kept.places[Q0].offset == 100
+    assert kept.positions[Q0].offset == 100
 
 
 async def test_memory_only_grows_unless_told_to_and_only_changes_are_stored(
@@ -223,12 +223,12 @@ async def test_a_write_whose_waiter_was_cancelled_is_not_overtaken_by_the_next(
     await file.load()
     for offset in range(1, 30):
         async with asyncio.TaskGroup() as tasks:
-            impatient = tasks.create_task(file.write(Kept({Q0: Place(offset)})))
+            impatient = tasks.create_task(file.write(OffsetSnapshot({Q0: Position(offset)})))
             await asyncio.sleep(0)
             impatient.cancel()
-        await file.write(Kept({Q1: Place(offset)}))
-        kept = decode(file.path.read_bytes()).places
-        assert kept[Q1] == Place(offset)
-        assert kept.get(Q0) in (None, *(Place(n) for n in range(offset + 1)))
+        await file.write(OffsetSnapshot({Q1: Position(offset)}))
+        kept = decode(file.path.read_bytes()).positions
+        assert kept[Q1] == Position(offset)
+        assert kept.get(Q0) in (None, *(Position(n) for n in range(offset + 1)))
     await file.close()
-    assert (await reopened(tmp_path)).places[Q1] == Place(29)
+    assert (await reopened(tmp_path)).positions[Q1] == Position(29)

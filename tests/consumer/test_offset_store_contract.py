@@ -9,7 +9,7 @@ import pytest
 from rockoon.cluster import Cluster
 from rockoon.errors import CommitBehind, RockoonError
 from rockoon.offsets.broadcasting import BroadcastOffsetStore
-from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
+from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapshot
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
 from rockoon.offsets.offset_store import OffsetStore, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
@@ -24,16 +24,16 @@ UNKNOWN = MessageQueue("orders", "broker-a", 9)
 
 
 class InMemory:
-    """The least that a user has to write: a `Keeper`."""
+    """The least that a user has to write: a `OffsetBackend`."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.kept = OffsetSnapshot()
 
-    async def load(self) -> Kept:
-        return Kept(dict(self.kept.places), dict(self.kept.since))
+    async def load(self) -> OffsetSnapshot:
+        return OffsetSnapshot(dict(self.kept.positions), dict(self.kept.since))
 
-    async def write(self, changed: Kept) -> None:
-        self.kept.places.update(changed.places)
+    async def write(self, changed: OffsetSnapshot) -> None:
+        self.kept.positions.update(changed.positions)
         self.kept.since.update(changed.since)
 
     async def close(self) -> None:
@@ -48,7 +48,7 @@ class Stores:
         self._fake = fake
         self._cluster = cluster
         self._folder = folder
-        self._keeper = InMemory()
+        self._backend = InMemory()
 
     async def open(self) -> OffsetStore:
         store = self._made()
@@ -58,8 +58,8 @@ class Stores:
     def _made(self) -> OffsetStore:
         if self._kind == "remote":
             return RemoteOffsetStore(self._cluster, "billing")
-        if self._kind == "keeper":
-            return KeptOffsetStore(self._cluster, "billing", self._keeper)
+        if self._kind == "backend":
+            return CustomOffsetStore(self._cluster, "billing", self._backend)
         if self._kind == "file":
             return LocalFileOffsetStore(self._cluster, "billing", "pod-0", directory=self._folder)
         store = BroadcastOffsetStore(self._cluster, "billing", "pod-0")
@@ -67,7 +67,7 @@ class Stores:
         return store
 
 
-@pytest.fixture(params=["remote", "member", "file", "keeper"])
+@pytest.fixture(params=["remote", "member", "file", "backend"])
 async def stores(
     request: pytest.FixtureRequest, fake: FakeCluster, cluster: Cluster, tmp_path: Path
 ) -> Stores:

@@ -13,7 +13,7 @@ from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message
-from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon.offsets.own_start import Position, facts_of, start_on
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage
@@ -300,7 +300,7 @@ def test_a_reader_with_a_store_of_its_own_starts_a_retry_topic_at_its_beginning(
     rules = GroupRules(NewQueueRule.EXACT)
     start = start_on(RETRY, facts_of(RETRY, 5, QueueState(3, 9), 7, rules, None))
     assert (start.offset, start.reason) == (3, "RETRY_TOPIC")
-    committed = start_on(RETRY, facts_of(RETRY, 5, QueueState(3, 9), 7, rules, Place(6, 5)))
+    committed = start_on(RETRY, facts_of(RETRY, 5, QueueState(3, 9), 7, rules, Position(6, 5)))
     assert (committed.offset, committed.reason) == (6, "COMMITTED")
 
 

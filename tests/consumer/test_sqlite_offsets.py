@@ -16,8 +16,8 @@ import pytest
 import rockoon
 from rockoon.errors import StoreLocked
 from rockoon.local import LocalCluster
-from rockoon.offsets.custom_offset_store import Kept
-from rockoon.offsets.own_start import Place
+from rockoon.offsets.custom_offset_store import OffsetSnapshot
+from rockoon.offsets.own_start import Position
 from rockoon_core.message_queue import MessageQueue
 from support import doomed_counter
 from support.seeds import seeds
@@ -93,7 +93,7 @@ async def test_a_second_process_on_the_database_is_refused(
     example: ModuleType, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "orders.db")
-    first, second = example.SqliteKeeper(path), example.SqliteKeeper(path)
+    first, second = example.SqliteBackend(path), example.SqliteBackend(path)
     await first.load()
     with pytest.raises(StoreLocked):
         await second.load()
@@ -105,25 +105,27 @@ async def test_what_was_handled_of_a_deleted_queue_is_not_taken_for_the_new_ones
     example: ModuleType, tmp_path: Path
 ) -> None:
     path = tmp_path / "orders.db"
-    keeper = example.SqliteKeeper(str(path))
-    await keeper.load()
-    await keeper.write(Kept({Q0: Place(5, birth=3)}, {"orders": 2}))
-    keeper.database.execute("INSERT INTO handled VALUES ('orders', 'broker-a', 0, 7)")
-    await keeper.write(Kept({Q0: Place(6, birth=3)}))
-    assert keeper._is_handled(("orders", "broker-a", 0), 7)
-    await keeper.write(Kept({Q0: Place(0, birth=9)}))
-    assert not keeper._is_handled(("orders", "broker-a", 0), 7)
-    await keeper.close()
+    backend = example.SqliteBackend(str(path))
+    await backend.load()
+    await backend.write(OffsetSnapshot({Q0: Position(5, birth=3)}, {"orders": 2}))
+    backend.database.execute("INSERT INTO handled VALUES ('orders', 'broker-a', 0, 7)")
+    await backend.write(OffsetSnapshot({Q0: Position(6, birth=3)}))
+    assert backend._is_handled(("orders", "broker-a", 0), 7)
+    await backend.write(OffsetSnapshot({Q0: Position(0, birth=9)}))
+    assert not backend._is_handled(("orders", "broker-a", 0), 7)
+    await backend.close()
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM handled").fetchone() == (0,)
     database.close()
-    assert await reloaded(example, path) == Kept({Q0: Place(0, birth=9)}, {"orders": 2})
+    assert await reloaded(example, path) == OffsetSnapshot(
+        {Q0: Position(0, birth=9)}, {"orders": 2}
+    )
 
 
-async def reloaded(example: ModuleType, path: Path) -> Kept:
-    keeper = example.SqliteKeeper(str(path))
+async def reloaded(example: ModuleType, path: Path) -> OffsetSnapshot:
+    backend = example.SqliteBackend(str(path))
     try:
-        kept: Kept = await keeper.load()
+        kept: OffsetSnapshot = await backend.load()
         return kept
     finally:
-        await keeper.close()
+        await backend.close()

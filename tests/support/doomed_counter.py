@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rockoon.message import Message
-from rockoon.offsets.custom_offset_store import Kept
+from rockoon.offsets.custom_offset_store import OffsetSnapshot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "examples"))
 
-from exactly_once_sqlite import SqliteKeeper, consume
+from exactly_once_sqlite import SqliteBackend, consume
 
 
-class DoomedKeeper(SqliteKeeper):
+class DoomedBackend(SqliteBackend):
     def __init__(self, path: str, messages: int, step: int) -> None:
         super().__init__(path)
         self._messages = messages
@@ -50,7 +50,7 @@ class DoomedKeeper(SqliteKeeper):
             self._step("effects stored, progress not")
         return news
 
-    async def write(self, changed: Kept) -> None:
+    async def write(self, changed: OffsetSnapshot) -> None:
         for _ in range(64):
             self._step("before progress")
         await super().write(changed)
@@ -62,10 +62,10 @@ class DoomedKeeper(SqliteKeeper):
 
 
 async def main(nameservers: str, topic: str, path: str, messages: str, step: str) -> None:
-    keeper = DoomedKeeper(path, int(messages), int(step))
+    backend = DoomedBackend(path, int(messages), int(step))
     async with asyncio.TaskGroup() as tasks:
-        counting = tasks.create_task(consume(nameservers, topic, keeper, commit_seconds=0.02))
-        await keeper.all_handled.wait()
+        counting = tasks.create_task(consume(nameservers, topic, backend, commit_seconds=0.02))
+        await backend.all_handled.wait()
         counting.cancel()
 
 

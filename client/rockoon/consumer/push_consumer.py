@@ -113,7 +113,7 @@ class PushConsumer:
             start: by default the connection's `client_id`, ROCKOON_MEMBER, or a host name that
             ends in an ordinal. The group says where that is kept (`broadcast_progress`).
         offset_store: where progress is kept instead of in the offset service (clustering) or in
-            `~/.rockoon_offsets` (broadcasting), for example a `KeptOffsetStore`. With a store of
+            `~/.rockoon_offsets` (broadcasting), for example a `CustomOffsetStore`. With a store of
             your own, clustering members are not kept from reading a queue twice at a hand-over.
         consume_from: "first", "last" or a `ConsumeFrom`: where to start on a queue without progress
             when the group has no policy. By default the cluster's, which is "last": what was sent

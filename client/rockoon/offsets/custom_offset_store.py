@@ -1,10 +1,10 @@
 """Progress that a reader keeps itself, in a file or a database of its own.
 
 An `OffsetStore` has to know where to start, and what changed since it was stored last. That part is
-the same wherever offsets are kept, and is here; a `Keeper` only reads and writes them. Keep
-progress in your own database by writing a keeper (two methods and a close):
+the same wherever offsets are kept, and is here; an `OffsetBackend` only reads and writes them. Keep
+progress in your own database by writing a backend (two methods and a close):
 
-    store = KeptOffsetStore(cluster, "billing", MyKeeper(...))
+    store = CustomOffsetStore(cluster, "billing", MyBackend(...))
     cluster.push_consumer("billing", {"orders": "*"}, handle, mode="broadcasting",
                           member_id="shop-7", offset_store=store)
 
@@ -17,6 +17,7 @@ Invariants:
 """
 
 import asyncio
+import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from rockoon.errors import (
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted
-from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon.offsets.own_start import Position, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
@@ -47,18 +48,24 @@ from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
 
 
 @dataclass(slots=True)
-class Kept:
-    """All that a keeper keeps, or a part of it that changed."""
+class OffsetSnapshot:
+    """All that a backend keeps, or a part of it that changed."""
 
-    places: dict[MessageQueue, Place] = field(default_factory=dict)
+    positions: dict[MessageQueue, Position] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
     """Topic to the revision at which its reader first looked at it: what tells new queues."""
 
+    @property
+    def places(self) -> dict[MessageQueue, Position]:
+        """Deprecated: `positions`."""
+        warnings.warn("places is now positions", DeprecationWarning, stacklevel=2)
+        return self.positions
 
-class Keeper(Protocol):
+
+class OffsetBackend(Protocol):
     """Where progress is kept. The store calls one method at a time."""
 
-    async def load(self) -> Kept:
+    async def load(self) -> OffsetSnapshot:
         """Take hold of the place and return what is kept there; called once, first.
 
         Raises:
@@ -68,9 +75,9 @@ class Keeper(Protocol):
         """
         ...
 
-    async def write(self, changed: Kept) -> None:
-        """Make changes durable, all or none. A place replaces the former one of its queue, whether
-        it is higher or lower.
+    async def write(self, changed: OffsetSnapshot) -> None:
+        """Make changes durable, all or none. A position replaces the former one of its queue,
+        whether it is higher or lower.
 
         Raises:
             RockoonError: nothing was written; a retriable error is tried again.
@@ -88,21 +95,21 @@ class _Reading:
     birth: int
 
 
-class KeptOffsetStore:
-    """Progress of one reader, kept by `keeper`. Source of the interface: LocalFileOffsetStore.
+class CustomOffsetStore:
+    """Progress of one reader, kept by `backend`. Source of the interface: LocalFileOffsetStore.
 
     Args:
         cluster: asked where queues begin and end.
         group: whose start policy and out-of-range policies count.
-        keeper: where progress is kept.
+        backend: where progress is kept.
     """
 
-    def __init__(self, cluster: Connection, group: str, keeper: Keeper) -> None:
+    def __init__(self, cluster: Connection, group: str, backend: OffsetBackend) -> None:
         self._cluster = cluster
         self._group = group
-        self._keeper = keeper
+        self._backend = backend
         self._queue_places = OffsetLookup(cluster)
-        self._kept = Kept()
+        self._kept = OffsetSnapshot()
         self._readings: dict[MessageQueue, _Reading] = {}
         # Two writes at once could leave the older offset.
         self._writing = asyncio.Lock()
@@ -111,14 +118,14 @@ class KeptOffsetStore:
         """Read what is kept.
 
         Raises:
-            StoreLocked, StoreCorrupt, StoreNotWritable: as the keeper says.
+            StoreLocked, StoreCorrupt, StoreNotWritable: as the backend says.
         """
-        self._kept = await self._keeper.load()
+        self._kept = await self._backend.load()
 
     async def close(self) -> None:
         """Let go of the place where progress is kept. Stores nothing."""
         async with self._writing:
-            await self._keeper.close()
+            await self._backend.close()
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
@@ -176,7 +183,7 @@ class KeptOffsetStore:
         reader: ConsumeFrom,
     ) -> dict[MessageQueue, Start | RockoonError]:
         states = await self._queue_places.states(queues)
-        kept = self._kept.places
+        kept = self._kept.positions
         unread = [queue for queue in queues if queue not in kept]
         cluster_rule = NewQueueRule.EXACT
         if unread and not group.new_queue_rule:
@@ -214,22 +221,24 @@ class KeptOffsetStore:
         since: Mapping[str, int],
     ) -> None:
         async with self._writing:
-            places = {start.queue: Place(start.offset, births[start.queue]) for start in starts}
-            await self._write(places, since)
-            for queue, place in places.items():
-                self._readings[queue] = _Reading(place.offset, place.birth)
+            positions = {
+                start.queue: Position(start.offset, births[start.queue]) for start in starts
+            }
+            await self._write(positions, since)
+            for queue, position in positions.items():
+                self._readings[queue] = _Reading(position.offset, position.birth)
 
     async def _write(
-        self, places: Mapping[MessageQueue, Place], since: Mapping[str, int] | None = None
+        self, positions: Mapping[MessageQueue, Position], since: Mapping[str, int] | None = None
     ) -> None:
         held = self._kept
-        changed = Kept(
-            {queue: place for queue, place in places.items() if held.places.get(queue) != place},
+        changed = OffsetSnapshot(
+            {q: position for q, position in positions.items() if held.positions.get(q) != position},
             {t: revision for t, revision in (since or {}).items() if held.since.get(t) != revision},
         )
-        if changed.places or changed.since:
-            await self._keeper.write(changed)
-            held.places.update(changed.places)
+        if changed.positions or changed.since:
+            await self._backend.write(changed)
+            held.positions.update(changed.positions)
             held.since.update(changed.since)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
@@ -242,8 +251,8 @@ class KeptOffsetStore:
         return reading.offset if reading else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        place = self._kept.places.get(queue)
-        return place.offset if place else None
+        position = self._kept.positions.get(queue)
+        return position.offset if position else None
 
     async def read(self, queue: MessageQueue) -> int | None:
         remembered = self.read_memory(queue)
@@ -251,19 +260,22 @@ class KeptOffsetStore:
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
         async with self._writing:
-            places = {
-                queue: place
+            positions = {
+                queue: position
                 for queue in queues
                 if (reading := self._readings.get(queue))
-                and (place := Place(reading.offset, reading.birth)) != self._kept.places.get(queue)
+                and (position := Position(reading.offset, reading.birth))
+                != self._kept.positions.get(queue)
             }
             try:
-                await self._write(places)
+                await self._write(positions)
             except RockoonError as error:
                 if not error.retriable:
                     raise
-                return Persisted(kept=dict.fromkeys(places, error))
-            return Persisted(stored={queue: place.offset for queue, place in places.items()})
+                return Persisted(kept=dict.fromkeys(positions, error))
+            return Persisted(
+                stored={queue: position.offset for queue, position in positions.items()}
+            )
 
     async def persist_all(self) -> Persisted:
         return await self.persist(list(self._readings))
@@ -282,10 +294,10 @@ class KeptOffsetStore:
         """
         async with self._writing:
             reading = self._readings[queue]
-            stored = self._kept.places.get(queue)
+            stored = self._kept.positions.get(queue)
             if stored is not None and stored.birth == reading.birth and offset < stored.offset:
                 raise CommitBehind(offset=offset, stored=stored.offset, queue=queue)
-            await self._write({queue: Place(offset, reading.birth)})
+            await self._write({queue: Position(offset, reading.birth)})
             reading.offset = max(reading.offset, offset)
 
     def remove(self, queue: MessageQueue) -> None:

@@ -28,8 +28,8 @@ from typing import Literal, TypeVar
 
 from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotWritable
 from rockoon.net.connection import Connection
-from rockoon.offsets.custom_offset_store import Kept, KeptOffsetStore
-from rockoon.offsets.own_start import BIRTH_UNKNOWN, Place
+from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapshot
+from rockoon.offsets.own_start import BIRTH_UNKNOWN, Position
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
@@ -45,7 +45,7 @@ _OWN_FIELD = "rockoon"
 
 
 class OffsetsFile:
-    """Keeps progress in `offsets.json`; a `Keeper`.
+    """Keeps progress in `offsets.json`; an `OffsetBackend`.
 
     Args:
         folder: of this client and group alone; made if it is not there.
@@ -61,11 +61,11 @@ class OffsetsFile:
         self._folder = folder
         self._on_corrupt = on_corrupt
         self._lock: DirectoryLock | None = None
-        self._kept = Kept()
+        self._kept = OffsetSnapshot()
         self._thread = ThreadPoolExecutor(1, "rockoon-offsets")
         self._closed = False
 
-    async def load(self) -> Kept:
+    async def load(self) -> OffsetSnapshot:
         """Lock the folder, read the file, and see that it can be written.
 
         Raises:
@@ -75,7 +75,7 @@ class OffsetsFile:
         """
         return await self._in_turn(self._load)
 
-    async def write(self, changed: Kept) -> None:
+    async def write(self, changed: OffsetSnapshot) -> None:
         """Write the whole file anew.
 
         Raises:
@@ -98,7 +98,7 @@ class OffsetsFile:
             self._lock.release()
             self._lock = None
 
-    def _load(self) -> Kept:
+    def _load(self) -> OffsetSnapshot:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = DirectoryLock(self._folder)
@@ -109,9 +109,9 @@ class OffsetsFile:
         self._kept = self._read()
         # A disk that takes nothing is better known now than after the first messages.
         self._write(encode(self._kept))
-        return Kept(dict(self._kept.places), dict(self._kept.since))
+        return OffsetSnapshot(dict(self._kept.positions), dict(self._kept.since))
 
-    def _read(self) -> Kept:
+    def _read(self) -> OffsetSnapshot:
         failures: dict[Path, str] = {}
         for path in (self.path, self.backup_path):
             try:
@@ -127,7 +127,7 @@ class OffsetsFile:
             self._set_aside(failures)
             return kept
         if not failures:
-            return Kept()
+            return OffsetSnapshot()
         if self._on_corrupt == "refuse":
             path, reason = next(iter(failures.items()))
             raise StoreCorrupt(
@@ -140,10 +140,12 @@ class OffsetsFile:
             log.error("%s is damaged: %s", path, reason)
         log.error("ALL PROGRESS IN %s IS LOST: every queue starts by policy", self._folder)
         self._set_aside(failures)
-        return Kept()
+        return OffsetSnapshot()
 
-    def _merge(self, changed: Kept) -> None:
-        kept = Kept({**self._kept.places, **changed.places}, {**self._kept.since, **changed.since})
+    def _merge(self, changed: OffsetSnapshot) -> None:
+        kept = OffsetSnapshot(
+            {**self._kept.positions, **changed.positions}, {**self._kept.since, **changed.since}
+        )
         self._write(encode(kept))
         self._kept = kept
 
@@ -184,7 +186,7 @@ class OffsetsFile:
         )
 
 
-class LocalFileOffsetStore(KeptOffsetStore):
+class LocalFileOffsetStore(CustomOffsetStore):
     """Progress in `{directory}/{client_id}/{group}/offsets.json`.
 
     Args:
@@ -216,23 +218,23 @@ class LocalFileOffsetStore(KeptOffsetStore):
         self.folder = folder
 
 
-def encode(kept: Kept) -> bytes:
+def encode(kept: OffsetSnapshot) -> bytes:
     """Return an `offsets.json` that RocketMQ reads."""
     offsets = {
-        LocalQueue(queue.topic, queue.broker, queue.queue_id): place.offset
-        for queue, place in kept.places.items()
+        LocalQueue(queue.topic, queue.broker, queue.queue_id): position.offset
+        for queue, position in kept.positions.items()
     }
     root = json.loads(write_local_offsets(offsets))
     births = [
         {"topic": queue.topic, "brokerName": queue.broker, "queueId": queue.queue_id, "at": birth}
-        for queue, place in sorted(kept.places.items())
-        if (birth := place.birth) != BIRTH_UNKNOWN
+        for queue, position in sorted(kept.positions.items())
+        if (birth := position.birth) != BIRTH_UNKNOWN
     ]
     root[_OWN_FIELD] = {"births": births, "since": dict(sorted(kept.since.items()))}
     return json.dumps(root, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode(content: bytes) -> Kept:
+def decode(content: bytes) -> OffsetSnapshot:
     """Read an `offsets.json` of RocketMQ or ours.
 
     Raises:
@@ -251,12 +253,12 @@ def decode(content: bytes) -> Kept:
             raise ConfigError(f"{_OWN_FIELD}: births or since is missing")
         births = dict(_birth(each) for each in listed)
         since = {topic: _number(revision, "since") for topic, revision in topics.items()}
-    places = {
-        (queue := MessageQueue(*local)): Place(offset, births.get(queue, BIRTH_UNKNOWN))
+    positions = {
+        (queue := MessageQueue(*local)): Position(offset, births.get(queue, BIRTH_UNKNOWN))
         for local, offset in offsets.items()
         if offset >= 0  # RocketMQ's -1: nothing known
     }
-    return Kept(places, since)
+    return OffsetSnapshot(positions, since)
 
 
 def _birth(entry: Json) -> tuple[MessageQueue, int]:

@@ -51,9 +51,9 @@ class OffsetStore(Protocol):
     """RocketMQ's OffsetStore: the progress of one group, as one consumer sees it.
 
     A consumer takes any object with these methods (`offset_store=`). To keep offsets elsewhere, the
-    few methods of a `rockoon.Keeper` are enough; write a whole store to decide where queues start
-    as well. One consumer calls it from one event loop: `load` first, `close`
-    last, `update` of a queue only between its `resolve` and `remove`.
+    few methods of a `rockoon.OffsetBackend` are enough; write a whole store to decide where queues
+    start as well. One consumer calls it from one event loop: `load` first, `close` last, `update`
+    of a queue only between its `resolve` and `remove`.
     """
 
     async def load(self) -> None:

@@ -20,7 +20,7 @@ BIRTH_UNKNOWN = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Progress on one queue."""
 
     offset: int
@@ -35,7 +35,7 @@ def facts_of(
     state: QueueState,
     since: int,
     rules: GroupRules,
-    kept: Place | None,
+    kept: Position | None,
 ) -> Facts:
     """What one decision is made on.
 
