@@ -16,6 +16,7 @@ from rockoon.message import Message
 from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
+from support.waiting import DEADLINE_SECONDS
 
 PLACE = ("orders", "broker-a", 0)
 
@@ -208,3 +209,22 @@ async def test_a_call_that_cannot_be_sent_back_is_waited_for_and_counts(
         await eventually(lambda: committed(fake) == 1)
         assert consumer.statistics.delivery.messages == 1
     assert calls == 1
+
+
+async def test_what_is_cancelled_by_the_code_that_a_consumer_calls_ends_it_aloud(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    class Cancelled:
+        async def failed(self, _: Failure) -> float | None:
+            raise asyncio.CancelledError
+
+    async def fail(_: Message) -> None:
+        raise ValueError("no")
+
+    one_message(fake)
+    with pytest.raises(RuntimeError, match="cancelled"):
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            consumer_of(cluster, fail, redelivery=Cancelled(), concurrency=1) as consumer,
+        ):
+            await consumer.wait()

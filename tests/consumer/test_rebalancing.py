@@ -166,3 +166,16 @@ async def test_a_listener_that_fails_holds_no_queue_up(
     async with consumer_of(cluster, on_assigned=fail, on_revoked=fail) as consumer:
         await eventually(lambda: len(consumer.assignment) == 2)
     assert caplog.text.count("a rebalance listener failed") == 2
+
+
+async def test_a_listener_that_is_cancelled_by_itself_holds_no_queue_up(
+    silent: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when it awaits a task of the program's that somebody has cancelled."""
+
+    async def fail(queues: Sequence[MessageQueue]) -> None:
+        raise asyncio.CancelledError
+
+    async with consumer_of(cluster, on_assigned=fail, on_revoked=fail) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 2)
+    assert caplog.text.count("a rebalance listener failed") == 2

@@ -387,6 +387,15 @@ class PushConsumer:
         """Run a task of the consumer; what it dies of is told to the consumer's owner."""
         try:
             await work()
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task: code of the program's that it called was cancelled. To end
+            # without a word would leave a consumer that does nothing.
+            stopped = RuntimeError("code that the consumer called was cancelled")
+            stopped.__cause__ = cancelled
+            self._fail(stopped)
         except Exception as failure:
             if not isinstance(failure, FATAL):
                 log.exception("a consumer of group %s fails in a way no one foresaw", self.group)

@@ -63,6 +63,9 @@ class RebalanceListener:
                 answer = function(queues)
                 if inspect.isawaitable(answer):
                     await answer
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
             # The root of the program's code. The queues move whether or not it likes that.
             log.exception("a rebalance listener failed for %s", ", ".join(map(str, queues)))
