@@ -1,11 +1,13 @@
 """What can be made from the log is made again, whatever has become of it."""
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rockoon_broker.store.log import syncer
 from support.file_harms import (
     a_directory,
     emptied,
@@ -14,7 +16,14 @@ from support.file_harms import (
     missing,
     one_byte_longer,
 )
-from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
+from support.store_directory import (
+    FailingDisk,
+    Owner,
+    crashed_copy,
+    healthy,
+    recovered,
+    settings,
+)
 from support.waiting import wait_until
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
@@ -177,3 +186,44 @@ def test_queue_files_that_retention_took_are_missed_by_no_start(tmp_path: Path) 
         after = Owner(settings(root))
         assert after.store.recovery.reason in ("clean stop", "recovery point")
         after.store.close()
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "healed"])
+def test_queue_files_that_retention_took_go_behind_the_point_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The disk has no room for that point at first."""
+    monkeypatch.setattr(syncer, "RETRY_SECONDS", 0.01)
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    for number in range(120):
+        owner.append("A", 0, [b"%d " % number + bytes(300)])
+    owner.write_point()
+    disk.usage_percent = 90
+    owner.store.clean(owner.clock.time_ms)
+    disk.usage_percent = 10
+    tries = 0
+
+    def no_room(path: Path, _: int) -> int:
+        nonlocal tries
+        tries += path.name == "recoveryPoint"
+        return errno.ENOSPC if path.name == "recoveryPoint" else 0
+
+    disk.fail_write = no_room
+    owner.clock.time_ms += 10_000
+    owner.store.tick(owner.clock.time_ms)
+    # Whatever else is to be done is done between two tries.
+    wait_until(lambda: tries > 3, "tries")
+    root = tmp_path / "s"
+    oldest = root / "consumequeue/A/0/00000000000000000000"
+    if end == "killed":
+        root = crashed_copy(root, tmp_path / "killed")
+    if end == "healed":
+        assert oldest.exists()
+        disk.fail_write = healthy
+        wait_until(lambda: not owner.store.removals_pending, "deleted files")
+        assert not oldest.exists()
+    owner.store.close()
+    after = Owner(settings(root))
+    assert after.store.recovery.reason == ("clean stop" if end == "healed" else "recovery point")
+    after.store.close()

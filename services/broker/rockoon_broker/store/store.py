@@ -378,8 +378,8 @@ class Store:
         if point_due and not self._syncer.point_pending:
             self._point_due_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)
-            self.points.request(sync, self._undispatched.end, self._undispatched.store_timestamp_ms)
-            self._cleaner.remove_swept()
+            end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
+            self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
         if now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)

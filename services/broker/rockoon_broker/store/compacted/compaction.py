@@ -311,7 +311,7 @@ class Compaction:
 
         Args:
             now_ms: epoch milliseconds.
-            settled_end: up to here the log is durable, and listed in its queues.
+            proven_end: up to here the log is durable, and listed in its queues.
         """
         self._now_ms = now_ms
         self._worker.settle()

@@ -14,6 +14,9 @@ The owner's thread decides everything and posts; this thread only makes the slow
    pages that it could not write and a second fsync would then succeed without them.
 6. What could not even be opened, or found no room before any sync, is no failed sync: a recovery
    point that meets that is tried again, once a second; the syncs of the log go on meanwhile.
+7. Files of queues that a recovery point counts no more are deleted behind that point, however late
+   it comes, and stay if it never does: a start that finds fewer than its point counts reads the
+   whole log to make them again.
 """
 
 import contextlib
@@ -51,6 +54,8 @@ class PointRequest:
     """Directories in which files or directories were created."""
     point: RecoveryPoint
     checkpoint: Checkpoint
+    released: tuple[Path, ...] = ()
+    """Files that the point does not count any more."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Syncer:
         self._point_running = False
         # On the monotonic clock: when a point that met a shortage is tried again.
         self._point_due = 0.0
+        # What is deleted once the point that was posted, or is being written, is there.
+        self._released: list[Path] = []
         self._doomed: deque[DoomedFile | DoomedDirectory] = deque()
         self._removing: DoomedFile | DoomedDirectory | None = None
         self._removals_paused = False
@@ -183,13 +190,14 @@ class Syncer:
         with self._changed:
             assert self._point is None
             self._point = request
+            self._released = [*request.released]
             self._changed.notify_all()
 
     @property
     def removals_pending(self) -> bool:
         """Whether something is still to be deleted."""
         with self._changed:
-            return bool(self._doomed)
+            return bool(self._doomed or self._released)
 
     def request_removal(self, doomed: DoomedFile | DoomedDirectory) -> None:
         with self._changed:
@@ -210,6 +218,7 @@ class Syncer:
             while is_below(self._removing) and self.failure is None:
                 self._changed.wait()
             self._doomed = deque(each for each in self._doomed if not is_below(each))
+            self._released = [path for path in self._released if directory not in path.parents]
 
     def retry_removals(self) -> None:
         """Go on deleting where the disk refused it."""
@@ -321,6 +330,8 @@ class Syncer:
         with self._changed:
             self._point_running = False
             self.point_failure = None
+            self._doomed.extend(DoomedFile(path, None) for path in self._released)
+            self._released.clear()
 
     def _remove(self, doomed: DoomedFile | DoomedDirectory) -> Iterator[None]:
         try:

@@ -1,7 +1,8 @@
 """Recovery points of an open store: when one is asked for, and what the newest ones counted."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
@@ -63,10 +64,22 @@ class RecoveryPoints:
         self._newest.append(self._state(log_end))
         self._newest_first_count = self._queues.first_count
 
-    def request(self, sync: SyncRequest, log_end: int, store_timestamp_ms: int) -> None:
-        """Have the Syncer make log and queues durable and write a point, unless none is new."""
+    def request(
+        self,
+        sync: SyncRequest,
+        log_end: int,
+        store_timestamp_ms: int,
+        released: Sequence[Path] = (),
+    ) -> None:
+        """Have the Syncer make log and queues durable and write a point, unless none is new.
+
+        Args:
+            sync, log_end, store_timestamp_ms: of the log.
+            released: queues' files that were given up; deleted once the point is there.
+        """
         state = self._state(log_end)
-        if state == self._newest[-1] and self._newest_first_count == self._queues.first_count:
+        known = state == self._newest[-1] and self._newest_first_count == self._queues.first_count
+        if known and not released:
             return
         self._newest.append(state)
         self._newest_first_count = self._queues.first_count
@@ -78,6 +91,7 @@ class RecoveryPoints:
                 directories=directories,
                 point=self._point(log_end, store_timestamp_ms, clean=False),
                 checkpoint=self._checkpoint_at(log_end, store_timestamp_ms),
+                released=tuple(released),
             )
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rockoon_broker.store.clock import Clock
 from rockoon_broker.store.compacted.compaction import Compaction, Hold
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
-from rockoon_broker.store.log.syncer import DoomedFile, Syncer
+from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.retention.expiry import Loss, earliest_loss
@@ -157,7 +157,7 @@ class Cleaner:
 
         Args:
             now_ms: epoch milliseconds.
-            settled_end: the log is durable up to here and a recovery point lies here or behind;
+            proven_end: the log is durable up to here and a recovery point lies here or behind;
                 files that reach further stay.
 
         Raises:
@@ -239,18 +239,13 @@ class Cleaner:
 
     @property
     def has_swept(self) -> bool:
-        """Whether files wait for `remove_swept`."""
+        """Whether files wait for `take_swept`."""
         return bool(self._swept)
 
-    def remove_swept(self) -> None:
-        """Delete what was given up before the recovery point that has just been asked for.
-
-        Not before that point: a start that finds fewer files than the point counts takes them for
-        lost, and makes them again.
-        """
-        for path in self._swept:
-            self._syncer.request_removal(DoomedFile(path, None))
-        self._swept.clear()
+    def take_swept(self) -> list[Path]:
+        """Queues' files that were given up, for the next recovery point to be deleted with."""
+        swept, self._swept = self._swept, []
+        return swept
 
     def withdraw_swept(self, directory: Path) -> None:
         """Forget what is below a directory that is about to be moved: it goes with it."""
