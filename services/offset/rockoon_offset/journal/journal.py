@@ -49,6 +49,10 @@ RETRY_SECONDS = 1.0
 ROTATION_RETRY_SECONDS = 30.0
 
 
+class GivenUp(Exception):
+    """The journal was closed while there was no room: it ends before what found none."""
+
+
 class SyncFailed(OSError):
     """A sync failed, for whatever reason: unlike after a failed write, nothing can be retried."""
 
@@ -321,7 +325,8 @@ class Journal:
     def close(self) -> None:
         """Write and sync what waits, and stop the threads. Raises StoreFailed if the disk did.
 
-        What a disk without room does not take is left out: nobody was told of it.
+        What a disk without room does not take is left out, with all behind it: nobody was told of
+        it.
         """
         with self._lock:
             self._closing = True
@@ -345,6 +350,9 @@ class Journal:
                 self._write(work)
                 if self._shortage:
                     self._reserve()
+            except GivenUp:
+                # Nor is anything stored that came behind: it may make no sense without.
+                return
             except OSError as failure:
                 self._fail(f"{failure.strerror or failure} on {self._directory}")
                 return
@@ -378,8 +386,7 @@ class Journal:
         records = [record for batch in batches for record in batch.records]
         data = frames.frame(self._sequence, records)
         began = time.perf_counter()
-        if not self._write_frame(data):
-            return
+        self._write_frame(data)
         self._sync(self._fd)
         self._sync_seconds += time.perf_counter() - began
         self._syncs += 1
@@ -389,8 +396,8 @@ class Journal:
         self._synced_batches += len(batches)
         self._on_synced(self._synced_batches)
 
-    def _write_frame(self, data: bytes) -> bool:
-        """Write at the end, as soon as there is room; False when it is over before that."""
+    def _write_frame(self, data: bytes) -> None:
+        """Write at the end, as soon as there is room. Raises GivenUp when it ends before."""
         while True:
             try:
                 self._disk.write_all(self._fd, data, self._end)
@@ -399,7 +406,7 @@ class Journal:
                     raise
                 self._fall_short(failure)
             else:
-                return True
+                return
             reserve = self._directory / RESERVE_FILE
             if reserve.exists():
                 self._disk.unlink(reserve)
@@ -412,7 +419,7 @@ class Journal:
                         len(data),
                         self._shortage,
                     )
-                    return False
+                    raise GivenUp
                 self._lock.wait(RETRY_SECONDS)
 
     def _reserve(self) -> None:
@@ -445,7 +452,10 @@ class Journal:
     def _begin_generation(self, snapshot: Iterator[bytes]) -> None:
         generation = self._generation + 1
         try:
-            # Its mark: of a journal that is not the newest any more, no end may be torn.
+            # Of a journal that is not the newest any more, no end may be torn: its mark is whole,
+            # where there was no room for it before, and no power cut takes it.
+            if self._end > frames.FILE_HEADER_BYTES:
+                self._disk.write_all(self._fd, frames.mark(self._sequence), self._end)
             self._sync(self._fd)
             fd = self._open_journal(generation, 0)
         except OSError as failure:
