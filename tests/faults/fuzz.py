@@ -170,7 +170,7 @@ MAY: Mapping[str, frozenset[str]] = {
         },
         "NameServer": {
             **dict.fromkeys(("RegisterNode", "UnregisterNode"), ()),
-            "GetRoute": SEES,
+            **dict.fromkeys(("GetRoute", "GetGroup"), SEES),
             **dict.fromkeys(("WatchRoutes", "ListTopics", "ListGroups"), KEYED),
             **dict.fromkeys(("CreateTopic", "UpdateTopic", "DeleteTopic"), OWNER),
             **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), OWNER),

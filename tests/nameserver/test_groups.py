@@ -17,6 +17,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
     DeleteGroupRequest,
+    GetGroupRequest,
     GroupConfig,
     ListGroupsRequest,
     RegisterNodeRequest,
@@ -86,6 +87,24 @@ async def test_subscribing_to_nothing_or_as_nobody_is_refused(
         listed = await nameserver.call("ListGroups", ListGroupsRequest())
         assert not listed.groups
         assert not listed.subscriptions
+
+
+async def test_one_group_is_told_with_what_it_reads_and_nothing_of_others(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await create_topics(nameserver, "t1", "t2")
+        subscribed = [await subscribe(nameserver, "g", topic) for topic in ("t2", "t1")]
+        last = await subscribe(nameserver, "other", "t1")
+        found = await nameserver.call("GetGroup", GetGroupRequest(group="g"))
+        assert found.group == subscribed[0].group
+        assert list(found.subscriptions) == [each.subscription for each in reversed(subscribed)]
+        assert found.revision >= last.revision
+        assert found.etcd_reachable
+        await nameserver.call("DeleteGroup", DeleteGroupRequest(name="g"))
+        for gone in ("g", "never", ""):
+            with pytest.raises(GroupNotFound):
+                await nameserver.call("GetGroup", GetGroupRequest(group=gone))
 
 
 async def test_a_deleted_group_takes_its_subscriptions_along_however_many(

@@ -249,6 +249,13 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
             live = {key.name for key in held if isinstance(key, NodeKey)}
             owners = {key.broker for key in held if isinstance(key, BlockKey)}
             assert table.away_brokers() == sorted(owners - live)
+            for group in "gs":
+                told = [each.topic for each in table.subscriptions_of(group)]
+                assert told == sorted(
+                    key.topic
+                    for key in held
+                    if isinstance(key, SubscriptionKey) and key.group == group
+                )
         # Readers stay at whatever revision they have and come back at random.
         reader = chance.choice(views)
         reader.apply(table.update_after(reader.revision, ALL))

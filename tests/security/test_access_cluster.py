@@ -218,6 +218,9 @@ async def test_what_a_key_may_not_see_is_not_there_for_it(
     async with cluster.connect(key) as connection:
         assert [route.name for route in await connection.admin.list_topics()] == [mine]
         assert await connection.admin.list_groups() == []
+        for group in ("hidden-group", "no-such-group"):
+            with pytest.raises(NotPermitted):
+                await connection.admin.get_group(group)
         # The same answer for one that exists and one that does not.
         told = []
         for topic in (secret, "no-such-topic"):

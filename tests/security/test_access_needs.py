@@ -22,6 +22,7 @@ NEEDS = {
     ),
     "write group:group": "OffsetService/PlanReset",
     "see group:group": (
+        "NameServer/GetGroup "
         "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "
         "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export"
     ),

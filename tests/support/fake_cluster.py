@@ -120,12 +120,21 @@ class FakeNameserver(NameServerServicer):
             yield self._update(request.topics)
             await self.changes.wait(seen)
 
-    async def ListGroups(self, _request: Any, _: Any) -> route_wire.ListGroupsReply:
-        reply = route_wire.ListGroupsReply(revision=self.revision, etcd_reachable=True)
-        for name, revision in self.groups.items():
-            config = self.group_configs.get(name, route_wire.GroupConfig(name=name))
-            reply.groups.add(config=config, incarnation=revision)
-        return reply
+    async def GetGroup(self, request: Any, _: Any) -> route_wire.GetGroupReply:
+        name = request.group
+        if name not in self.groups:
+            raise errors.GroupNotFound(group=name)
+        config = self.group_configs.get(name, route_wire.GroupConfig(name=name))
+        return route_wire.GetGroupReply(
+            group=route_wire.Group(config=config, incarnation=self.groups[name]),
+            subscriptions=[
+                route_wire.Subscription(group=group, topic=topic, revision=revision)
+                for (group, topic), revision in sorted(self.subscriptions.items())
+                if group == name
+            ],
+            revision=self.revision,
+            etcd_reachable=True,
+        )
 
     async def ProvideGroupTopic(self, request: Any, _: Any) -> route_wire.TopicReply:
         if request.group not in self.groups:

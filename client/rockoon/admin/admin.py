@@ -27,7 +27,6 @@ from rockoon.admin.queue_ends import ask_queue_ends
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.errors import (
     GroupHasMembers,
-    GroupNotFound,
     TopicNotFound,
 )
 from rockoon.net.routes import TopicRoute
@@ -38,9 +37,11 @@ from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
+    GetRouteRequest,
     Group,
     GroupConfig,
     Placement,
+    RouteUpdate,
     TopicConfig,
     UpdateGroupRequest,
     UpdateTopicRequest,
@@ -197,17 +198,15 @@ class Admin:
         Raises:
             TopicNotFound: there is no such topic.
         """
-        route = next(
-            (each for each in await self.list_topics(include_system=True) if each.name == name),
-            None,
-        )
-        if route is None:
+        request = GetRouteRequest(topics=[name], include_groups=True)
+        found: RouteUpdate = await self._cluster.call_nameserver("GetRoute", request)
+        if not found.topics:
             raise TopicNotFound(topic=name)
-        groups = await reads.ask_groups(self._cluster)
+        route = TopicRoute.from_wire(found.topics[0])
         return TopicDescription(
             route=route,
             queues=await ask_queue_ends(self._cluster, route, with_residency=with_residency),
-            groups=sorted(each.group for each in groups.subscriptions if each.topic == name),
+            groups=sorted(each.group for each in found.subscriptions),
         )
 
     # Groups
@@ -254,26 +253,27 @@ class Admin:
         """All groups with the topics they read, sorted by name."""
         return reads.group_summaries(await reads.ask_groups(self._cluster))
 
+    async def get_group(self, name: str) -> GroupSummary:
+        """A group's configuration and the topics it reads.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        return await reads.get_group(self._cluster, name)
+
     async def describe_group(self, name: str) -> GroupDescription:
         """A group's configuration, topics, live members and lag.
 
         Raises:
             GroupNotFound: there is no such group.
         """
-        summary = await self._group(name)
+        summary = await self.get_group(name)
         return GroupDescription(
             group=summary.group,
             topics=summary.topics,
             members=await self.members(name),
             lag=await self.lag(name),
         )
-
-    async def _group(self, name: str) -> GroupSummary:
-        reply = await reads.ask_groups(self._cluster)
-        for group in reply.groups:
-            if group.config.name == name:
-                return GroupSummary(group, reads.topics_of(name, reply))
-        raise GroupNotFound(group=name)
 
     async def members(self, group: str) -> list[Member]:
         """Live members of a group, sorted by id."""
@@ -317,7 +317,7 @@ class Admin:
             GroupNotFound: there is no such group.
             TopicNotFound: the group does not read it, and it does not exist.
         """
-        summary = await self._group(group)
+        summary = await self.get_group(group)
         if topic and topic not in summary.topics:
             await self._cluster.route(topic)
         stored = {

@@ -1,12 +1,19 @@
 """Reads of topics, groups and progress that `Admin` and its parts have in common."""
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rockoon.admin.descriptions import GroupSummary
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.nameserver_pb2 import ListGroupsReply, ListGroupsRequest, ListTopicsRequest
+from rockoon_proto.v1.nameserver_pb2 import (
+    GetGroupReply,
+    GetGroupRequest,
+    ListGroupsReply,
+    ListGroupsRequest,
+    ListTopicsRequest,
+)
 from rockoon_proto.v1.offset_pb2 import ListProgressRequest, Progress, QueueRef
 
 if TYPE_CHECKING:
@@ -20,6 +27,13 @@ async def list_topics(connection: "Connection", *, include_system: bool) -> list
     return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
 
 
+async def get_group(connection: "Connection", name: str) -> GroupSummary:
+    """One group with the topics it reads; see `Admin.get_group`."""
+    request = GetGroupRequest(group=name)
+    reply: GetGroupReply = await connection.call_nameserver("GetGroup", request)
+    return GroupSummary(reply.group, {each.topic: each.revision for each in reply.subscriptions})
+
+
 async def ask_groups(connection: "Connection") -> ListGroupsReply:
     """All groups and subscriptions, as a nameserver answers."""
     reply: ListGroupsReply = await connection.call_nameserver("ListGroups", ListGroupsRequest())
@@ -28,15 +42,13 @@ async def ask_groups(connection: "Connection") -> ListGroupsReply:
 
 def group_summaries(reply: ListGroupsReply) -> list[GroupSummary]:
     """Groups with the topics they read, sorted by name."""
+    topics: dict[str, dict[str, int]] = defaultdict(dict)
+    for each in reply.subscriptions:
+        topics[each.group][each.topic] = each.revision
     return [
-        GroupSummary(group, topics_of(group.config.name, reply))
+        GroupSummary(group, topics[group.config.name])
         for group in sorted(reply.groups, key=lambda group: str(group.config.name))
     ]
-
-
-def topics_of(group: str, reply: ListGroupsReply) -> dict[str, int]:
-    """Topics that a group reads, each with the revision of its subscription."""
-    return {each.topic: each.revision for each in reply.subscriptions if each.group == group}
 
 
 async def progress(connection: "Connection", group: str = "", topic: str = "") -> list[Progress]:

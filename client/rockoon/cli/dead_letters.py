@@ -13,7 +13,6 @@ from rockoon.cli.session import (
     Nameservers,
     Yes,
     confirm,
-    find_group,
     with_cluster,
 )
 
@@ -49,7 +48,8 @@ def list_topics(
     async def work(cluster: "Cluster") -> "list[DeadLetterTopic]":
         found = await cluster.admin.dead_letters.overview(group)
         if group and not found:
-            await find_group(cluster, group)
+            # Nothing is known of it: does it exist?
+            await cluster.admin.get_group(group)
         return found
 
     found = with_cluster(nameservers, work)

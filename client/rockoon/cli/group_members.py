@@ -9,7 +9,6 @@ from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
-    find_group,
     with_cluster,
 )
 
@@ -27,7 +26,8 @@ def members(
     async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":
         alive = await cluster.admin.members(name)
         if not alive:
-            await find_group(cluster, name)
+            # Nothing is known of it: does it exist?
+            await cluster.admin.get_group(name)
         return alive, await cluster.admin.locks(name)
 
     alive, held = with_cluster(nameservers, work)
@@ -70,7 +70,8 @@ def locks(
     async def work(cluster: "Cluster") -> "ListLocksReply":
         held = await cluster.admin.locks(name)
         if not held.locks:
-            await find_group(cluster, name)
+            # Nothing is known of it: does it exist?
+            await cluster.admin.get_group(name)
         return held
 
     reply = with_cluster(nameservers, work)

@@ -214,13 +214,9 @@ async def changed(
     cluster: "Cluster", name: str, change: "Callable[[GroupConfig], None]"
 ) -> "Group":
     """Change a group's configuration and leave alone what is not spoken of."""
-    from rockoon.errors import GroupNotFound
-
-    for each in await cluster.admin.list_groups():
-        if each.group.config.name == name:
-            change(each.group.config)
-            return await cluster.admin.update_group(each.group.config)
-    raise GroupNotFound(group=name)
+    config = (await cluster.admin.get_group(name)).group.config
+    change(config)
+    return await cluster.admin.update_group(config)
 
 
 @app.command("list")

@@ -18,7 +18,6 @@ from rockoon.cli.session import (
     Nameservers,
     Yes,
     confirm,
-    find_group,
     with_cluster,
 )
 from rockoon.cli.why import show_stories, story_json
@@ -211,7 +210,8 @@ def export_offsets(
             if broker and cluster.routes.broker(broker) is None:
                 raise BrokerNotFound(broker=broker)
             if group:
-                await find_group(cluster, group)
+                # Nothing is known of it: does it exist?
+                await cluster.admin.get_group(group)
         return reply
 
     reply = with_cluster(nameservers, work)

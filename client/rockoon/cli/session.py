@@ -82,18 +82,6 @@ async def find_topic(cluster: "Cluster", topic: str) -> None:
         raise CommandError(f"{absent}: create it with `{command}`") from None
 
 
-async def find_group(cluster: "Cluster", group: str) -> None:
-    """Tell a consumer group of which nothing is known from one that does not exist.
-
-    Raises:
-        GroupNotFound: there is none.
-    """
-    from rockoon.errors import GroupNotFound
-
-    if all(each.group.config.name != group for each in await cluster.admin.list_groups()):
-        raise GroupNotFound(group=group)
-
-
 def somebody_listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:

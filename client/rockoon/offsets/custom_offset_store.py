@@ -27,7 +27,6 @@ from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.errors import (
     CommitBehind,
     ConsumeDisabled,
-    GroupNotFound,
     QueueNotFound,
     RockoonError,
 )
@@ -43,7 +42,7 @@ from rockoon_core.start_position import (
     rules_from_wire,
     search_timestamp_ms,
 )
-from rockoon_proto.v1.nameserver_pb2 import GroupConfig, ListGroupsReply, ListGroupsRequest
+from rockoon_proto.v1.nameserver_pb2 import GetGroupReply, GetGroupRequest, GroupConfig
 from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
 
 
@@ -166,13 +165,10 @@ class CustomOffsetStore:
         return found
 
     async def _group_config(self) -> GroupConfig:
-        reply: ListGroupsReply = await self._cluster.call_nameserver(
-            "ListGroups", ListGroupsRequest()
+        reply: GetGroupReply = await self._cluster.call_nameserver(
+            "GetGroup", GetGroupRequest(group=self._group)
         )
-        for group in reply.groups:
-            if group.config.name == self._group:
-                return group.config
-        raise GroupNotFound(group=self._group)
+        return reply.group.config
 
     async def _decide(
         self,

@@ -435,6 +435,24 @@ class DeleteGroupRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class GetGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GetGroupReply(_message.Message):
+    __slots__ = ("group", "subscriptions", "revision", "etcd_reachable")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ETCD_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    revision: int
+    etcd_reachable: bool
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ...) -> None: ...
+
 class ListGroupsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -100,6 +100,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteReply.FromString,
                 _registered_method=True)
+        self.GetGroup = channel.unary_unary(
+                '/rockoon.v1.NameServer/GetGroup',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupReply.FromString,
+                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/rockoon.v1.NameServer/ListGroups',
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ListGroupsRequest.SerializeToString,
@@ -217,6 +222,13 @@ class NameServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGroup(self, request, context):
+        """One group with its subscriptions, from the cache.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListGroups(self, request, context):
         """Every group and every subscription, in the order of names, from the cache.
         """
@@ -304,6 +316,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteGroupRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteReply.SerializeToString,
+            ),
+            'GetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGroup,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupReply.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -634,6 +651,33 @@ class NameServer:
             '/rockoon.v1.NameServer/DeleteGroup',
             rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteGroupRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.DeleteReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.NameServer/GetGroup',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.GetGroupReply.FromString,
             options,
             channel_credentials,
             insecure,

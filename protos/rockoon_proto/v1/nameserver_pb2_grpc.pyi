@@ -74,6 +74,8 @@ class NameServerStub:
     """Delete a group with its subscriptions. The offset service deletes its progress and ends its
     members: whether there are any is not looked at here, asking first is the tools' courtesy.
     """
+    GetGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.GetGroupRequest, _nameserver_pb2.GetGroupReply]
+    """One group with its subscriptions, from the cache."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]
     """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]
@@ -133,6 +135,8 @@ class NameServerAsyncStub(NameServerStub):
     """Delete a group with its subscriptions. The offset service deletes its progress and ends its
     members: whether there are any is not looked at here, asking first is the tools' courtesy.
     """
+    GetGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.GetGroupRequest, _nameserver_pb2.GetGroupReply]  # type: ignore[assignment]
+    """One group with its subscriptions, from the cache."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]  # type: ignore[assignment]
     """Every group and every subscription, in the order of names, from the cache."""
     Subscribe: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]  # type: ignore[assignment]
@@ -255,6 +259,14 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         """Delete a group with its subscriptions. The offset service deletes its progress and ends its
         members: whether there are any is not looked at here, asking first is the tools' courtesy.
         """
+
+    @_abc_1.abstractmethod
+    def GetGroup(
+        self,
+        request: _nameserver_pb2.GetGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_nameserver_pb2.GetGroupReply, _abc.Awaitable[_nameserver_pb2.GetGroupReply]]:
+        """One group with its subscriptions, from the cache."""
 
     @_abc_1.abstractmethod
     def ListGroups(

@@ -48,6 +48,7 @@ RULES: Rules = {
         "CreateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
         "UpdateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
         "DeleteGroup": named_group("admin"),
+        "GetGroup": Rule(lambda request: (("see", group_resource(request.group)),)),
         "ListGroups": ANY_KEY,
         "Subscribe": Rule(subscription),
         "ProvideGroupTopic": Rule(lambda request: (("read", group_resource(request.group)),)),

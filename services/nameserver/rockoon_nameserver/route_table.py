@@ -124,6 +124,8 @@ class RouteTable:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
+        # By group, so that one can be asked for without a look at all subscriptions.
+        self._subscribed: dict[str, set[SubscriptionKey]] = {}
         # In the order of their revisions, which each is deleted at.
         self._deletions: dict[DeletionKey, int] = {}
         # No routes: told to services alone, all of them whenever one changes.
@@ -163,6 +165,13 @@ class RouteTable:
     def nodes(self) -> list[Node]:
         """Live ones, in the order of kinds and names."""
         return [self._nodes[key] for key in sorted(self._nodes)]
+
+    def group(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def subscriptions_of(self, group: str) -> list[Subscription]:
+        """Those of one group, in the order of topics."""
+        return [self._subscriptions[key] for key in sorted(self._subscribed.get(group, ()))]
 
     def away_brokers(self) -> list[str]:
         """Names of those that have queues and are not live, in order."""
@@ -343,8 +352,11 @@ class RouteTable:
                     self._block_counts[broker] -= 1
             case GroupKey(group):
                 self._groups.pop(group, None)
-            case SubscriptionKey():
-                self._subscriptions.pop(key, None)
+            case SubscriptionKey(_, group):
+                if self._subscriptions.pop(key, None) is not None:
+                    self._subscribed[group].discard(key)
+                    if not self._subscribed[group]:
+                        del self._subscribed[group]
             case DeletionKey():
                 self._deletions.pop(key, None)
 
@@ -371,6 +383,7 @@ class RouteTable:
                 )
             case SubscriptionKey(topic, group):
                 self._subscriptions[key] = Subscription(group=group, topic=topic, revision=created)
+                self._subscribed.setdefault(group, set()).add(key)
             case DeletionKey():
                 self._deletions[key] = modified
 

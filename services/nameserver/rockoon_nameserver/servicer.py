@@ -4,7 +4,7 @@
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from rockoon_core.errors import InvalidArgument
+from rockoon_core.errors import GroupNotFound, InvalidArgument
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
 from rockoon_format.resources import topic_resource
 from rockoon_nameserver.fingerprints import Fingerprints
@@ -150,6 +150,23 @@ class NameServer(NameServerServicer):
 
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
         return await self._served(self._groups.delete(request.name))
+
+    async def GetGroup(self, request: pb.GetGroupRequest, context: Any) -> pb.GetGroupReply:
+        self._follower.refuse_unloaded()
+        table = self._follower.table
+        group = table.group(request.group)
+        if group is None:
+            raise GroupNotFound(group=request.group)
+        return pb.GetGroupReply(
+            group=group,
+            subscriptions=[
+                each
+                for each in table.subscriptions_of(request.group)
+                if sees(topic_resource(each.topic))
+            ],
+            revision=table.revision,
+            etcd_reachable=self._follower.reachable,
+        )
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsReply:
         everything = self._everything()
