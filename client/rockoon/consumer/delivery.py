@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rockoon.callbacks import is_async, is_being_cancelled
 from rockoon.consumer.consume_result import (
     SUSPEND_SECONDS,
     ConsumeResult,
@@ -307,10 +308,9 @@ class Delivery:
             result = await self._call(parcel)
             return read_result(result, orderly=self._order is not None), None
         except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
-            return ConsumeResult.LATER, cancelled  # the handler's own affair, not ours
+            return ConsumeResult.LATER, cancelled
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             if not parcel.is_abandoned:
                 self._log_failure(parcel, error)
@@ -441,10 +441,3 @@ class Delivery:
                 interrupted = parcel.is_abandoned = True
                 parcel.interruption.reschedule(asyncio.get_running_loop().time())
         return interrupted
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether calling a handler gives something to await."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        type(handler).__call__
-    )

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
@@ -388,8 +389,7 @@ class PushConsumer:
         try:
             await work()
         except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
             # Nobody cancelled this task: code of the program's that it called was cancelled. To end
             # without a word would leave a consumer that does nothing.

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
+from rockoon.callbacks import is_being_cancelled
 from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,7 @@ class RebalanceListener:
                 if inspect.isawaitable(answer):
                     await answer
         except (Exception, asyncio.CancelledError):
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             # The root of the program's code. The queues move whether or not it likes that.
             log.exception("a rebalance listener failed for %s", ", ".join(map(str, queues)))

@@ -5,7 +5,8 @@ from typing import Any
 
 from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
 
-from rockoon.consumer.delivery import Handler, is_async
+from rockoon.callbacks import is_async
+from rockoon.consumer.delivery import Handler
 from rockoon.message import Message
 from rockoon.tracing.tracing import Tracing, context_in, place_attributes
 

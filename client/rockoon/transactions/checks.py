@@ -6,13 +6,13 @@ the others left behind.
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from grpc import RpcError
 
+from rockoon.callbacks import call, is_being_cancelled
 from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.message import Batch, Message
 from rockoon.transactions.transaction import HalfPlace, Resolution
@@ -63,7 +63,6 @@ class TransactionChecks:
         self._request = CheckTransactionsRequest(producer_group=group, client_id=client_id)
         self._known = known
         self._check = check
-        self._is_async = _is_async(check)
         self._answer = answer
         self._slots = asyncio.Semaphore(running_max)
         self._check_seconds_max = check_seconds_max
@@ -148,12 +147,10 @@ class TransactionChecks:
     async def _ask(self, message: Message) -> Resolution:
         try:
             async with asyncio.timeout(self._check_seconds_max):
-                answer: Any = (
-                    await cast(Awaitable[Resolution], self._check(message))
-                    if self._is_async
-                    else await asyncio.to_thread(self._check, message)
-                )
-        except Exception:
+                answer = await call(self._check, message)
+        except (Exception, asyncio.CancelledError):
+            if is_being_cancelled():
+                raise
             # The root of the user's code: whatever it raises says that it does not know.
             log.exception("the check of transaction %s failed", message.message_id)
             return Resolution.UNKNOWN
@@ -161,10 +158,6 @@ class TransactionChecks:
             log.error("the check of transaction %s returned %r", message.message_id, answer)
             return Resolution.UNKNOWN
         return answer
-
-
-def _is_async(check: Check) -> bool:
-    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__)
 
 
 def _message(broker: str, frame: bytes) -> Message:

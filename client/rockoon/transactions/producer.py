@@ -18,15 +18,15 @@ answering, it is sent again under a new id, and the check is asked for both. A c
 """
 
 import asyncio
-import inspect
 import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
+from rockoon.callbacks import call
 from rockoon.deprecation import renamed_key
 from rockoon.errors import (
     BrokerUnavailable,
@@ -224,11 +224,7 @@ class TransactionalProducer:
         """
         transaction = await self.begin(topic, body, **options)
         try:
-            answer: Any = (
-                await execute(transaction)
-                if inspect.iscoroutinefunction(execute)
-                else await asyncio.to_thread(execute, transaction)
-            )
+            answer = await call(execute, transaction)
         finally:
             # From here on it is the check that knows.
             if transaction.resolution is Resolution.UNKNOWN:
