@@ -189,17 +189,9 @@ class TestADirectoryThatDoesNotFitIsRefusedUnchanged:
         )
         assert "found 4097 bytes, expected 4096 bytes" in str(error)
 
-    def test_another_size_in_the_settings(self, golden: StoreSettings) -> None:
-        error = self.refused(settings(golden.root, commit_log_file_bytes=8192))
-        assert "found 4096 bytes, expected 8192 bytes" in str(error)
-
     def test_a_foreign_name_in_the_log(self, golden: StoreSettings) -> None:
         (golden.root / "commitlog" / "foo.tmp").write_bytes(bytes(4096))
         assert "foo.tmp" in str(self.refused(golden))
-
-    def test_another_size_of_queue_files_in_the_settings(self, golden: StoreSettings) -> None:
-        error = self.refused(settings(golden.root, consume_queue_file_entries=20))
-        assert "consume_queue_file_entries" in str(error)
 
     def test_a_missing_log_file_in_the_middle(self, tmp_path: Path) -> None:
         configured = settings(tmp_path / "s")
@@ -224,6 +216,26 @@ def filled(root: Path, batches: int = 40) -> Owner:
         bodies = [b"%d.%d" % (number, i) for i in range(number % 4 + 1)]
         owner.append(f"T{number % 3}", number % 2, bodies, f"Tag{number % 5}")
     return owner
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_store_keeps_its_file_sizes_whatever_the_settings_say(
+    tmp_path: Path, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = filled(tmp_path / "used")
+    end = owner.store.appended_end
+    root = tmp_path / "used"
+    if not is_clean:
+        root = crashed_copy(root, tmp_path / "killed")
+    owner.store.close()
+    owner = recovered(settings(root, commit_log_file_bytes=8192, consume_queue_file_entries=20))
+    assert owner.store.appended_end == end
+    assert owner.store.settings == settings(root)
+    assert "commit_log_file_bytes is 4096 in this store and stays so" in caplog.text
+    assert "consume_queue_file_entries is 10 in this store" in caplog.text
+    owner.append()
+    owner.store.close()
+    assert verify_store(root) == []
 
 
 def test_a_clean_stop_leaves_nothing_to_read_at_the_next_start(tmp_path: Path) -> None:

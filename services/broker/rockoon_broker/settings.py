@@ -62,10 +62,14 @@ class BrokerSettings(
         500, "how often the log is synced with flush = async, milliseconds", minimum=1
     )
     commit_log_file_bytes: int = setting(
-        1 << 30, "size of a CommitLog file; must not change once there are any", minimum=1024
+        1 << 30,
+        "size of a CommitLog file of a new store; one that has files keeps theirs",
+        minimum=1024,
     )
     consume_queue_file_entries: int = setting(
-        300_000, "entries in a ConsumeQueue file; must not change once there are any", minimum=1
+        300_000,
+        "entries in a ConsumeQueue file of a new store; one that has files keeps theirs",
+        minimum=1,
     )
     unsynced_bytes_max: int = setting(
         256 << 20, "bytes that may wait for a sync before appends wait as well", minimum=4096

@@ -47,6 +47,7 @@ from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
+from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.batch import (
@@ -212,6 +213,7 @@ class Store:
         except DirectoryLocked as failure:
             raise StoreLocked(str(failure)) from None
         try:
+            settings = with_stored_sizes(settings, disk)
             return cls(settings, disk, clock or SystemClock(), lock, on_synced, on_failed)
         except BaseException:
             lock.release()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.errors import UnexpectedFile
 from rockoon_broker.store.log.directory import move_to_lost
 from rockoon_broker.store.queues.consume_queue import (
     ASIDE_DIRECTORY,
@@ -44,29 +43,13 @@ def find_misfits(root: Path, file_bytes: int, disk: Disk) -> list[Misfit]:
     Args:
         root: the `consumequeue` directory.
         file_bytes: size of each file.
-
-    Raises:
-        UnexpectedFile: all files have one other size: it is the setting that does not fit.
     """
     if root.exists() and not root.is_dir():
         return [Misfit(root, "no directory")]
     found = list(_in_the_way(root))
-    sizes: set[int] = set()
-    files: list[Path] = []
     for directory in queue_directories(root):
         for path in sorted(directory.iterdir()):
-            if not path.is_dir():
-                files.append(path)
-                sizes.add(disk.facts(path).bytes)
             found += _misfit(path, file_bytes, disk)
-    other = sizes - {0}
-    if len(files) > 1 and len(other) == 1 and len(sizes) == 1 and file_bytes not in other:
-        size = other.pop()
-        if size % ENTRY_BYTES == 0:
-            raise UnexpectedFile(
-                files[0], "wrong size, as every queue's (consume_queue_file_entries)", size,
-                file_bytes,
-            )  # fmt: skip
     return found
 
 
