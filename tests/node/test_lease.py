@@ -81,6 +81,23 @@ def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
     assert answers(lease)
 
 
+def test_who_was_told_of_another_process_with_a_copy_waits_until_that_is_known_to_be_over(
+    lease: Lease, times: Times
+) -> None:
+    """A nameserver or etcd that is away in between proves nothing: the other one may go on."""
+    lease.first_asked()
+    lease.has_predecessor(8.0)
+    for times.now in (101.0, 107.0, 120.0):
+        lease.nobody_told(round_seconds=2.5)
+        assert not answers(lease)
+    lease.renewed(120.0, 10.0)
+    assert answers(lease)
+    times.now = 128.0
+    lease.nobody_told(round_seconds=2.5)
+    times.now = 130.0
+    assert answers(lease)
+
+
 def test_who_has_left_answers_the_rest_unless_its_name_was_lost(lease: Lease, times: Times) -> None:
     lease.renewed(100.0, 10.0)
     lease.left()

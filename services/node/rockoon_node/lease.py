@@ -7,6 +7,8 @@ Invariants
 - A node that was awake all the time and reached nobody who could tell goes on when its lease is
   over: a cluster whose nameservers or etcd are away goes on serving (ADR 27). One that slept
   through its lease, stopped, swapped out or migrated, does not answer before it is renewed.
+- One that was told of another process with a copy of its store answers when a nameserver says that
+  this one is over, and not before: who reached nobody proves nothing about the other.
 - A name that was taken by another process stays taken.
 """
 
@@ -45,6 +47,7 @@ class Lease:
         # Before anybody is asked nobody can have been told of the node.
         self._sure_until = math.inf
         self._ttl_seconds = 0.0
+        self._has_predecessor = False
         self._refusal = ""
 
     def now(self) -> float:
@@ -73,12 +76,14 @@ class Lease:
             sent_seconds: when it was asked, by `now`.
             ttl_seconds: how long the lease lives.
         """
+        self._has_predecessor = False
         self._ttl_seconds = ttl_seconds
         self._sure_until = sent_seconds + ttl_seconds * (1 - MARGIN)
         self._refusal = "its lease is over, and no nameserver has renewed it yet"
 
     def has_predecessor(self, seconds: float) -> None:
         """The node is in the routes, and the process that was there before may still answer."""
+        self._has_predecessor = True
         self._sure_until = -math.inf
         self._refusal = (
             "another process with a copy of its store has not ended, and may answer for "
@@ -91,6 +96,8 @@ class Lease:
         Args:
             round_seconds: how long it may take to ask all of them once more.
         """
+        if self._has_predecessor:
+            return
         if not self._ttl_seconds:
             # Started while nameservers are away: it serves what is known.
             self._sure_until = math.inf
