@@ -63,15 +63,17 @@ async def test_damaged_messages_are_skipped_one_by_one_counted_and_named(
     assert all(f"of {Q0}" in text for text in named)
 
 
-@pytest.mark.parametrize("kind", ["body", "record"])
+@pytest.mark.parametrize("kind", ["body", "record", "tags"])
 async def test_only_what_is_damaged_counts_as_such_among_messages_for_others(
     fake: FakeCluster, cluster: Cluster, kind: str
 ) -> None:
     fake.create_topic("orders")
     fake.append("orders", [b"<body>"] * 10, tags=[*["B"] * 6, "A", *["B"] * 2, "A"])
-    if kind == "body":
+    if kind != "record":
         spoil_bodies(fake, 6)
-    else:
+    if kind == "tags":
+        fake.brokers["broker-a"].damaged_tags = {("orders", 0, 6)}
+    if kind == "record":
         fake.brokers["broker-a"].damaged = {("orders", 0, 6)}
     seen = Seen()
     async with consumer_of(cluster, seen, tags="A", on_damaged="skip") as consumer:

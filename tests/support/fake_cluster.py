@@ -222,6 +222,8 @@ class FakeBroker(BrokerServicer):
         self.pulls: list[tuple[str, int, int]] = []
         self.damaged: set[tuple[str, int, int]] = set()
         """Topic, queue id, offset of messages that the disk does not give."""
+        self.damaged_tags: set[tuple[str, int, int]] = set()
+        """Of messages whose tags are not what they were: who filters by tags is told so."""
         self.sent_back: list[tuple[broker_wire.SendBackRequest, broker_wire.SendBackReply]] = []
         self.refuse_send_backs: errors.RockoonError | None = None
         """Raised by SendBack while it is set."""
@@ -267,7 +269,8 @@ class FakeBroker(BrokerServicer):
         for index in range(start, stop):
             if wanted and queue.codes[index] not in wanted:
                 continue
-            if (request.topic, request.queue_id, queue.min_offset + index) in self.damaged:
+            place = (request.topic, request.queue_id, queue.min_offset + index)
+            if place in self.damaged or (wanted and place in self.damaged_tags):
                 if not found:
                     raise errors.StoreCorrupt(path="commitlog/0", reason="no record")
                 stop = index
