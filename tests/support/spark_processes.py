@@ -22,6 +22,13 @@ LOOK_SECONDS = 0.002
 TESTS = Path(__file__).parent.parent
 # What runs for seconds only is not worth compiling well: two fifths of a session's processor time.
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Nor is Java worth writing that runs once.
+BRIEF_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+# Where Python finds how Spark's processes save themselves work.
+BRIEF_PYTHON = str(Path(__file__).with_name("spark_python"))
 # A stream's Python has ten seconds to import PySpark, which no setting of Spark's changes.
 _WORKER_LATE = "Python worker failed to connect back"
 _STARTS_MAX = 10
