@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rockoon import cluster as aio_cluster
+from rockoon.deprecation import rename_key
 from rockoon.errors import Closed
 from rockoon.message import SendResult
 from rockoon.net.access import AccessKey
@@ -211,6 +212,8 @@ class Cluster:
             RockoonError: as `Producer.send`, and what awaiting its receipt raises.
         """
 
+        rename_key(options)
+
         async def send() -> SendResult:
             return await self._open_producer().send(topic, body, **options)
 
@@ -226,6 +229,8 @@ class Cluster:
         Raises:
             RockoonError: as `Producer.send_many`.
         """
+
+        rename_key(options)
 
         async def send() -> SendResults:
             return await self._open_producer().send_many(topic, bodies, **options)

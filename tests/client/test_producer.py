@@ -622,8 +622,11 @@ async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(
     cluster: Cluster,
 ) -> None:
     async with cluster.producer() as producer:
-        with pytest.warns(DeprecationWarning, match="ordering_key"):
+        with pytest.warns(DeprecationWarning, match="ordering_key") as warned:  # noqa: PT031
             former = producer.send("orders", b"x", key="k")
+            await producer.send_many("orders", [b"x"], key="k")
+        # Python shows it only for the program's own lines.
+        assert [each.filename for each in warned] == [__file__] * 2
         assert (await former).queue == (await producer.send("orders", b"y", ordering_key="k")).queue
         with pytest.warns(DeprecationWarning, match="wait_capacity"):
             await producer.drain()

@@ -47,6 +47,16 @@ def test_send_returns_when_the_message_is_stored(address: str) -> None:
             cluster.send("payments", b"x")
 
 
+def test_a_former_name_is_told_with_the_line_that_has_it(address: str) -> None:
+    with (  # noqa: PT031
+        sync.connect(address) as cluster,
+        pytest.warns(DeprecationWarning, match="ordering_key") as warned,
+    ):
+        cluster.send("orders", b"x", key="k")
+        cluster.send_many("orders", [b"x"], key="k")
+    assert [each.filename for each in warned] == [__file__] * 2
+
+
 def test_many_threads_share_a_connection(address: str) -> None:
     with sync.connect(address) as cluster, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda n: cluster.send("orders", b"%d" % n), range(200)))

@@ -97,6 +97,17 @@ async def read_one(address: str, queue: rockoon.MessageQueue) -> list[Message]:
         return list(await consumer.poll(timeout=DEADLINE_SECONDS))
 
 
+async def test_a_former_name_is_told_with_the_line_that_has_it(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    async with started(tmp_path, nameserver) as (_, producer):
+        with pytest.warns(DeprecationWarning, match="ordering_key") as warned:  # noqa: PT031
+            async with producer.transaction("orders", b"x", key="k"):
+                pass
+            await producer.begin("orders", b"y", key="k")
+    assert [each.filename for each in warned] == [__file__] * 2
+
+
 async def test_a_block_that_raises_rolls_back(tmp_path: Path, nameserver: BrokerRoutes) -> None:
     async with started(tmp_path, nameserver) as (broker, producer):
         with pytest.raises(ZeroDivisionError):

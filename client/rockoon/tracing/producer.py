@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 
-from rockoon.deprecation import renamed_key
 from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.body_chunks import Bodies
@@ -146,13 +145,12 @@ class TracedProducer(Producer):
         key: str | None = None,
     ) -> SendResults:
         """As `Producer.send_many`; one span is about all of the messages."""
-        if key is not None:
-            ordering_key = renamed_key(key, ordering_key)
         options: dict[str, Any] = {
             "keys": keys,
             "tags": tags,
             "ordering_key": ordering_key,
             "queue": queue,
+            "key": key,
         }
         if not self._is_within_sampled():
             return await super().send_many(topic, bodies, **options)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from rockoon.deprecation import rename_key
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
 from rockoon.producer.options import HalfMessageOptions
@@ -72,6 +73,7 @@ class BlockingTransactionalProducer:
         self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
     ) -> BlockingTransaction:
         """As `TransactionalProducer.begin`."""
+        rename_key(options)
         begun = self._cluster.call(self.asyncio.begin(topic, body, **options))
         return BlockingTransaction(self._cluster, begun)
 
@@ -101,6 +103,7 @@ class BlockingTransactionalProducer:
         **options: Unpack[HalfMessageOptions],
     ) -> Transaction:
         """As `TransactionalProducer.send_in_transaction`; `execute` runs in a thread."""
+        rename_key(options)
         return self._cluster.call(self.asyncio.send_in_transaction(topic, body, execute, **options))
 
     def close(self) -> None:
