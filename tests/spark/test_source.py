@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import decode_columns
 from rockoon_spark.files import StoreError
 from rockoon_spark.records.columns import COLUMNS
-from rockoon_spark.source.data_source import LogReader, RockoonDataSource
+from rockoon_spark.source.data_source import DamagedLog, LogReader, RockoonDataSource
 from rockoon_spark.source.options import OptionError, ReadOptions
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
@@ -181,6 +182,27 @@ def test_damage_fails_the_read_with_its_place_or_is_skipped(
         read(spark, copy).collect()
     left = numbers(read(spark, copy, onDamage="skip"))
     assert left == [n for n in range(60) if n != 10]
+
+
+def test_a_message_whose_tag_is_damaged_is_told_by_a_read_of_any_tag(
+    store: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(store / "commitlog", copy / "commitlog")
+    file = sorted((copy / "commitlog").iterdir())[0]
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"TagA", b"Tagg", 1))
+
+    def read(**options: str) -> int:
+        source = RockoonDataSource({"path": str(copy), "columns": "queue_offset", **options})
+        reader = source.reader(source.schema())
+        return sum(batch.num_rows for each in reader.partitions() for batch in reader.read(each))
+
+    with pytest.raises(DamagedLog, match="checksum"):
+        read(tags="TagA")
+    assert read(tags="TagA", onDamage="skip") == 31
+    # Of the topic alone nothing else is looked at.
+    assert read(tags="TagB", topics="T0") == 10
 
 
 def test_a_store_at_a_uri_is_read_like_one_at_a_path(spark: SparkSession, store: Path) -> None:

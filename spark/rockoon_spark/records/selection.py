@@ -71,6 +71,10 @@ class Selection:
         narrowed = self.one_of.get(column, values) & values
         return replace(self, one_of={**self.one_of, column: narrowed})
 
+    def of_any_tags(self) -> "Selection":
+        """This without the condition on tags."""
+        return replace(self, one_of={c: names for c, names in self.one_of.items() if c != "tags"})
+
     @property
     def is_empty(self) -> bool:
         """Whether no record can meet the conditions."""

@@ -2,6 +2,7 @@
 
 Where bodies or properties are read, each record is compared with its checksum: a message that is
 not what was stored is damage like bytes that are no record. Who asks for neither pays for none.
+Whoever selects by tags reads properties, those of the messages that are left out as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +36,13 @@ def rows(
         if isinstance(each, DamagedPlace):
             report(each)
             continue
-        records = each.chosen(selection.mask(each))
-        if not CHECKED.isdisjoint(columns):
+        records = each
+        if "tags" in selection.one_of:
+            # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
+            records = records.chosen(selection.of_any_tags().mask(records))
+            records = without_damaged(records, report)
+        records = records.chosen(selection.mask(records))
+        if "tags" not in selection.one_of and not CHECKED.isdisjoint(columns):
             records = without_damaged(records, report)
         if len(records):
             yield to_batch(records, columns)
