@@ -4,27 +4,18 @@ async with rockoon.connect("127.0.0.1:9876") as cluster:
     producer = cluster.producer()
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from rockoon.admin.admin import Admin
-from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
-from rockoon.consumer.delivery import Handler, Order
-from rockoon.consumer.process_queue import FlowLimits
-from rockoon.consumer.pull import PullLimits
-from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
-from rockoon.consumer.push_consumer import OnDamaged, PushConsumer, Timing
-from rockoon.consumer.rebalance_listener import QueuesFunction
-from rockoon.consumer.redelivery import Redelivery
-from rockoon.consumer.retry import RetryPolicy
+from rockoon.consumer.pull_consumer import PullConsumer
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS, Connection
 from rockoon.net.tls import Tls
-from rockoon.offsets.broadcasting import Mode
-from rockoon.offsets.offset_store import OffsetStore
-from rockoon.offsets.start import ConsumeFrom
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
@@ -79,6 +70,30 @@ def connect(
     )
 
 
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+
+def made_here(
+    name: str,
+    make: Callable[Concatenate[Connection, Arguments], Made],
+) -> Callable[Concatenate["Cluster", Arguments], Made]:
+    """A method of clusters that makes something on them, with its signature and its text."""
+
+    def method(self: "Cluster", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        return make(self, *args, **kwargs)
+
+    signature = inspect.signature(make)
+    _, *others = signature.parameters.values()
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[itself, *others], return_annotation=make
+    )
+    method.__name__, method.__doc__ = name, make.__doc__
+    method.__qualname__ = f"Cluster.{name}"
+    return method
+
+
 class Cluster(Connection):
     """A connection to a cluster, and the producers, consumers and administration on it."""
 
@@ -130,11 +145,10 @@ class Cluster(Connection):
             compression_bytes_min=compression_bytes_min,
             compression_level=compression_level,
         )
+        make = Producer
         if self.tracing is not None:
-            from rockoon.tracing.producer import TracedProducer
-
-            return TracedProducer(self, self.tracing, settings, key_hash=key_hash, clock=clock)
-        return Producer(self, settings, key_hash=key_hash, clock=clock)
+            from rockoon.tracing.producer import TracedProducer as make
+        return make(self, settings, key_hash=key_hash, clock=clock)
 
     def transactional_producer(
         self,
@@ -163,22 +177,10 @@ class Cluster(Connection):
             InvalidArgument: the group's name or a limit is not allowed.
             Closed: the connection is closed.
         """
+        make = TransactionalProducer
         if self.tracing is not None:
-            from rockoon.tracing.transactions import TracedTransactionalProducer
-
-            return TracedTransactionalProducer(
-                self,
-                group,
-                self.tracing,
-                check=check,
-                delivery_timeout_seconds=delivery_timeout_seconds,
-                open_max=open_max,
-                checks_max=checks_max,
-                check_seconds_max=check_seconds_max,
-                key_hash=key_hash,
-                clock=clock,
-            )
-        return TransactionalProducer(
+            from rockoon.tracing.transactions import TracedTransactionalProducer as make
+        return make(
             self,
             group,
             check=check,
@@ -190,87 +192,8 @@ class Cluster(Connection):
             clock=clock,
         )
 
-    def pull_consumer(
-        self,
-        group: str | None = None,
-        *,
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
-        on_out_of_range: OnOutOfRange = "raise",
-        limits: PullLimits | None = None,
-        prefetch_batches: int = 2,
-        create_group: bool = True,
-        check_crcs: bool = True,
-    ) -> PullConsumer:
-        """Return a consumer that is asked for messages; arguments as `PullConsumer`.
-
-        Raises:
-            InvalidArgument: an argument is out of its bounds.
-            Closed: the connection is closed.
-        """
-        return PullConsumer(
-            self,
-            group,
-            consume_from=consume_from,
-            on_out_of_range=on_out_of_range,
-            limits=limits,
-            prefetch_batches=prefetch_batches,
-            create_group=create_group,
-            check_crcs=check_crcs,
-        )
-
-    def push_consumer(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str],
-        handler: Handler,
-        *,
-        mode: Mode = "clustering",
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
-        concurrency: int = 16,
-        batch_max: int = 1,
-        orderly: bool | Order = False,
-        allocation: AllocationStrategy = AVERAGE,
-        member_id: str | None = None,
-        offset_store: OffsetStore | None = None,
-        redelivery: Redelivery | RetryPolicy | None = None,
-        pull_limits: PullLimits | None = None,
-        flow_limits: FlowLimits | None = None,
-        timing: Timing | None = None,
-        create_group: bool = True,
-        check_crcs: bool = True,
-        on_damaged: OnDamaged = "stop",
-        on_assigned: QueuesFunction | None = None,
-        on_revoked: QueuesFunction | None = None,
-    ) -> PushConsumer:
-        """Return a consumer that calls `handler` for each message; arguments as `PushConsumer`.
-
-        Raises:
-            InvalidArgument: an argument is out of its bounds.
-            Closed: the connection is closed.
-        """
-        return PushConsumer(
-            self,
-            group,
-            subscriptions,
-            handler,
-            mode=mode,
-            consume_from=consume_from,
-            concurrency=concurrency,
-            batch_max=batch_max,
-            orderly=orderly,
-            allocation=allocation,
-            member_id=member_id,
-            offset_store=offset_store,
-            redelivery=redelivery,
-            pull_limits=pull_limits,
-            flow_limits=flow_limits,
-            timing=timing,
-            create_group=create_group,
-            check_crcs=check_crcs,
-            on_damaged=on_damaged,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-        )
+    pull_consumer = made_here("pull_consumer", PullConsumer)
+    push_consumer = made_here("push_consumer", PushConsumer)
 
     @property
     def admin(self) -> Admin:

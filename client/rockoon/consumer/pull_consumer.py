@@ -62,6 +62,9 @@ class PullConsumer:
         create_group: make the group when it does not exist.
         check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
             a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
+
+    Raises:
+        InvalidArgument: an argument is out of its bounds.
     """
 
     def __init__(

@@ -147,6 +147,9 @@ class PushConsumer:
         on_revoked: called with those that it loses, when their handler calls have ended and before
             another member gets them: the place to flush what handlers have gathered. Both are
             async, or plain and quick; what they raise is logged, and each has five seconds.
+
+    Raises:
+        InvalidArgument: an argument is out of its bounds.
     """
 
     def __init__(

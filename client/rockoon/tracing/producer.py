@@ -87,14 +87,14 @@ class TracedProducer(Producer):
     def __init__(
         self,
         cluster: "Connection",
-        tracing: Tracing,
         settings: ProducerSettings | None = None,
         *,
         key_hash: KeyHash = crc32_key_hash,
         clock: Clock = wall_clock_ms,
     ) -> None:
         super().__init__(cluster, settings, key_hash=key_hash, clock=clock)
-        self._tracing = tracing
+        assert cluster.tracing is not None
+        self._tracing = tracing = cluster.tracing
         self._traces = TracedBatches(tracing)
         self._sender.traces = self._traces
         # Outside spans this call is all that a message costs.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import Span, SpanContext, SpanKind, get_current_span
 
 from rockoon.producer.outgoing import Body
-from rockoon.tracing.tracing import Tracing, calls_within, place_attributes, traceparent_of
+from rockoon.tracing.tracing import calls_within, place_attributes, traceparent_of
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon.transactions.transaction import Resolution, Transaction
 from rockoon_format.properties import TRACEPARENT
@@ -27,11 +27,10 @@ BEGUN_MAX = 10_000
 class TracedTransactionalProducer(TransactionalProducer):
     """A `TransactionalProducer` with `Tracing`: of a connection that traces."""
 
-    def __init__(
-        self, cluster: "Connection", group: str, tracing: Tracing, **settings: Any
-    ) -> None:
+    def __init__(self, cluster: "Connection", group: str, **settings: Any) -> None:
         super().__init__(cluster, group, **settings)
-        self._tracing = tracing
+        assert cluster.tracing is not None
+        self._tracing = cluster.tracing
         # Of transactions that were begun and not ended here, by message id, oldest first.
         self._begun: dict[str, SpanContext] = {}
 

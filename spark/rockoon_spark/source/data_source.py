@@ -34,8 +34,8 @@ Options of both:
     endingOffsets: "latest" (default), or likewise the offsets behind the last; -1 means latest.
     startingTimestamp, endingTimestamp: store time as epoch milliseconds or ISO 8601.
     onDamage: "fail" (default) with the place, or "skip" with a warning: bytes that belong to no
-        record, and, where bodies or properties are read or tags select, messages without their
-        right checksum.
+        record, and, where bodies or properties are read or tags select, messages that do not
+        have their checksum.
     splitBytes: bytes of log that one task reads.
 
 What options leave out is not decoded. Conditions of a query (`where`) are Spark's alone: it reads
