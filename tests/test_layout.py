@@ -3,7 +3,9 @@
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +18,9 @@ KEPT = {".py", ".md", ".toml", ".txt", ".yaml", "Makefile", "run"}
 MADE = {".git", ".venv", ".demo", ".bench", ".load", ".hypothesis", "__pycache__"}
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 90
+CIRCLE_MODULES_MAX = 3
+# The SDK once more, without asyncio: what is there has the name that it has in the SDK.
+TWINS = "rockoon.sync"
 
 
 def sources(*folders: str) -> Iterator[Path]:
@@ -36,18 +41,86 @@ def kept_files() -> Iterator[Path]:
         yield from (Path(folder, name) for name in names)
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax; several rules look at the same."""
+    return ast.parse(path.read_text())
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
     """All of a module; expressions, which are most of it, hold none."""
-    statements: list[ast.AST] = [tree]
-    while statements:
-        statement = statements.pop()
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
-        statements += [
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        nodes += [
             child
-            for child in ast.iter_child_nodes(statement)
+            for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)
         ]
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for each in statements(tree):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield each
+
+
+def modules() -> Mapping[str, ast.Module]:
+    """Our packages' modules, by the names that they are imported by."""
+    found: dict[str, ast.Module] = {}
+    for path in sources(*SOURCE_FOLDERS):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        package = next((at for at, part in enumerate(parts) if part.startswith("rockoon")), None)
+        if package is not None:
+            name = ".".join(parts[package:]).removesuffix(".__init__")
+            found[name] = tree_of(path)
+    return found
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """All that a module imports, in functions and for types only too: modules, or names in them."""
+    for node in statements(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield str(node.module)
+
+
+def circles(graph: Mapping[str, Set[str]]) -> Iterator[set[str]]:
+    """Sets of two and more that all lead to each other: Kosaraju's strong components."""
+    order: list[str] = []
+    back: dict[str, set[str]] = defaultdict(set)
+    seen: set[str] = set()
+
+    def visit(start: str, arrows: Mapping[str, Set[str]], left: list[str]) -> None:
+        """Put what can be reached and has not been seen into `left`, the farthest first."""
+        ways = [(start, iter(sorted(arrows.get(start, ()))))]
+        seen.add(start)
+        while ways:
+            place, onward = ways[-1]
+            following = next((each for each in onward if each not in seen), None)
+            if following is None:
+                left.append(place)
+                ways.pop()
+            else:
+                seen.add(following)
+                ways.append((following, iter(sorted(arrows.get(following, ())))))
+
+    for place, following in graph.items():
+        if place not in seen:
+            visit(place, graph, order)
+        for each in following:
+            back[each].add(place)
+    seen.clear()
+    for place in reversed(order):
+        if place not in seen:
+            circle: list[str] = []
+            visit(place, back, circle)
+            if len(circle) > 1:
+                yield set(circle)
 
 
 def test_files_are_named_after_what_is_in_them_and_fit_a_reading() -> None:
@@ -59,7 +132,7 @@ def test_files_are_named_after_what_is_in_them_and_fit_a_reading() -> None:
 
 def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
     for path in sources(*SOURCE_FOLDERS):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         if tree.body:
             first = (ast.get_docstring(tree) or "").split(" ")[0].rstrip(",:")
             assert first, f"{shown(path)}: a module begins with what it is for"
@@ -67,6 +140,30 @@ def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
         for each in functions(tree):
             length = (each.end_lineno or each.lineno) - each.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{shown(path)}: {each.name}: {length} lines"
+
+
+def test_a_name_means_one_class_within_a_package() -> None:
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module, tree in modules().items():
+        package = module.partition(".")[0]
+        for each in tree.body:
+            if isinstance(each, ast.ClassDef) and not each.name.startswith("_") and module != TWINS:
+                places[package, each.name].append(module)
+    twice = {name: found for (_, name), found in places.items() if len(found) > 1}
+    assert not twice, "say in the name which of them it is"
+
+
+def test_imports_make_no_large_circles() -> None:
+    trees = modules()
+    graph = {name: (set(imported(tree)) & trees.keys()) - {name} for name, tree in trees.items()}
+    for circle in circles(graph):
+        assert len(circle) <= CIRCLE_MODULES_MAX, f"take apart what leads around: {sorted(circle)}"
+
+
+def test_circles_are_found_whole_and_chains_are_none() -> None:
+    graph = {"a": {"b"}, "b": {"c", "x"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d", "f"}, "f": set()}
+    assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d", "e"]]
+    assert list(circles({"a": {"b", "c"}, "b": {"c"}, "c": set()})) == []
 
 
 def test_tests_never_sleep_and_never_mock() -> None:
@@ -99,7 +196,7 @@ def test_nothing_waits_by_taking_the_processor_from_what_it_waits_for() -> None:
     for path in sources(*SOURCE_FOLDERS, "protos", "tests", "tools", "bench", "deploy"):
         text = path.read_text()
         if re.search(r"^ *(pass|continue)\b", text, re.MULTILINE):
-            found = [each.lineno for each in ast.walk(ast.parse(text)) if spins(each)]
+            found = [each.lineno for each in statements(tree_of(path)) if spins(each)]
             assert not found, f"{shown(path)}, lines {found}: wait for it, or work in the body"
 
 

@@ -20,7 +20,7 @@ from rockoon.producer.accumulator import (
     BatchQueue,
     ProducerBatch,
 )
-from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
+from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
@@ -72,7 +72,7 @@ class Bench:
         self.dispatcher.ready(lane)
         return batch
 
-    def out(self) -> list[Assignment]:
+    def out(self) -> list[AssignedBatch]:
         return list(self.dispatcher.assignments(self.now))
 
     def acknowledge(self, batch: ProducerBatch) -> None:
@@ -317,7 +317,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
         None,
         *chance.sample(queues, chance.randint(1, len(queues))),
     ]
-    out: list[Assignment] = []
+    out: list[AssignedBatch] = []
     live = set(brokers)
     stored: dict[MessageQueue | None, list[int]] = defaultdict(list)
     sent = 0

@@ -11,9 +11,9 @@ import pytest
 
 from rockoon_spark.export.target import (
     ExportedFile,
+    ExportManifest,
     ExportTarget,
     ExportTargetError,
-    Manifest,
     Position,
     Section,
     discard,
@@ -66,7 +66,7 @@ def paths(run: int) -> list[str]:
     return [path.replace("00000001", f"{run:08}") for path in PATHS]
 
 
-def stage(target: ExportTarget, run: int) -> Manifest:
+def stage(target: ExportTarget, run: int) -> ExportManifest:
     """Files of a run that is to be published, and its manifest."""
     run_id = f"id{run}"
     staging = target.staging(run_id)
@@ -76,7 +76,7 @@ def stage(target: ExportTarget, run: int) -> Manifest:
         with target.create(target.staged_path(staging, path)) as stream:
             stream.write(path.encode())
         files.append(ExportedFile(path, "broker-a", 1, len(path), 0, run, run))
-    return Manifest(
+    return ExportManifest(
         run,
         run_id,
         {"names": None, "pattern": None},
@@ -141,7 +141,7 @@ def test_a_run_that_died_while_it_made_files_leaves_nothing(tmp_path: Path) -> N
 def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> None:
     target = ExportTarget.of(str(tmp_path))
     slow = stage(target, 1)
-    other = Manifest(1, "other", slow.topics, slow.positions, [], [])
+    other = ExportManifest(1, "other", slow.topics, slow.positions, [], [])
     target.make(target.staging("other"))
     publish(target, other)
     with pytest.raises(ExportTargetError, match="another export was published meanwhile"):

@@ -12,9 +12,9 @@ from rockoon_format.index_file import IndexHeader
 from rockoon_spark.index.linking import Piece, cut_keys, name_behind
 from rockoon_spark.index.target import (
     IndexedFile,
+    IndexManifest,
     IndexShape,
     IndexTargetError,
-    Manifest,
     index_paths,
     locked,
     manifest_path,
@@ -31,9 +31,9 @@ FORMER = {NAMES[0]: b"full", NAMES[1]: b"half"}
 EXTENDED = {NAMES[1]: b"half and more", NAMES[2]: b"new", NAMES[3]: b"newer"}
 
 
-def manifest_of(files: dict[str, bytes]) -> Manifest:
+def manifest_of(files: dict[str, bytes]) -> IndexManifest:
     each = tuple(IndexedFile(name, 0, IndexHeader()) for name in files)
-    return Manifest(SHAPE, len(files), each)
+    return IndexManifest(SHAPE, len(files), each)
 
 
 def publish_files(target: Path, files: dict[str, bytes], kills_at: int = -1) -> None:

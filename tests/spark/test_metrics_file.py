@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rockoon_spark.commands.metrics_file import TABLE, Run, write_metrics
+from rockoon_spark.commands.metrics_file import TABLE, CommandRun, write_metrics
 
 FIGURES = {
     "log_bytes": 900,
     "broker-a": {"log_bytes": 600, "records": 5, "records_left": 2, "seconds of": {"copy": 1.5}},
     "broker-b": {"log_bytes": 300, "records": 7},
 }
-DONE = Run("compact", 1_800_000_000.25, 12.5, succeeded=True, figures=FIGURES, problems=0)
+DONE = CommandRun("compact", 1_800_000_000.25, 12.5, succeeded=True, figures=FIGURES, problems=0)
 
 
 def values(path: Path) -> dict[str, float]:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class PullStatistics:
+class PullConsumerStatistics:
     """Counts since the consumer was made."""
 
     messages: int = 0
@@ -88,7 +88,7 @@ class Prefetcher:
         prefetch_batches: int,
         *,
         check_crcs: bool,
-        statistics: PullStatistics,
+        statistics: PullConsumerStatistics,
         relocate: Callable[[Assigned, OutOfRange], Awaitable[None]],
     ) -> None:
         self.ready: deque[Ready] = deque()

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from rockoon.consumer.prefetcher import Assigned, Prefetcher, PullStatistics, Ready, end_tasks
+from rockoon.consumer.prefetcher import (
+    Assigned,
+    Prefetcher,
+    PullConsumerStatistics,
+    Ready,
+    end_tasks,
+)
 from rockoon.consumer.pull import OutOfRange, PullLimits
 from rockoon.errors import (
     Closed,
@@ -84,7 +90,7 @@ class PullConsumer:
         self.group = group
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue began, and why."""
-        self.statistics = PullStatistics()
+        self.statistics = PullConsumerStatistics()
         self._cluster = cluster
         self._places = OffsetLookup(cluster)
         self._store = RemoteOffsetStore(cluster, group) if group else None

@@ -34,7 +34,7 @@ from rockoon_proto.v1.broker_pb2 import Appended
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class AssignedBatch:
     """A batch that is to go to a queue now."""
 
     batch: ProducerBatch
@@ -184,7 +184,7 @@ class BatchScheduler:
 
     # What is to be done
 
-    def assignments(self, now: float) -> Iterator[Assignment]:
+    def assignments(self, now: float) -> Iterator[AssignedBatch]:
         """Yield what can be sent now; each assignment yielded is out from then on."""
         while self._alarms and self._alarms[0][0] <= now:
             lane = heapq.heappop(self._alarms)[2]
@@ -255,7 +255,7 @@ class BatchScheduler:
                 if lane is not None:
                     self.ready(lane)
 
-    def _assign(self, lane: BatchQueue, queue: MessageQueue) -> Assignment:
+    def _assign(self, lane: BatchQueue, queue: MessageQueue) -> AssignedBatch:
         batch = lane.take()
         batch.queue = queue
         sequences = self._sequences_of(lane)
@@ -265,7 +265,7 @@ class BatchScheduler:
         lane.busy.add(queue)
         self._slots(queue.broker).in_flight += 1
         self.ready(lane)
-        return Assignment(batch, queue)
+        return AssignedBatch(batch, queue)
 
     def _sequences_of(self, lane: BatchQueue) -> SequenceBook | None:
         """Who numbers a lane's batches: nobody those of delayed messages, which the broker stores

@@ -30,7 +30,7 @@ from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.batch_scheduler import Assignment, BatchScheduler
+from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
@@ -219,7 +219,7 @@ class Sender:
         self._timer = None
         self._wake.set()
 
-    def _send(self, assignment: Assignment) -> None:
+    def _send(self, assignment: AssignedBatch) -> None:
         batch, queue = assignment.batch, assignment.queue
         sequence = batch.sequence
         if not batch.ids:

@@ -44,13 +44,13 @@ class DisposableCluster(LocalCluster):
             nameservers=nameservers, brokers=brokers, settings=settings, tls=tls, access=access
         )
 
-    def connect(self, access: "AccessKey | None" = None) -> "Connection":
+    def connect(self, access: "AccessKey | None" = None) -> "DualConnection":
         """A connection to use with `with` or `async with`.
 
         Args:
             access: None takes the cluster's own key, if it has one.
         """
-        return Connection(self.nameservers, self.tls, access or self.access)
+        return DualConnection(self.nameservers, self.tls, access or self.access)
 
     def new_topic(self, hint: str = "topic", queues_per_broker: int = 4) -> str:
         """Create a topic that nobody else has.
@@ -80,7 +80,7 @@ class DisposableCluster(LocalCluster):
         self.wait_ready_blocking()
 
 
-class Connection:
+class DualConnection:
     """The way into a cluster, for either kind of test."""
 
     def __init__(

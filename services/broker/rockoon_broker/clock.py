@@ -3,8 +3,7 @@
 import time
 from typing import Protocol
 
-from rockoon_broker.store.clock import Clock as WallClock
-from rockoon_broker.store.clock import SystemClock as SystemWallClock
+from rockoon_broker.store.clock import SystemWallClock, WallClock
 
 
 class Clock(WallClock, Protocol):

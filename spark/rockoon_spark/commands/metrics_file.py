@@ -39,7 +39,7 @@ TABLE = (ENDED, SUCCEEDED, SUCCEEDED_AT, SECONDS, LOG_BYTES, RECORDS, PROBLEMS)
 _RECORDS = ("records", "messages", "keys")
 
 
-class Run(NamedTuple):
+class CommandRun(NamedTuple):
     """A run that has ended."""
 
     command: str
@@ -51,7 +51,7 @@ class Run(NamedTuple):
     problems: int
 
 
-def write_metrics(path: Path, run: Run) -> None:
+def write_metrics(path: Path, run: CommandRun) -> None:
     """Write a run's metrics; a reader sees either the former file or this one.
 
     Args:

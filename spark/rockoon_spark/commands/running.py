@@ -14,7 +14,7 @@ from rockoon.errors import RockoonError
 from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.interruption import held_interrupts, interrupt_plainly
-from rockoon_spark.commands.metrics_file import Run, write_metrics
+from rockoon_spark.commands.metrics_file import CommandRun, write_metrics
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.progress import shown_progress
 from rockoon_spark.commands.quiet import quiet_settings
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], program: str = "rockoon spark") -> int:
     began = time.monotonic()
     status, outcome = _run(options)
     if options.metrics_file is not None:
-        run = Run(
+        run = CommandRun(
             options.command,
             time.time_ns() / 1e9,
             time.monotonic() - began,

@@ -115,7 +115,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ExportManifest:
     """What a run exported, and where the next one goes on."""
 
     run: int
@@ -143,7 +143,7 @@ class Manifest:
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Manifest":
+    def from_json(cls, text: str | bytes) -> "ExportManifest":
         """Read what `to_json` wrote.
 
         Raises:
@@ -294,7 +294,7 @@ def is_export(target: ExportTarget) -> bool:
     return bool(_runs(target))
 
 
-def newest_manifest(target: ExportTarget) -> Manifest | None:
+def newest_manifest(target: ExportTarget) -> ExportManifest | None:
     """What the last run wrote, None if there was none.
 
     Raises:
@@ -310,7 +310,7 @@ def newest_manifest(target: ExportTarget) -> Manifest | None:
     return None
 
 
-def manifests(target: ExportTarget) -> list[Manifest]:
+def manifests(target: ExportTarget) -> list[ExportManifest]:
     """What all runs wrote, in order; together they name every file that counts.
 
     Raises:
@@ -323,7 +323,7 @@ def manifests(target: ExportTarget) -> list[Manifest]:
     return [_read_manifest(target, _manifest_path(run)) for run in runs]
 
 
-def publish(target: ExportTarget, manifest: Manifest, move: Move | None = None) -> None:
+def publish(target: ExportTarget, manifest: ExportManifest, move: Move | None = None) -> None:
     """Put the files of a run, which are synced, into their places, and its manifest.
 
     Args:
@@ -373,7 +373,7 @@ def discard(target: ExportTarget, run_id: str) -> None:
         target.remove_tree(staging)
 
 
-def _finish(target: ExportTarget, manifest: Manifest, move: Move) -> None:
+def _finish(target: ExportTarget, manifest: ExportManifest, move: Move) -> None:
     staging, place = target.staging(manifest.run_id), _manifest_path(manifest.run)
     # A store of objects copies and then deletes: this run's may be there already.
     if target.has(place) and _read_manifest(target, place).run_id != manifest.run_id:
@@ -413,9 +413,9 @@ def _runs(target: ExportTarget) -> list[int]:
     ]
 
 
-def _read_manifest(target: ExportTarget, path: str) -> Manifest:
+def _read_manifest(target: ExportTarget, path: str) -> ExportManifest:
     try:
-        return Manifest.from_json(target.read(path))
+        return ExportManifest.from_json(target.read(path))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportTargetError(
             f"{target.uri}/{path} is no manifest of an export: {type(error).__name__}: {error}"

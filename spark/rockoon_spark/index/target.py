@@ -73,7 +73,7 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class IndexManifest:
     """What an index holds."""
 
     shape: IndexShape
@@ -96,7 +96,7 @@ def manifest_path(target: Path) -> Path:
     return target.parent / f"{target.name}.{_MANIFEST}"
 
 
-def read_manifest(target: Path) -> Manifest | None:
+def read_manifest(target: Path) -> IndexManifest | None:
     """What was published last, None if nothing ever was.
 
     Raises:
@@ -107,7 +107,7 @@ def read_manifest(target: Path) -> Manifest | None:
         content = json.loads(path.read_bytes())
         if content["format"] != _FORMAT:
             raise IndexTargetError(f"{path} is of format {content['format']}, not {_FORMAT}")
-        return Manifest(
+        return IndexManifest(
             IndexShape(int(content["slots"]), int(content["units"])),
             int(content["endOffset"]),
             tuple(map(IndexedFile.from_json, content["files"])),
@@ -137,7 +137,7 @@ def locked(target: Path) -> Iterator[None]:
         yield
 
 
-def check_files(target: Path, manifest: Manifest | None, log_start: int) -> None:
+def check_files(target: Path, manifest: IndexManifest | None, log_start: int) -> None:
     """See that a directory is as its manifest says, as far as that can be told at a glance.
 
     Args:
@@ -207,7 +207,7 @@ def _staging_prefix(target: Path) -> str:
 
 
 def publish(
-    target: Path, staging: Path, manifest: Manifest, *, replace: Replace = os.replace
+    target: Path, staging: Path, manifest: IndexManifest, *, replace: Replace = os.replace
 ) -> None:
     """Put the index files of a staging directory, which are synced, into their places."""
     written = staging / f"{_MANIFEST}.new"

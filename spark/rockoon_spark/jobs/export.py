@@ -19,10 +19,10 @@ from rockoon_spark.export.broker_logs import BrokerLog, directory_log, live_logs
 from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered, wanted_rows
 from rockoon_spark.export.target import (
     ExportedFile,
+    ExportManifest,
     ExportTarget,
     Gap,
     LastRecord,
-    Manifest,
     Move,
     Position,
     Section,
@@ -188,7 +188,7 @@ def export(
                 run += 1
                 sections = _sections_below(work, ends)
                 choice = reading.topics.to_json()
-                manifest = Manifest(run, run_id, choice, positions, sections, files, gaps)
+                manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
                 publish(into, manifest, move)
         finally:
             discard(into, run_id)
@@ -229,7 +229,7 @@ def _refuse_absent(place: StoreDirectory | LiveCluster, topics: TopicChoice) -> 
         raise ExportError(f"topic {absent[0]!r} does not exist")
 
 
-def _check_topics(target: ExportTarget, former: Manifest | None, topics: TopicChoice) -> None:
+def _check_topics(target: ExportTarget, former: ExportManifest | None, topics: TopicChoice) -> None:
     if former is not None and former.topics != topics.to_json():
         raise ExportError(
             f"{target.uri} has {_told(former.topics)}: the same in each run, or messages of the "

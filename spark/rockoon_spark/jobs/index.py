@@ -32,9 +32,9 @@ from rockoon_spark.index.linking import (
 )
 from rockoon_spark.index.target import (
     IndexedFile,
+    IndexManifest,
     IndexShape,
     IndexTargetError,
-    Manifest,
     check_content,
     check_files,
     locked,
@@ -122,7 +122,7 @@ def build_index(
     with locked(target):
         recover(target)
         reading = _place(log).look()
-        former = read_manifest(target) or Manifest(shape, reading.start)
+        former = read_manifest(target) or IndexManifest(shape, reading.start)
         _check_former(target, former, shape, reading)
         start = max(former.end_offset, reading.start)
         stop = reading.sealed_end if sealed_only else reading.end
@@ -142,7 +142,7 @@ def build_index(
             kept = [
                 file for file in former.files if file.name not in {each.name for each in written}
             ]
-            manifest = Manifest(shape, taken.end_offset, (*kept, *written))
+            manifest = IndexManifest(shape, taken.end_offset, (*kept, *written))
             publish(target, staging, manifest, replace=rename)
     return IndexReport(
         log_bytes=stretches[-1].stop - start,
@@ -191,7 +191,9 @@ def _place(log: str | ContiguousLog) -> ContiguousLog:
     return StoredLog(log) if isinstance(log, str) else log
 
 
-def _check_former(target: Path, former: Manifest, shape: IndexShape, reading: LogReading) -> None:
+def _check_former(
+    target: Path, former: IndexManifest, shape: IndexShape, reading: LogReading
+) -> None:
     check_files(target, former if former.files else None, reading.start)
     if former.shape != shape:
         raise IndexBuildError(
@@ -283,7 +285,7 @@ def _write(
 
 def _compare(
     spark: SparkSession,
-    manifest: Manifest,
+    manifest: IndexManifest,
     target: Path,
     taken: _Taken,
     scratch: ScratchKeys,

@@ -11,8 +11,8 @@ from rockoon_spark.export.comparison import Comparison, file_problem
 from rockoon_spark.export.rows import gathered
 from rockoon_spark.export.target import (
     ExportedFile,
+    ExportManifest,
     ExportTarget,
-    Manifest,
     Section,
     locked,
     manifests,
@@ -107,7 +107,7 @@ def _wrong_files(
 def _compare(
     spark: SparkSession,
     target: ExportTarget,
-    runs: Sequence[Manifest],
+    runs: Sequence[ExportManifest],
     place: StoreDirectory | LiveCluster,
 ) -> tuple[int, list[str]]:
     logs = {log.broker: log for log in logs_of(place, sealed_only=False)}
@@ -136,7 +136,7 @@ def _compare(
 
 
 def _compare_section(
-    target: ExportTarget, run: Manifest, section: Section, log: BrokerLog
+    target: ExportTarget, run: ExportManifest, section: Section, log: BrokerLog
 ) -> dict[str, Any]:
     files = [
         file

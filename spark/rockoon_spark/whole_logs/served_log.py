@@ -14,7 +14,7 @@ from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.broker_calls import LogClient
 from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS
-from rockoon_spark.whole_logs.whole_log import LogBroken, Run, no_record
+from rockoon_spark.whole_logs.whole_log import LogBroken, RecordRun, no_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ServedStretch:
     stop: int
     begins_with_record: bool
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RecordRun]:
         """See `LogStretch`."""
         wanted = _request(self.start, self.stop, at_record=self.begins_with_record)
         with LogClient(self.broker, self.address, READ_RETRY_SECONDS) as client:
@@ -140,7 +140,7 @@ class ServedStretch:
                     client.ask(following)
                 if reply.frames:
                     frames = np.frombuffer(reply.frames, np.uint8)
-                    yield Run(frames, reply.first_offset, 0, len(frames))
+                    yield RecordRun(frames, reply.first_offset, 0, len(frames))
                 if is_over:
                     return
                 wanted = following

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rockoon_format.record import MAGIC_BLANK
 from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
 from rockoon_spark.source.splits import Split, read_split, split_files
-from rockoon_spark.whole_logs.whole_log import LogBroken, Run, no_record
+from rockoon_spark.whole_logs.whole_log import LogBroken, RecordRun, no_record
 
 _HEAD_BYTES = 8
 
@@ -99,7 +99,7 @@ class StoredStretch:
     def stop(self) -> int:
         return self.split.file.start + self.split.stop
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RecordRun]:
         """See `LogStretch`."""
         file = self.split.file
         try:
@@ -112,7 +112,7 @@ class StoredStretch:
             raise LogBroken(no_record(file.uri, found.damages[0].start, found.damages[0].end))
         if len(found.starts):
             stop = int(found.starts[-1] + found.sizes[-1])
-            yield Run(buffer, self.start, int(found.starts[0]), stop)
+            yield RecordRun(buffer, self.start, int(found.starts[0]), stop)
 
 
 def _head(file: LogFile, position: int) -> bytes:

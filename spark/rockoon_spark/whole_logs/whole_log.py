@@ -24,7 +24,7 @@ class LogBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordRun:
     """Whole records that are neighbours in the log."""
 
     buffer: NDArray[np.uint8]
@@ -69,7 +69,7 @@ class LogStretch(Protocol):
     @property
     def stop(self) -> int: ...
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RecordRun]:
         """The records that start here; between two runs, nothing but the ends of files.
 
         Raises:

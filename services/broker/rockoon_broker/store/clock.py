@@ -4,7 +4,7 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     """Wall-clock time; tests bring their own."""
 
     def now_ms(self) -> int:
@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Hour of the day, 0 to 23, in the machine's time zone."""
 
 
-class SystemClock:
+class SystemWallClock:
     """The machine's clock."""
 
     def now_ms(self) -> int:

@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_broker.store.clock import Clock, SystemClock
+from rockoon_broker.store.clock import SystemWallClock, WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.errors import (
@@ -96,7 +96,7 @@ class Store:
         self,
         settings: StoreSettings,
         disk: Disk,
-        clock: Clock,
+        clock: WallClock,
         lock: DirectoryLock,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
@@ -187,7 +187,7 @@ class Store:
         settings: StoreSettings,
         *,
         disk: Disk | None = None,
-        clock: Clock | None = None,
+        clock: WallClock | None = None,
         on_synced: Callable[[int], None] = _ignore_end,
         on_failed: Callable[[OSError], None] = _ignore_failure,
     ) -> Self:
@@ -214,7 +214,7 @@ class Store:
             raise StoreLocked(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
-            return cls(settings, disk, clock or SystemClock(), lock, on_synced, on_failed)
+            return cls(settings, disk, clock or SystemWallClock(), lock, on_synced, on_failed)
         except BaseException:
             lock.release()
             raise

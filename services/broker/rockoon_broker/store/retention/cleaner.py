@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from pathlib import Path
 
-from rockoon_broker.store.clock import Clock
+from rockoon_broker.store.clock import WallClock
 from rockoon_broker.store.compacted.compaction import Compaction, Hold
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
 from rockoon_broker.store.log.syncer import Syncer
@@ -50,7 +50,7 @@ class ExpiryForecast:
         self,
         log: CommitLog,
         disk: Disk,
-        clock: Clock,
+        clock: WallClock,
         root: Path,
         rules: RetentionRules,
         now_ms: int,
@@ -107,7 +107,7 @@ class Cleaner:
         self,
         settings: StoreSettings,
         disk: Disk,
-        clock: Clock,
+        clock: WallClock,
         log: CommitLog,
         queues: ConsumeQueues,
         dropped: DroppedTopics,
