@@ -145,6 +145,22 @@ def test_a_reload_tells_followers_what_is_gone(etcd: FakeEtcd) -> None:
     assert view.contents() == view_of(table).contents()
 
 
+def test_a_reload_tells_what_a_restored_etcd_holds_under_the_same_revision(
+    etcd: FakeEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was restored, the topic created once more, and others' keys counted past what was seen."""
+    restored = FakeEtcd()
+    table = loaded(etcd)
+    table.apply(etcd.put(TopicKey("t"), BlockKey("t", "n", 0)))
+    view = view_of(table)
+    monkeypatch.setitem(VALUES, BlockKey, block_value(8))
+    restored.put(TopicKey("t"), BlockKey("t", "n", 0))
+    table.load(restored.revision + 10, list(restored.items.values()))
+    view.apply(table.update_after(view.revision, ALL))
+    assert [block.queues for block in table.snapshot(ALL).topics[0].blocks] == [8]
+    assert view.contents() == view_of(table).contents()
+
+
 def test_another_history_makes_every_earlier_revision_worthless(etcd: FakeEtcd) -> None:
     table = loaded(etcd)
     for _ in range(10):

@@ -115,8 +115,9 @@ class RouteTable:
         self.history = 0
         self.oldest_known = 0
         self._log: deque[tuple[int, frozenset[Entity]]] = deque()
-        # Every key of the cluster, readable or not, with the revision of its last change.
-        self._keys: dict[str, int] = {}
+        # Every key of the cluster, readable or not, with the revision of its last change and its
+        # value: a restored etcd may hold another one under the same revision.
+        self._keys: dict[str, tuple[int, bytes]] = {}
         self._nodes: dict[NodeKey, Node] = {}
         # By broker: how many blocks of queues it has, of all topics.
         self._block_counts: Counter[str] = Counter()
@@ -205,7 +206,7 @@ class RouteTable:
         put = [
             Event(item.key, item.value, item.create_revision, item.mod_revision)
             for item in items
-            if new_history or self._keys.get(item.key) != item.mod_revision
+            if new_history or self._keys.get(item.key) != (item.mod_revision, item.value)
         ]
         complaints = self._apply(revision, [*gone, *put])
         if first or new_history:
@@ -308,7 +309,7 @@ class RouteTable:
             if event.value is None:
                 self._keys.pop(event.key, None)
             else:
-                self._keys[event.key] = event.mod_revision
+                self._keys[event.key] = event.mod_revision, event.value
             try:
                 if event.key == self._keyspace.identity:
                     # The follower looks after it.
