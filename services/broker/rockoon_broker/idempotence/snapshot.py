@@ -8,8 +8,8 @@
     sequence: producer id 8, queue 4, runs 1, length of the topic 2, topic, runs of 44 bytes:
     run:      first sequence 8, messages 4, queue offset 8, physical offset 8, store time 8, host 8
 
-All numbers are big-endian. The lineage is the store's (store/markers.py). What stands in the log
-behind `log end` is not in it. The CRC is that of everything before.
+All numbers are big-endian. The lineage is the store's (checkpoint_files.py). What stands in the
+log behind `log end` is not in it. The CRC is that of everything before.
 """
 
 import struct

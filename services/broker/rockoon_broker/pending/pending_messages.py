@@ -1,8 +1,8 @@
 """Pending messages of a broker, delayed and half ones, over one store and one snapshot.
 
 Delayed messages wait for their time, half messages for their transaction's end. What they have in
-common is in `settling`: the log
-says what is settled, and a snapshot, written here now and then, spares a start the reading of it.
+common is in `pending_index`: the log says what is settled, and a snapshot, written here now and
+then, spares a start the reading of it.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ class Snapshot:
     """A state, and which part of the log it comes from."""
 
     lineage: bytes
-    """Of the store (see store/markers.py), 16 bytes."""
+    """Of the store (see store/recovery/checkpoint_files.py), 16 bytes."""
     covered_end: int
     """Physical offset: everything that records before it settle is in it."""
     sections: Mapping[str, bytes]

@@ -1,7 +1,7 @@
 """RocketMQ's store directory: CommitLog, ConsumeQueues, recovery, retention.
 
-Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`, `commit_log`,
-`consume_queue`, `syncer`, `markers`, `recovery`, `reading`, `retention`, `verify`.
+Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`, `log`, `queues`,
+`recovery`, `reading`, `retention`, `compacted`.
 """
 
 from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus, QueueStatus

@@ -549,7 +549,7 @@ class Store:
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
-        """The first record at or behind any physical offset; see `log_reading.find_record`."""
+        """The first record at or behind any physical offset; see `log.reading.find_record`."""
         self._check_usable()
         end = self._undispatched.end
         return find_record(self._log, physical_offset, end, bytes_max)

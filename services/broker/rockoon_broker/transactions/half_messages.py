@@ -2,7 +2,7 @@
 
 A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, as an ordinary record whose
 properties name where it belongs. What ends it names it by its physical offset, in the field that
-the `settling` package reads:
+the `pending` package reads:
 
     committed  the real topic, system flag 0x8, prepared offset = the half's
     rolled     RMQ_SYS_TRANS_OP_HALF_TOPIC, tag d, body "<queue offset>,", prepared offset = ~half's

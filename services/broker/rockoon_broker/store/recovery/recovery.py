@@ -5,9 +5,9 @@ What is established, in this order:
 1. Every file of the log has the right name and size; otherwise the start is refused, with nothing
    changed. What does not fit among the ConsumeQueues goes to `lost`, as if it had been missing.
 2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
-   recovery point gives it (markers.py). Where another broker used the store since, or no point is
-   there, it is the start of the first file that the queues do not prove (settled.py). Where the
-   point shows that something is damaged, it is the log's beginning: only reading it all tells.
+   recovery point gives it (checkpoint_files.py). Where another broker used the store since, or no
+   point is there, it is the start of the first file that the queues do not prove (proof.py). Where
+   the point shows that something is damaged, it is the log's beginning: only reading it all tells.
 3. ConsumeQueues keep entries below the boundary and nothing else.
 4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
    later files go, and the bytes behind it become zero, durably, before anything is appended.
