@@ -334,3 +334,27 @@ async def test_a_clean_stop_indexes_what_is_left(tmp_path: Path, nameserver: Bro
     headers = [decode_header(each.read_bytes()) for each in (tmp_path / "index").iterdir()]
     assert [header.next_unit - 1 for header in headers] == [3000]
     assert last.first_physical_offset <= headers[0].end_offset < end
+
+
+async def test_a_log_that_begins_with_many_messages_without_keys_is_no_lost_index(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than what is looked through before anything is said."""
+    monkeypatch.setattr(follower, "GAP_BYTES_MAX", 500)
+    monkeypatch.setattr(follower, "PIECE_BYTES_MIN", 500)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await send(broker, "T", [(b"no key", b"")] * 20)
+        await send(broker, "T", [(b"keyed", b"KEYS\x01k\x02")])
+        assert await found(broker, "k") == [b"keyed"]
+    with caplog.at_level("INFO"):
+        async with running_broker(tmp_path, [nameserver.address]) as broker:
+            reply = await answered(
+                lambda: query(broker, "k"), lambda reply: reply.whole_range_searched
+            )
+            assert bodies_of(reply) == [b"keyed"]
+    assert "is looked up in the log" in caplog.text
+    assert not own_warnings(caplog)

@@ -144,25 +144,36 @@ class IndexFollower:
         its first bytes is told by filling the gap.
         """
         for gap in index.gaps:
-            if await self._is_empty(gap):
+            lacks_keys = await self._lacks_keys(gap)
+            if lacks_keys is False:
                 index.close_gap(gap)
-            else:
+            elif lacks_keys:
                 log.warning(
                     "the index by key lacks messages between physical offsets %d and %d: "
                     "what is missing is made anew from the log",
                     gap.begin,
                     gap.end,
                 )
+            else:
+                log.info(
+                    "whether the index by key lacks messages between physical offsets %d and %d "
+                    "is looked up in the log",
+                    gap.begin,
+                    gap.end,
+                )
 
-    async def _is_empty(self, gap: Gap) -> bool:
+    async def _lacks_keys(self, gap: Gap) -> bool | None:
+        """Whether the log has keys that are missing in a gap; None if its first bytes have none."""
         position = gap.begin
         while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
             chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, gap.end - position + 1))
             missing = await self._in_thread(partial(gap.missing, chunk))
-            if chunk.next_offset <= position or len(missing):
-                return False
+            if len(missing):
+                return True
+            if chunk.next_offset <= position:
+                return None
             position = chunk.next_offset
-        return position > gap.end
+        return False if position > gap.end else None
 
     async def _mend(self, index: KeyIndex) -> float:
         """Fill a piece of the first gap; returns processor seconds that it took."""
