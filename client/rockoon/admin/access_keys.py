@@ -43,7 +43,7 @@ class Permission:
     """What a key may do with a resource.
 
     Args:
-        resource: "topic:NAME", "group:NAME" or "cluster"; a name may end in *.
+        resource: "topic:NAME", "group:NAME" or "cluster"; a name may end in "*".
         actions: some of "read", "write", "admin".
     """
 

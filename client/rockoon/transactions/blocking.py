@@ -1,8 +1,10 @@
 """Transactions for blocking code: what `rockoon.sync` gives out.
 
-producer = cluster.transactional_producer("payments", check=check)
-with producer.transaction("paid", body, keys=order_id) as transaction:
-    database.mark_paid(order_id)
+    producer = cluster.transactional_producer("payments", check=check)
+    with producer.transaction("paid", body, keys=order_id) as transaction:
+        database.mark_paid(order_id)
+
+Every call blocks until it is done.
 """
 
 from collections.abc import Callable, Iterator
