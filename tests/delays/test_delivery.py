@@ -1,5 +1,6 @@
 """Delayed messages over a real store: what comes, when, where, and once."""
 
+import asyncio
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
+from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.recovery.verify import verify_store
@@ -473,6 +475,24 @@ async def test_a_clock_set_forward_brings_early_only_what_it_says_is_due(desk: A
     desk.clock.wall_ms -= 3_600_000
     await desk.turns()
     assert sorted(desk.bodies()) == [b"0", b"2"]
+
+
+async def test_who_sleeps_until_something_is_due_is_woken_by_what_is_due_before(
+    desk: AsideDesk,
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(desk.delays.run(), name="delays")
+        await desk.send({"TIMER_DELAY_SEC": 7200})
+        desk.aside.arrived((TIMER_TOPIC, TIMED_QUEUE))
+        await eventually(lambda: len(desk.delays) == 1)
+        await desk.send({"TIMER_DELAY_MS": 1}, bodies=[b"at once"])
+        desk.clock.pass_ms(1)
+        desk.aside.arrived((TIMER_TOPIC, TIMED_QUEUE))
+        await eventually(lambda: desk.bodies() == [b"at once"])
+        # Nothing tells of this.
+        desk.clock.wall_ms += 7_200_000
+        await eventually(lambda: desk.bodies() == [b"at once", b"0"])
+        running.cancel()
 
 
 async def test_a_clock_set_back_keeps_nothing_longer_than_its_delay(desk: AsideDesk) -> None:

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from rockoon_broker.delays.timetable import NEAR_MS, Timetable
+from rockoon_broker.delays.timetable import NEAR_MS, NEVER_MS, Timetable
 from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_format.consume_queue import encode_entries
 from support.seeds import seeds
@@ -66,9 +66,11 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
     wall_ms, monotonic_ms, position = NOW_MS, 0, 0
     waiting: dict[int, tuple[int, int]] = {}
     for turn in range(2000):
+        quiet_ms, known = table.next_due_ms(wall_ms, monotonic_ms), position
         step = choose.choice((1, 50, 50, 50, 5_000, 60_000))
         wall_ms, monotonic_ms = wall_ms + step, monotonic_ms + step
         if choose.random() < 0.06:
+            quiet_ms = 0
             wall_ms += choose.randrange(-200_000, 200_000) // choose.choice((1, 20))
         if choose.random() < 0.4:
             count = choose.randrange(1, 5)
@@ -86,6 +88,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
         )
         found = table.due(wall_ms, monotonic_ms, 10**6).positions
         assert np.sort(found).tolist() == due, turn
+        assert step >= quiet_ms or not any(at < known for at in due), "it would be slept through"
         taken = choose.sample(due, choose.randrange(len(due) + 1))
         queue.settle(taken)
         for at in taken:
@@ -98,6 +101,20 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
             waiting = {
                 at: (time, monotonic_ms + time - wall_ms) for at, (time, _) in waiting.items()
             }
+
+
+def test_it_says_when_something_is_due_by_either_clock() -> None:
+    queue = PendingQueue()
+    table = Timetable(queue, LONGEST_MS)
+    assert table.next_due_ms(NOW_MS, 0) == NEVER_MS
+    times = [NOW_MS + 3000, NOW_MS + NEAR_MS + 5000]
+    table.take_in(0, encode_entries([0, 100], [99] * 2, times), NOW_MS, 0)
+    assert len(table.due(NOW_MS, 0, 9)) == 0
+    assert table.next_due_ms(NOW_MS + 1000, 1000) == 2000
+    assert table.next_due_ms(NOW_MS - 9000, 1000) == 2000, "the clock was set back"
+    assert table.next_due_ms(NOW_MS + 2500, 1000) == 500, "the clock was set forward"
+    queue.settle(table.due(NOW_MS + 3000, 3000, 9).positions)
+    assert table.next_due_ms(NOW_MS + 3000, 3000) <= NEAR_MS
 
 
 def test_what_came_while_the_clock_was_ahead_for_a_moment_is_not_late() -> None:

@@ -13,6 +13,7 @@ from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
 from rockoon_core.errors import TopicNotFound
 from rockoon_format.batch import encode_batch
@@ -78,6 +79,7 @@ class AsideDesk:
             self.clock,
             waits_for_sync=False,
             arrived=set[QueueKey]().add,
+            store_changed=Bell(),
         )
         self.aside = PendingMessages(
             self.store,

@@ -23,7 +23,7 @@ RULES = CheckRules(timeout_seconds=6, interval_seconds=30, checks_max=15, age_se
 
 
 def book_with(**more: Any) -> CheckBook:
-    book = CheckBook(RULES)
+    book = CheckBook(RULES, lambda: None)
     values: dict[str, Any] = {
         "age_seconds": 0.0,
         "immunity_seconds": None,
@@ -72,13 +72,16 @@ def test_questions_follow_in_the_interval_until_there_were_enough() -> None:
 
 
 def test_age_ends_it_as_well_the_oldest_first() -> None:
-    book = CheckBook(RULES)
+    book = CheckBook(RULES, lambda: None)
     for position, age in ((1, 3599.0), (2, 3000.0), (3, 0.0)):
         book.add(position, 0, "G", age_seconds=age, immunity_seconds=None, checks=0, now=0.0)
     assert not book.over_age(0.9, 10)
     assert [half.position for half in book.over_age(1.0, 10)] == [1]
     assert [half.position for half in book.over_age(700.0, 10)] == [1, 2]
     assert [half.position for half in book.over_age(700.0, 1)] == [1]
+    assert book.next_due_at == 0.0, "the second is old enough to be asked about"
+    book.take_due(0.5, 10)
+    assert book.next_due_at == 1.0
 
 
 def test_what_nobody_can_be_asked_about_waits_for_a_producer_uncounted() -> None:
@@ -96,15 +99,20 @@ def test_what_nobody_can_be_asked_about_waits_for_a_producer_uncounted() -> None
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended(seed: int) -> None:
     chance = random.Random(seed)
-    book = CheckBook(RULES)
+    woken: list[bool] = []
+    book = CheckBook(RULES, lambda: woken.append(True))
     waiting: dict[int, str] = {}
     now = 0.0
+    sleeps_until: float | None = None
     for position in range(3000):
         group = chance.choice("ABC")
         book.add(position, position, group, age_seconds=0, immunity_seconds=None, checks=0, now=now)
         waiting[position] = group
         now += chance.random()
-        for half in book.take_due(now, 5):
+        due = book.take_due(now, 5)
+        is_awake = woken or (sleeps_until is not None and sleeps_until <= now)
+        assert is_awake or not due, "nobody would look"
+        for half in due:
             assert half.position in waiting
             step = chance.choice(("asked", "parked", "put off", "not asked after all"))
             if step == "parked":
@@ -120,6 +128,8 @@ def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended
             assert (book.remove(ended) is not None) == (waiting.pop(ended, None) is not None)
         if chance.random() < 0.1:
             book.producer_came(chance.choice("ABC"), now)
+        sleeps_until = book.next_due_at
+        woken.clear()
         assert len(book._due) <= 2 * len(waiting) + 65, "ended ones do not pile up"
     for group in "ABC":
         book.producer_came(group, now)

@@ -23,6 +23,7 @@ from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
+from rockoon_broker.waking import Bell
 from rockoon_core.errors import (
     BodyTooLarge,
     InvalidArgument,
@@ -74,6 +75,7 @@ class Appends:
         clock: store timestamps.
         waits_for_sync: whether an answer has to wait for a sync (flush = sync).
         arrived: called for each queue that has new messages for its readers.
+        store_changed: rung for each batch in the log, which its readers may not see yet.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Appends:
         *,
         waits_for_sync: bool,
         arrived: Callable[[QueueKey], None],
+        store_changed: Bell,
     ) -> None:
         self._store = store
         self._limits = limits
@@ -94,6 +97,7 @@ class Appends:
         self._waits_for_sync = waits_for_sync
         self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
+        self._store_changed = store_changed
         # End of each batch that waits for a sync, who waits, and since when.
         self._pending: deque[tuple[int, asyncio.Future[RockoonError | None], float]] = deque()
         self._loop = asyncio.get_running_loop()
@@ -242,6 +246,7 @@ class Appends:
             raise NotReady(service="the broker", reason="it is stopping") from failure
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
+        self._store_changed.ring()
         if not made_here:
             self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
         if not self._waits_for_sync:

@@ -30,6 +30,7 @@ from rockoon_broker.pull import Pulled, Pulls, PullWish
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics import topic_file as topics_json
 from rockoon_broker.topics.foreign_store import refuse_batch_queues
@@ -37,6 +38,7 @@ from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
 from rockoon_broker.traffic import DELAY, TRANSACTION
+from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import (
     InvalidArgument,
@@ -59,6 +61,8 @@ log = logging.getLogger(__name__)
 CATCH_UP_SECONDS_MAX = 2.0
 CATCH_UP_KNOWN_SECONDS_MAX = 0.25
 TICK_SECONDS_MAX = 0.1
+# Between two ticks of a store that has nothing to do: a clock that is set is noticed after that.
+IDLE_SECONDS_MAX = 10.0
 RETRY_SECONDS = 1.0
 NOTE_SECONDS = 10.0
 # Each is a directory that is moved; the marks of all are one write.
@@ -119,6 +123,9 @@ class Broker:
         self._clock = clock
         self._disk = disk
         self._waiting = WaitingPulls(settings.waiting_pulls_max)
+        # Rung when the log has grown or lost its oldest files, and when there is something else
+        # for the store to do: topics were deleted or are to be compacted, a generation has come.
+        self.store_changed = Bell()
         self.appends = Appends(
             store,
             AppendLimits(
@@ -130,7 +137,8 @@ class Broker:
             sequences.ledger,
             clock,
             waits_for_sync=settings.flush == "sync",
-            arrived=self._waiting.arrived,
+            arrived=self._arrived,
+            store_changed=self.store_changed,
         )
         self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
         self.aside = PendingMessages(
@@ -144,13 +152,13 @@ class Broker:
             self._knows_for_sure,
         )
         self.compaction = BrokerCompaction(
-            store.compaction, disk, clock, settings.disk_full_percent
+            store.compaction, disk, clock, settings.disk_full_percent, self.store_changed.ring
         )
         self.key_index: IndexFollower | None = None
         if settings.index == "on":
             shape = IndexShape(settings.index_slots, settings.index_units)
             directory = IndexDirectory(settings.store_path, shape, disk)
-            self.key_index = IndexFollower(store, directory, clock)
+            self.key_index = IndexFollower(store, directory, clock, self.store_changed)
         if self.table.topics:
             self._tell_compacted()
         # The last table whose change is complete, unlike `table` while topics are being dropped.
@@ -414,6 +422,7 @@ class Broker:
                     self.sequences.ledger.drop_topics(*topics)
                     self.appends.taken.drop_topics(*topics)
                     self.pulls.given.drop_topics(*topics)
+                    self.store_changed.ring()
                     # Others have their turn.
                     await asyncio.sleep(0)
                 if planned.changed or self._revision_is_stale(planned.table):
@@ -434,6 +443,7 @@ class Broker:
 
     def _tell_compacted(self) -> None:
         self.store.set_compacted_topics({topic.name for topic in self.table.compacted})
+        self.store_changed.ring()
 
     def _revision_is_stale(self, table: TopicTable) -> bool:
         """Whether what is written down is far behind.
@@ -456,20 +466,37 @@ class Broker:
                 log.warning("the route revision was not written down: %s", failure)
 
     async def run_ticks(self) -> None:
-        """Let the store do what is due, until cancelled or the store has failed."""
+        """Let the store do what is due, until cancelled or the store has failed.
+
+        While it has something to do, several times a second; else when that changes.
+        """
         pause_seconds = min(TICK_SECONDS_MAX, self.settings.flush_interval_ms / 1000)
+        log_min = self.store.log_min_offset
         while True:
+            now_ms = self.appends.store_clock.now_ms()
             try:
-                advanced = self.store.tick(self.appends.store_clock.now_ms())
+                advanced = self.store.tick(now_ms)
             except StoreFailed:
                 # `_failed` ends the broker, with the reason.
                 return
             for queue in advanced:
-                self._waiting.arrived(queue)
+                self._arrived(queue)
+            if self.store.log_min_offset != log_min:
+                log_min = self.store.log_min_offset
+                self.store_changed.ring()
+                self.aside.log_shortened()
             self.compaction.publishing.ticked()
             self._report_refused_messages()
             self._report_refusals()
+            idle_seconds = self.store.idle_ms(now_ms) / 1000
+            if idle_seconds > pause_seconds:
+                await self.store_changed.wait(min(idle_seconds, IDLE_SECONDS_MAX) - pause_seconds)
             await asyncio.sleep(pause_seconds)
+
+    def _arrived(self, queue: QueueKey) -> None:
+        """A queue has messages that its readers can have: wake who waits for them."""
+        self._waiting.arrived(queue)
+        self.aside.arrived(queue)
 
     def _report_refusals(self) -> None:
         """Say once when the disk begins to refuse something, and once when it does it again."""

@@ -173,8 +173,8 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     """What an open broker does all the time, by name; until cancelled."""
     yield "store-ticks", broker.run_ticks()
     yield "route-follower", broker.routes.run(stop)
-    yield "producer-sequences", broker.sequences.run()
-    yield "messages-aside", broker.aside.run()
+    yield "producer-sequences", broker.sequences.run(broker.store_changed)
+    yield "messages-aside", broker.aside.run(broker.store_changed)
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.clock import Clock
@@ -27,6 +28,7 @@ class BrokerCompaction:
         disk: the file layer.
         clock: tells how long an upload was left alone.
         used_percent_max: how full uploads may make the disk.
+        offered: called when the store has been given a generation.
 
     Attributes:
         uploads: files on their way in.
@@ -34,14 +36,19 @@ class BrokerCompaction:
     """
 
     def __init__(
-        self, store: StoreCompaction, disk: Disk, clock: Clock, used_percent_max: int
+        self,
+        store: StoreCompaction,
+        disk: Disk,
+        clock: Clock,
+        used_percent_max: int,
+        offered: Callable[[], None],
     ) -> None:
         self._store = store
         self._disk = disk
         self._clock = clock
         self._threads = Threads()
         self.uploads = Uploads(store.home, disk, clock, self._threads, used_percent_max)
-        self.publishing = Publishing(store, self.uploads, disk, self._threads)
+        self.publishing = Publishing(store, self.uploads, disk, self._threads, offered)
         self._hold: Hold | None = None
         self._hold_due_seconds = 0.0
 

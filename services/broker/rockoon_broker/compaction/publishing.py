@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,13 +50,22 @@ class Publishing:
         uploads: where the files are.
         disk: the file layer.
         threads: where files are written and synced.
+        offered: called when the store has been given a generation.
     """
 
-    def __init__(self, store: Compaction, uploads: Uploads, disk: Disk, threads: Threads) -> None:
+    def __init__(
+        self,
+        store: Compaction,
+        uploads: Uploads,
+        disk: Disk,
+        threads: Threads,
+        offered: Callable[[], None],
+    ) -> None:
         self._store = store
         self._uploads = uploads
         self._disk = disk
         self._threads = threads
+        self._offered = offered
         self._queue: deque[_Publication] = deque()
         self._wake = asyncio.Event()
         self._ticked = asyncio.Event()
@@ -165,6 +175,7 @@ class Publishing:
             await self._threads.run(remove_upload, source, self._disk)
             return
         self._store.offer(source, manifest, partial(self._decided, publication))
+        self._offered()
 
     async def _was_taken(self, publication: _Publication) -> bool:
         """Whether it lies before the store since an earlier process; it is settled then."""

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,7 @@ from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed, Un
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_broker.waking import Turns
 from rockoon_core.errors import (
     BodyTooLarge,
     Busy,
@@ -72,7 +73,11 @@ from rockoon_format.record import Record, decode_record, encode_host, encode_rec
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.05
+# From one turn to the next at least: what comes due close together is delivered together.
+TURN_SECONDS = 0.05
+# While messages wait: nothing tells that the wall clock was set or that the machine has slept, so
+# what is due is worked out again.
+CLOCK_LOOK_SECONDS = 1.0
 # After a failure; RocketMQ waits ten seconds (ScheduleMessageService).
 PAUSE_SECONDS = 1.0
 # Work of one turn: what everybody else waits for at most.
@@ -175,10 +180,17 @@ class Delays:
         # Why what is due waits.
         self.failure: Exception | None = None
         self.counts = DelayCounts()
+        # Rung when there is news for the next turn: new messages, or a shorter log.
+        self.turns = Turns(TURN_SECONDS)
 
     def __len__(self) -> int:
         """How many messages wait."""
         return sum(len(self._settlement.queue(*key)) for key in self._delays_ms)
+
+    @property
+    def queues(self) -> Collection[QueueKey]:
+        """Where messages wait; `turns` is to be rung when one of them gets more."""
+        return self._delays_ms.keys()
 
     def resume(self, timer: TimerCheckpoint) -> None:
         """Go on with what an earlier process left.
@@ -262,21 +274,33 @@ class Delays:
     async def run(self) -> None:
         """Deliver what is due, until cancelled or the store has ended."""
         while True:
-            pause_seconds = TICK_SECONDS
+            self.turns.begin()
+            is_more, pause_seconds = False, None
             try:
-                if await self.step():
-                    pause_seconds = 0.0
+                is_more = await self.step()
+                pause_seconds = self._pause_seconds()
                 self._is_trying_again = False
                 self.failure = None
             except (StoreFailed, StoreClosed):
                 return
             except (RockoonError, StoreError, OSError) as failure:
-                pause_seconds = PAUSE_SECONDS
                 if not self._is_trying_again:
                     log.warning("delayed messages wait, it is tried again: %s", failure)
                 self._is_trying_again = True
                 self.failure = failure
-            await asyncio.sleep(pause_seconds)
+                await asyncio.sleep(PAUSE_SECONDS)
+                # Nobody tells again of what was not taken in.
+                pause_seconds = 0.0
+            await (asyncio.sleep(0) if is_more else self.turns.wait_next(pause_seconds))
+
+    def _pause_seconds(self) -> float | None:
+        """How long nothing is to be done if nothing arrives; None when nothing waits."""
+        if not len(self):
+            return None
+        now_ms, monotonic_ms = self._now()
+        due_ms = min(table.next_due_ms(now_ms, monotonic_ms) for table in self._tables.values())
+        pause_ms = min(due_ms, self._roll_due - monotonic_ms, CLOCK_LOOK_SECONDS * 1000)
+        return max(pause_ms, 0.0) / 1000
 
     async def step(self) -> bool:
         """One turn: take in, deliver what is due, look after what retention threatens.

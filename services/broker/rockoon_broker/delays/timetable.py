@@ -21,6 +21,7 @@ from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
 NEAR_MS = 10_000
 FOUND_MAX = 4096
 """Due entries that are looked up at once and handed out in smaller portions."""
+NEVER_MS = 2**63 - 1
 _NONE = np.zeros(0, np.int64)
 
 
@@ -93,6 +94,22 @@ class Timetable:
             waiting = self._queue.are_pending(taken.positions)
             if waiting.any() or len(taken) == 0:
                 return _part(taken, np.flatnonzero(waiting))
+
+    def next_due_ms(self, now_ms: int, monotonic_ms: int) -> int:
+        """In how many milliseconds, if no clock is set, `due` may find something.
+
+        Never too late; too early where entries were settled, or time comes to look further ahead.
+        """
+        if len(self._queue) == 0:
+            return NEVER_MS
+        if len(self._found):
+            return 0
+        near = self._near
+        due_ms = min(
+            int(near.codes.min(initial=self._near_until_ms)) - now_ms,
+            int(near.deadlines_ms.min(initial=self._near_until_monotonic_ms)) - monotonic_ms,
+        )
+        return max(due_ms, 0)
 
     def _find(self, now_ms: int, monotonic_ms: int) -> None:
         """Look for what is due; some of it, if it is much."""

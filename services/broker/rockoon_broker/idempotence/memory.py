@@ -25,12 +25,15 @@ from rockoon_broker.idempotence.snapshot import (
     decode_snapshot,
 )
 from rockoon_broker.store.store import Store
+from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
+# How much later than it might be something is forgotten.
+FORGET_SECONDS = 60.0
 CHUNK_BYTES = 8 << 20
 
 
@@ -98,11 +101,17 @@ class SequenceMemory:
         ledger.forget(now_ms)
         return cls(store, path, disk, clock, limits, ledger)
 
-    async def run(self) -> None:
-        """Forget what is too old and write snapshots, until cancelled."""
+    async def run(self, store_changed: Bell) -> None:
+        """Forget what is too old and write snapshots, until cancelled.
+
+        Args:
+            store_changed: rung when the log has grown, or topics were deleted.
+        """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
+            if self._waiting is None and not self._has_news:
+                await store_changed.wait(FORGET_SECONDS if len(self.ledger) else None)
 
     async def look(self) -> None:
         """Do what is due now."""
@@ -139,17 +148,25 @@ class SequenceMemory:
             log.warning("%s was not written, the next start reads the log: %s", self._path, failure)
 
     def _is_due(self) -> bool:
-        """Whether a start would have too much to read.
-
-        Also while there are no idempotent producers: a start has to know that there were none.
-        """
-        log_bytes = self._store.appended_end - self._written_end
-        if self.ledger.changes == self._written_changes and log_bytes < self._log_bytes:
+        """Whether a start would have too much to read."""
+        if not self._has_news:
             return False
         age_seconds = self._clock.monotonic_seconds() - self._written_at
         return age_seconds >= SNAPSHOT_SECONDS or (
-            self.ledger.changes != self._written_changes and log_bytes >= self._log_bytes
+            self.ledger.changes != self._written_changes and self._is_far_behind
         )
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether the file is to be written before long.
+
+        Also while there are no idempotent producers: a start has to know that there were none.
+        """
+        return self.ledger.changes != self._written_changes or self._is_far_behind
+
+    @property
+    def _is_far_behind(self) -> bool:
+        return self._store.appended_end - self._written_end >= self._log_bytes
 
     async def _write_waiting(self, snapshot: SequenceSnapshot, changes: int) -> None:
         self._waiting = None

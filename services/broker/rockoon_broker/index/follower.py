@@ -25,6 +25,7 @@ from rockoon_broker.index.pace import (
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.store import Store
+from rockoon_broker.waking import Bell
 from rockoon_format.index_file import IndexHeader
 
 Result = TypeVar("Result")
@@ -45,6 +46,7 @@ class IndexFollower:
         store: open.
         directory: the index's files.
         clock: for names of files, and for how long a piece takes.
+        store_changed: rung when the log has grown or lost its oldest files.
         processor_seconds: processor time that the process has used.
 
     Attributes:
@@ -56,12 +58,14 @@ class IndexFollower:
         store: Store,
         directory: IndexDirectory,
         clock: Clock,
+        store_changed: Bell,
         processor_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self.index: KeyIndex | None = None
         self._store = store
         self._directory = directory
         self._clock = clock
+        self._store_changed = store_changed
         # What a start may believe: the index must not know more than the log did then.
         self._log_end = store.recovery.log_end
         self._waiting = 0
@@ -202,17 +206,23 @@ class IndexFollower:
     async def _follow(self, index: KeyIndex) -> None:
         began = checkpointed_at = self._clock.monotonic_seconds()
         used = self._processor_seconds()
+        # What the index held at the last checkpoint; a file that was just opened may need one.
+        checkpointed = None
         while True:
             own_seconds = await self._piece(index) + await self._mend(index)
             now = self._clock.monotonic_seconds()
             if now - checkpointed_at >= CHECKPOINT_SECONDS:
-                checkpointed_at = now
+                checkpointed_at, checkpointed = now, (index.position, index.missing_bytes)
                 await self._in_thread(index.checkpoint)
                 self._complained = False
             await self._clean(index)
             async with self._progress:
                 self._progress.notify_all()
             work_seconds = now - began
+            if self._is_idle(index):
+                due_seconds = max(checkpointed_at + CHECKPOINT_SECONDS - now, 0.0)
+                is_new = checkpointed != (index.position, index.missing_bytes)
+                await self._store_changed.wait(due_seconds if is_new else None)
             await self._pause(
                 pause_seconds(
                     work_seconds,
@@ -227,6 +237,11 @@ class IndexFollower:
             began_before, began = began, self._clock.monotonic_seconds()
             elapsed_seconds = max(began - began_before, 1e-6)
             self._busy_ratio = (used - used_before - own_seconds) / elapsed_seconds
+
+    def _is_idle(self, index: KeyIndex) -> bool:
+        """Whether there is nothing to index before the log has changed."""
+        log_min, end = self._store.log_min_offset, self._store.appended_end
+        return index.position >= end and not index.gaps and self._log_min == log_min
 
     async def _piece(self, index: KeyIndex) -> float:
         """Index a piece of the log; returns processor seconds that it took."""

@@ -190,6 +190,15 @@ class PendingIndex:
             queue.skip_to(min(offset + 1, end))
         return None
 
+    @property
+    def wants_capture(self) -> bool:
+        """Whether the state is to be written down, at once or before long, as the log is now."""
+        grown = self._store.appended_end - self._covered_end
+        return self._waiting is not None or (grown > 0 and self._is_worth(grown))
+
+    def _is_worth(self, grown_bytes: int) -> bool:
+        return grown_bytes >= self._snapshot_bytes * GROWTH_SHARE_MIN
+
     def capture_if_due(self, now_seconds: float) -> None:
         """Note the state, when it is time to write it down.
 
@@ -200,8 +209,7 @@ class PendingIndex:
         if grown <= 0 or self._waiting is not None:
             return
         elapsed = now_seconds - self._captured_at
-        worth_it = grown >= self._snapshot_bytes * GROWTH_SHARE_MIN
-        if (elapsed >= SNAPSHOT_SECONDS and worth_it) or grown >= max(
+        if (elapsed >= SNAPSHOT_SECONDS and self._is_worth(grown)) or grown >= max(
             UNCOVERED_BYTES_MAX, self._snapshot_bytes
         ):
             self._captured_at = now_seconds

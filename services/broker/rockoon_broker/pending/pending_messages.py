@@ -17,9 +17,11 @@ from rockoon_broker.delays.delays import Delays
 from rockoon_broker.pending.pending_index import Captured, PendingIndex
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
-from rockoon_broker.transactions.half_queue import rocketmq_progress
+from rockoon_broker.transactions.half_queue import HALF_QUEUE, rocketmq_progress
 from rockoon_broker.transactions.transactions import CheckQueue, Transactions
+from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 
@@ -83,6 +85,21 @@ class PendingMessages:
             check_queue=check_queue,
         )
 
+        # By queue: who is to be told that it has more for its readers.
+        self._turns = dict.fromkeys(self.delays.queues, self.delays.turns)
+        self._turns[HALF_QUEUE] = self.transactions.turns
+
+    def arrived(self, queue: QueueKey) -> None:
+        """A queue has got messages that its readers see."""
+        turns = self._turns.get(queue)
+        if turns is not None:
+            turns.ring()
+
+    def log_shortened(self) -> None:
+        """Retention has taken the oldest part of the log."""
+        self.delays.turns.ring()
+        self.transactions.turns.ring()
+
     def load(self) -> None:
         """Find out what waits; may read the whole log, so call it in a thread at the start.
 
@@ -94,12 +111,16 @@ class PendingMessages:
         self.delays.resume(read_timer_checkpoint(self._config))
         self.transactions.take_over(rebuilt=bool(loaded.rebuilt_because))
 
-    async def run(self) -> None:
-        """Do what is due, until cancelled."""
+    async def run(self, store_changed: Bell) -> None:
+        """Do what is due, until cancelled.
+
+        Args:
+            store_changed: rung when the log has grown.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.delays.run(), name="delays")
             tasks.create_task(self.transactions.run(), name="transactions")
-            tasks.create_task(self._write_snapshots(), name="settled-snapshots")
+            tasks.create_task(self._write_snapshots(store_changed), name="settled-snapshots")
 
     async def finish(self) -> None:
         """After the last call and the loops: append what has to be in the log when it is closed."""
@@ -116,8 +137,10 @@ class PendingMessages:
         except OSError as failure:
             log.warning("the next start reads more of the log, no snapshot: %s", failure)
 
-    async def _write_snapshots(self) -> None:
+    async def _write_snapshots(self, store_changed: Bell) -> None:
         while True:
+            if not self.settlement.wants_capture:
+                await store_changed.wait()
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 self.settlement.capture_if_due(self._clock.monotonic_seconds())

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_broker.store.clock import SystemWallClock, WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
+from rockoon_broker.store.dues import Dues
 from rockoon_broker.store.errors import (
     StoreBusy,
     StoreClosed,
@@ -75,12 +76,8 @@ class Appended:
     store_timestamp_ms: int
 
 
-def _ignore_end(end_offset: int) -> None:
-    """For owners that poll `durable_end` instead."""
-
-
-def _ignore_failure(error: OSError) -> None:
-    """For owners that meet StoreFailed at their next call."""
+def _ignore(_: object) -> None:
+    """For owners that poll `durable_end`, and meet StoreFailed at their next call."""
 
 
 class Store:
@@ -170,9 +167,7 @@ class Store:
             self.compaction,
         )
         now_ms = clock.now_ms()
-        self._sync_due_ms = now_ms
-        self._point_due_ms = now_ms
-        self._disk_check_due_ms = now_ms + settings.disk_check_delay_ms
+        self._dues = Dues(settings, now_ms)
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self.points.write(
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
@@ -188,8 +183,8 @@ class Store:
         *,
         disk: Disk | None = None,
         clock: WallClock | None = None,
-        on_synced: Callable[[int], None] = _ignore_end,
-        on_failed: Callable[[OSError], None] = _ignore_failure,
+        on_synced: Callable[[int], None] = _ignore,
+        on_failed: Callable[[OSError], None] = _ignore,
     ) -> Self:
         """Lock the directory, recover it, and start the Syncer.
 
@@ -354,7 +349,7 @@ class Store:
                 self._syncer.request_removal(DoomedDirectory(aside))
 
     def tick(self, now_ms: int) -> list[QueueKey]:
-        """Do what is due. Call it several times a second.
+        """Do what is due. Call it several times a second, unless `idle_ms` says otherwise.
 
         Returns:
             Queues whose max offset moved because entries could be written that could not before.
@@ -364,29 +359,33 @@ class Store:
         """
         self._check_usable()
         advanced = self._undispatched.dispatch(self._dispatchable_end)
-        # Dues in a future that only a clock set back can explain would put durability off.
-        settings = self.settings
-        self._sync_due_ms = min(self._sync_due_ms, now_ms + settings.flush_interval_ms)
-        self._point_due_ms = min(self._point_due_ms, now_ms + settings.recovery_point_interval_ms)
-        disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
-        self._disk_check_due_ms = min(self._disk_check_due_ms, now_ms + disk_check_wait_ms_max)
-        if settings.flush is Flush.ASYNC and now_ms >= self._sync_due_ms:
-            self._sync_due_ms = now_ms + settings.flush_interval_ms
+        settings, dues = self.settings, self._dues
+        dues.heed_clock(now_ms)
+        if settings.flush is Flush.ASYNC and now_ms >= dues.sync_ms:
+            dues.sync_ms = now_ms + settings.flush_interval_ms
             self._confirmed_end = self._syncer.synced_end
             if self._log.end > self._confirmed_end:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         self._cleaner.sweep()
-        point_due = now_ms >= self._point_due_ms or self._cleaner.has_swept
+        point_due = now_ms >= dues.point_ms or self._cleaner.has_swept
         if point_due and not self._syncer.point_pending:
-            self._point_due_ms = now_ms + settings.recovery_point_interval_ms
+            dues.point_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)
             end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
             self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
-        if now_ms >= self._disk_check_due_ms:
-            self._disk_check_due_ms = now_ms + settings.disk_check_interval_ms
+        if now_ms >= dues.disk_check_ms:
+            dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._settled_end)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
+
+    def idle_ms(self, now_ms: int) -> int:
+        """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
+        is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
+        is_busy = self._syncer.is_busy or self._cleaner.is_sweeping
+        if is_behind or is_busy or not self.points.is_newest(self._undispatched.end):
+            return 0
+        return max(min(self._dues.disk_check_ms - now_ms, self.compaction.idle_ms(now_ms)), 0)
 
     def clean(self, now_ms: int) -> RetentionDecision:
         """Look at the disk, delete what has to go, and decide whether appends are accepted.

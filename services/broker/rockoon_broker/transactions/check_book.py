@@ -10,7 +10,8 @@ Invariants:
 """
 
 import heapq
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -46,10 +47,12 @@ class CheckBook:
 
     Args:
         rules: when to ask.
+        earlier: called when something is due earlier than `next_due_at` said.
     """
 
-    def __init__(self, rules: CheckRules) -> None:
+    def __init__(self, rules: CheckRules, earlier: Callable[[], None]) -> None:
         self._rules = rules
+        self._earlier = earlier
         self._waiting: dict[int, WaitingHalf] = {}
         self._due: list[tuple[float, int]] = []
         self._parked: dict[str, set[int]] = {}
@@ -59,6 +62,13 @@ class CheckBook:
 
     def __iter__(self) -> Iterator[WaitingHalf]:
         return iter(self._waiting.values())
+
+    @property
+    def next_due_at(self) -> float | None:
+        """When something is due, None while nothing waits for its time; never too late."""
+        times = [half.give_up_at for half in itertools.islice(self._waiting.values(), 1)]
+        times += [due_at for due_at, _ in self._due[:1]]
+        return min(times, default=None)
 
     def find(self, position: int) -> WaitingHalf | None:
         """The half message at a physical offset, if it waits."""
@@ -98,6 +108,8 @@ class CheckBook:
             due_at=now + wait,
             checks=checks,
         )
+        if not self._waiting:
+            self._earlier()
         self._waiting[position] = half
         self._push(half)
 
@@ -164,6 +176,8 @@ class CheckBook:
             self.put_off(self._waiting[position], now)
 
     def _push(self, half: WaitingHalf) -> None:
+        if not self._due or half.due_at < self._due[0][0]:
+            self._earlier()
         heapq.heappush(self._due, (half.due_at, half.position))
 
     def _unpark(self, half: WaitingHalf) -> None:

@@ -24,6 +24,11 @@ class OpBook:
     def __len__(self) -> int:
         return len(self._offsets)
 
+    @property
+    def due_at(self) -> float | None:
+        """When a record is due that does not fill up before; None when nothing is noted."""
+        return self._since + WAIT_SECONDS_MAX if self._offsets else None
+
     def note(self, half_offset: int, now: float) -> None:
         """A half message has ended; `now` is monotonic seconds."""
         if not self._offsets:

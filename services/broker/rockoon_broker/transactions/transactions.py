@@ -40,6 +40,7 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
+from rockoon_broker.waking import Turns
 from rockoon_core.errors import (
     Busy,
     NotReady,
@@ -61,7 +62,8 @@ from rockoon_runtime.access.callers import current_caller
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.1
+# From one turn to the next at least.
+TURN_SECONDS = 0.1
 # Work of one turn, so that a pile of half messages keeps nobody else waiting.
 CHECKS_PER_TURN_MAX = 256
 GIVE_UPS_PER_TURN_MAX = 64
@@ -143,7 +145,9 @@ class Transactions:
         self._pending_max = pending_max
         self._check_queue = check_queue
         self._host = encode_host(*store.settings.store_host)
-        self._book = CheckBook(rules)
+        # Rung when there is news for the next turn: half messages, ends, producers, a shorter log.
+        self.turns = Turns(TURN_SECONDS)
+        self._book = CheckBook(rules, self.turns.ring)
         self._outcomes = Outcomes()
         self._ops = OpBook()
         self.asking = Asking(self._book, self._halves, clock)
@@ -298,7 +302,7 @@ class Transactions:
             outcome = self._ended(half, ending, placed)
             if ending is Ending.COMMITTED:
                 self.counts.committed += 1
-                self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
+                self._note_op(half)
             else:
                 self.counts.rolled_back += 1
             await self._durable(position)
@@ -398,8 +402,11 @@ class Transactions:
     async def run(self) -> None:
         """Ask, give up, tell RocketMQ's readers, for as long as the broker runs."""
         while True:
+            self.turns.begin()
+            pause_seconds: float | None = 0.0
             try:
                 await self._turn()
+                pause_seconds = self._pause_seconds()
             except RockoonError as failure:
                 # The store is full, or has failed; then the broker ends with the reason.
                 log.info("transactions wait for the log: %s", failure)
@@ -407,7 +414,12 @@ class Transactions:
             except (OSError, StoreError) as failure:
                 log.warning("transactions wait for the disk: %s", failure)
                 await asyncio.sleep(PAUSE_SECONDS)
-            await asyncio.sleep(TICK_SECONDS)
+            await self.turns.wait_next(pause_seconds)
+
+    def _pause_seconds(self) -> float | None:
+        """How long nothing is to be done if nothing happens; None when nothing is due ever."""
+        due_at = [at for at in (self._book.next_due_at, self._ops.due_at) if at is not None]
+        return max(min(due_at) - self._clock.monotonic_seconds(), 0.0) if due_at else None
 
     async def _turn(self) -> None:
         now = self._clock.monotonic_seconds()
@@ -442,7 +454,7 @@ class Transactions:
                 log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return
         self._ended(half, Ending.GIVEN_UP, placed)
-        self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
+        self._note_op(half)
         self.counts.given_up += 1
         log.warning(
             "nobody of producer group %s has said what becomes of the half message at offset %d, "
@@ -452,6 +464,10 @@ class Transactions:
             half.checks,
             GIVEN_UP_TOPIC,
         )
+
+    def _note_op(self, half: WaitingHalf) -> None:
+        self._ops.note(half.queue_offset, self._clock.monotonic_seconds())
+        self.turns.ring()
 
     async def _write_ops(self, now: float, *, closing: bool = False) -> None:
         while offsets := self._ops.due(now, closing=closing):

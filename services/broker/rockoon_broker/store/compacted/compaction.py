@@ -335,6 +335,19 @@ class Compaction:
         elif now_ms >= self._look_due_ms:
             self._look()
 
+    def idle_ms(self, now_ms: int) -> int:
+        """How long `tick` will find nothing to do; 0 while something is under way.
+
+        Nothing tells of a generation that a job puts into the directory, so where topics are
+        compacted it is looked for.
+        """
+        under_way = self._waiting or self._verified or self._offers or self._offered
+        if self._busy or under_way:
+            return 0
+        if self._told_topics or self._manifest is not None:
+            return max(self._look_due_ms - now_ms, 0)
+        return RETRY_INTERVAL_MS
+
     def _look(self) -> None:
         self._look_due_ms = self._now_ms + LOOK_INTERVAL_MS
         if not self.home.is_dir():

@@ -199,6 +199,11 @@ class Syncer:
         with self._changed:
             return bool(self._doomed or self._released)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a recovery point or something to delete is left to this thread."""
+        return self.point_pending or self.removals_pending
+
     def request_removal(self, doomed: DoomedFile | DoomedDirectory) -> None:
         with self._changed:
             self._doomed.append(doomed)

@@ -77,11 +77,9 @@ class RecoveryPoints:
             sync, log_end, store_timestamp_ms: of the log.
             released: queues' files that were given up; deleted once the point is there.
         """
-        state = self._state(log_end)
-        known = state == self._newest[-1] and self._newest_first_count == self._queues.first_count
-        if known and not released:
+        if self.is_newest(log_end) and not released:
             return
-        self._newest.append(state)
+        self._newest.append(self._state(log_end))
         self._newest_first_count = self._queues.first_count
         files, directories = self._queues.take_unsynced()
         self._syncer.request_point(
@@ -94,6 +92,15 @@ class RecoveryPoints:
                 released=tuple(released),
             )
         )
+
+    def is_newest(self, log_end: int) -> bool:
+        """Whether the newest point, written or asked for, tells how log and queues are now.
+
+        Args:
+            log_end: as for `request`.
+        """
+        is_counted = self._newest_first_count == self._queues.first_count
+        return is_counted and self._newest[-1] == self._state(log_end)
 
     def counted(self, topic: str) -> Mapping[PointState, Counts]:
         """What each of the newest points counted of a topic's queues."""

@@ -238,6 +238,11 @@ class Cleaner:
                 self._dropped.settle(self._log.min_offset, self._log.end)
 
     @property
+    def is_sweeping(self) -> bool:
+        """Whether `sweep` or `take_swept` has something to do."""
+        return bool(self._to_sweep or self._swept)
+
+    @property
     def has_swept(self) -> bool:
         """Whether files wait for `take_swept`."""
         return bool(self._swept)

@@ -1,0 +1,25 @@
+"""Due times of an open store's regular work. Pure."""
+
+from rockoon_broker.store.settings import StoreSettings
+
+
+class Dues:
+    """Epoch milliseconds; whoever does the work sets when it is due next.
+
+    Args:
+        settings: how often.
+        now_ms: epoch milliseconds.
+    """
+
+    def __init__(self, settings: StoreSettings, now_ms: int) -> None:
+        self._settings = settings
+        self.sync_ms = self.point_ms = now_ms
+        self.disk_check_ms = now_ms + settings.disk_check_delay_ms
+
+    def heed_clock(self, now_ms: int) -> None:
+        """Put nothing off to a future that only a clock set back can explain."""
+        settings = self._settings
+        disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
+        self.sync_ms = min(self.sync_ms, now_ms + settings.flush_interval_ms)
+        self.point_ms = min(self.point_ms, now_ms + settings.recovery_point_interval_ms)
+        self.disk_check_ms = min(self.disk_check_ms, now_ms + disk_check_wait_ms_max)
