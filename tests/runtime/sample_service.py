@@ -2,18 +2,26 @@
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rockoon_core.errors import NameserverUnavailable
+from rockoon_runtime.frontend import Frontend, ServiceSettings
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce, run
 from rockoon_runtime.settings import setting
-from rockoon_runtime.wire import GrpcServer
+from rockoon_runtime.telemetry.metrics import Measurement
 
 
 @dataclass(frozen=True)
-class SampleSettings:
+class SampleSettings(ServiceSettings):
+    cluster: str = setting("test", "the cluster's name")
+    name: str = setting("sample-1", "this service's name")
     listen: str = setting("127.0.0.1:0", "where to listen")
     fail: str = setting("", "how to end: start, later, disk, bug or not at all")
+
+
+async def no_metrics() -> Iterable[Measurement]:
+    return ()
 
 
 async def serve(settings: SampleSettings, stop: Stop) -> None:
@@ -21,9 +29,13 @@ async def serve(settings: SampleSettings, stop: Stop) -> None:
         raise NameserverUnavailable(address="127.0.0.1:1")
     if settings.fail == "bug":
         raise RuntimeError("nobody foresaw this")
-    async with GrpcServer("sample", "test", settings.listen, lambda _: None, ()) as server:
+    frontend = Frontend("sample", settings, {})
+    async with (
+        frontend.telemetry((), no_metrics) as telemetry,
+        frontend.server(lambda _: None, (), tracer=telemetry.tracer) as server,
+    ):
         await server.set_serving(True)
-        announce("sample", "sample-1", server.address)
+        announce("sample", settings.name, server.address)
         if settings.fail == "disk":
             stop.fail(Fatal(ExitStatus.DISK_FAILED, "fsync failed"))
         await stop.wait()

@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 
 from grpc import aio
@@ -22,22 +21,16 @@ from rockoon_broker.store.errors import StoreError
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
-from rockoon_node.key_follower import KeyFollower
+from rockoon_node.frontend import NodeFrontend
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
-from rockoon_proto.v1 import nameserver_pb2
-from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.access.metrics import with_access
-from rockoon_runtime.access.settings import access_gate, cluster_credentials
-from rockoon_runtime.calls import CallTimes, with_calls
-from rockoon_runtime.connections import ConnectionBound, with_connections
+from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
-from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
-from rockoon_runtime.tls import ServerTls, client_tls, server_tls, with_certificate
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -71,41 +64,30 @@ async def serve(
         SettingsError, ListenError: a setting cannot be used.
     """
     clock, disk = clock or SystemClock(), disk or Disk()
-    tls = server_tls(settings)
-    access = cluster_credentials(settings)
-    gate = access_gate(settings, access, RULES)
-    nameservers = Nameservers(settings.nameservers, settings.cluster, client_tls(settings), access)
+    frontend = NodeFrontend("broker", settings, RULES, Lease("the broker"))
+    nameservers = frontend.nameservers
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
-    calls = CallTimes()
-    connections = ConnectionBound(settings.connections_per_address_max)
-    measured = with_calls(*with_access(*with_certificate(TABLE, metrics.measure, tls), gate), calls)
-    measured = with_connections(*measured, connections)
-    telemetry = Telemetry("broker", settings.cluster, settings.name, settings, *measured)
     try:
-        async with telemetry, asyncio.TaskGroup() as tasks:
-            service = BrokerService(tasks, clock, calls)
+        async with (
+            frontend.telemetry(TABLE, metrics.measure) as telemetry,
+            asyncio.TaskGroup() as tasks,
+        ):
+            service = BrokerService(tasks, clock, frontend.calls)
             if telemetry.tracer is not None:
                 service.trace(telemetry.tracer)
-            lease = Lease("the broker")
-            server = make_server(settings, service, tls, calls, connections, gate, lease)
-            server.trace(telemetry.tracer)
-            await server.set_serving(False)
-            async with server:
-                address = settings.advertise or server.address
+            async with make_server(settings, frontend, service, telemetry) as server:
+                address = frontend.address(server)
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
                 if broker is None:
                     return
-                opened = broker
                 metrics.follow(broker, service)
-                node = node_of(broker, address, disk, clock.now_ms())
-                registration = Registration(nameservers, node, lease, lambda: opened.cluster.known)
+                registration = registration_of(broker, frontend, address, disk, clock.now_ms())
                 loops = [
                     tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)
                 ]
-                if gate is not None:
-                    keys = KeyFollower(nameservers, gate, address, settings.advertise_external)
+                if (keys := frontend.key_follower(address)) is not None:
                     loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
                     await at_most(settings.first_routes_seconds_max, keys.settled, stop)
                 await at_most(settings.first_routes_seconds_max, broker.routes.settled, stop)
@@ -140,30 +122,19 @@ async def serve(
 
 def make_server(
     settings: BrokerSettings,
+    frontend: NodeFrontend,
     service: BrokerService,
-    tls: ServerTls | None,
-    calls: CallTimes,
-    connections: ConnectionBound,
-    gate: Gate | None,
-    lease: Lease,
+    telemetry: Telemetry,
 ) -> GrpcServer:
     def register(server: aio.Server) -> None:
         add_to_server(service, server)
 
-    server = GrpcServer(
-        "broker",
-        settings.cluster,
-        settings.listen,
+    server = frontend.server(
         register,
         [SERVICE_NAME],
-        drain=settings,
+        tracer=telemetry.tracer,
         # Pulls that wait must not keep appends out.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
-        connections=connections,
-        tls=tls,
-        calls=calls,
-        gate=gate,
-        may_answer=lease.check,
     )
     service.tell_batches(server.note_call)
     return server
@@ -262,27 +233,21 @@ async def resolve_store_host(address: str) -> tuple[str, int]:
         ) from failure
 
 
-def node_of(broker: Broker, address: str, disk: Disk, started_at_ms: int) -> nameserver_pb2.Node:
+def registration_of(
+    broker: Broker, frontend: NodeFrontend, address: str, disk: Disk, started_at_ms: int
+) -> Registration:
     """The broker's entry in the routes; Fatal if its store's identity cannot be had."""
-    settings = broker.settings
-    config = settings.store_path / CONFIG_DIRECTORY
+    store_path = broker.settings.store_path
+    config = store_path / CONFIG_DIRECTORY
     try:
         for changed in disk.make_directory(config):
             disk.sync_directory(changed)
         store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
-        place = store_place(settings.store_path / LOCK_FILE)
+        place = store_place(store_path / LOCK_FILE)
     except (StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store has no identity: {failure}") from failure
-    return nameserver_pb2.Node(
-        kind=nameserver_pb2.BROKER,
-        name=settings.name,
-        address=address,
-        store_id=store_id,
-        place=place,
-        started_at_ms=started_at_ms,
-        version=version("rockoon-broker"),
-        external_address=settings.advertise_external,
-        shared_settings=shared_settings(settings),
+    return frontend.registration(
+        BROKER, address, store_id, place, started_at_ms, lambda: broker.cluster.known
     )
 
 

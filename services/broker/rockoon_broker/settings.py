@@ -9,20 +9,14 @@ from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
-from rockoon_runtime.access.settings import AccessSettings
-from rockoon_runtime.connections import ConnectionSettings
-from rockoon_runtime.drain import DrainSettings
+from rockoon_node.frontend import NodeSettings
 from rockoon_runtime.settings import SettingsError, setting
-from rockoon_runtime.telemetry.settings import TelemetrySettings
-from rockoon_runtime.tls import TlsSettings
 
 STORE_PATH = Path("store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(
-    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
-):
+class BrokerSettings(NodeSettings):
     """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from grpc import aio
 
@@ -29,15 +29,13 @@ from rockoon_nameserver.topics import Topics
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.access.metrics import with_access
-from rockoon_runtime.access.settings import access_gate, cluster_credentials
-from rockoon_runtime.calls import CallTimes, with_calls
-from rockoon_runtime.connections import ConnectionBound, with_connections
+from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
-from rockoon_runtime.telemetry.telemetry import Telemetry
-from rockoon_runtime.tls import ServerTls, server_tls, with_certificate
 from rockoon_runtime.wire import GrpcServer
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +54,7 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         ListenError: the address cannot be had.
         Fatal: etcd did not answer within `start_timeout_seconds`.
     """
-    tls = server_tls(settings)
-    gate = access_gate(settings, cluster_credentials(settings), RULES)
+    frontend = Frontend("nameserver", settings, RULES)
     keyspace, etcd, node_identities = connections(settings)
     follower = RouteFollower(
         etcd,
@@ -70,13 +67,10 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
     nodes = Nodes(etcd, keyspace, settings.node_lease_seconds)
     groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
-    calls = CallTimes()
-    bound = ConnectionBound(settings.connections_per_address_max)
-
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
-    key_service = AccessKeyService(keys, follower, is_on=gate is not None)
+    key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
 
-    def listener(listen: str, tls: ServerTls | None, *, external: bool) -> GrpcServer:
+    def listener(tracer: "Tracer | None", external_listen: str = "") -> GrpcServer:
         servicer = NameServer(
             settings.cluster,
             settings.name,
@@ -87,44 +81,31 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
             group_topics,
             fingerprints,
             node_identities,
-            external=external,
+            external=bool(external_listen),
         )
 
         def register(server: aio.Server) -> None:
             add_NameServerServicer_to_server(servicer, server)
             add_AccessKeysServicer_to_server(key_service, server)
 
-        return GrpcServer(
-            "nameserver",
-            settings.cluster,
-            listen,
-            register,
-            SERVICE_NAMES,
-            drain=settings,
-            connections=bound,
-            tls=tls,
-            calls=calls,
-            gate=gate,
-        )
+        return frontend.server(register, SERVICE_NAMES, tracer=tracer, also_listen=external_listen)
 
-    servers = [listener(settings.listen, tls, external=False)]
-    if settings.external_listen:
-        # gRPC takes renewed certificates for one listener; health is told plainly at one.
-        own_tls = server_tls(replace(settings, tls_health_listen=""))
-        servers.append(listener(settings.external_listen, own_tls, external=True))
-    measured = with_certificate(TABLE, NameserverMetrics(follower, etcd).measure, tls)
-    metrics = with_connections(*with_calls(*with_access(*measured, gate), calls), bound)
-    telemetry = Telemetry("nameserver", settings.cluster, settings.name, settings, *metrics)
-    async with etcd, telemetry, asyncio.TaskGroup() as tasks:
+    async with (
+        etcd,
+        frontend.telemetry(TABLE, NameserverMetrics(follower, etcd).measure) as telemetry,
+        asyncio.TaskGroup() as tasks,
+    ):
+        servers = [listener(telemetry.tracer)]
+        if settings.external_listen:
+            servers.append(listener(telemetry.tracer, settings.external_listen))
         following = tasks.create_task(follower.run(), name="follow etcd")
         async with AsyncExitStack() as listening:
             for server in servers:
-                server.trace(telemetry.tracer)
                 await listening.enter_async_context(server)
             if await wait_loaded(settings, follower, stop):
                 await check_versions(settings, etcd)
-                if gate is not None:
-                    tasks.create_task(keep_keys(gate, follower), name="access keys")
+                if frontend.gate is not None:
+                    tasks.create_task(keep_keys(frontend.gate, follower), name="access keys")
                 for server in servers:
                     await server.set_serving(True)
                 announce("nameserver", settings.name, settings.advertise or servers[0].address)

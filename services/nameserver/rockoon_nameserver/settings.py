@@ -3,18 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from rockoon_runtime.access.settings import AccessSettings
-from rockoon_runtime.connections import ConnectionSettings
-from rockoon_runtime.drain import DrainSettings
+from rockoon_runtime.frontend import ServiceSettings
 from rockoon_runtime.settings import setting
-from rockoon_runtime.telemetry.settings import TelemetrySettings
-from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NameserverSettings(
-    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
-):
+class NameserverSettings(ServiceSettings):
     """See each line; nameservers of one cluster differ in `name`, `listen` and `advertise`."""
 
     cluster: str = setting("rockoon", "the cluster's name; etcd may hold several clusters")

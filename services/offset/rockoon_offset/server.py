@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from grpc import aio
 
@@ -14,10 +13,9 @@ from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.start_position import NewQueueRule
-from rockoon_node.key_follower import KeyFollower
+from rockoon_node.frontend import NodeFrontend
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.brokers import Brokers
@@ -37,18 +35,12 @@ from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
-from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, Node
+from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
-from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.access.metrics import with_access
-from rockoon_runtime.access.settings import access_gate, cluster_credentials
-from rockoon_runtime.calls import CallTimes, with_calls
-from rockoon_runtime.connections import ConnectionBound, with_connections
+from rockoon_runtime.access.settings import cluster_credentials
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
-from rockoon_runtime.settings import SettingsError, shared_settings
-from rockoon_runtime.telemetry.telemetry import Telemetry
-from rockoon_runtime.tls import ServerTls, client_tls, server_tls, with_certificate
-from rockoon_runtime.wire import GrpcServer
+from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.tls import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -101,22 +93,19 @@ async def serve(
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
     etcd_cluster_id(settings.accept_etcd_cluster_id)
-    tls = server_tls(settings)
-    access = cluster_credentials(settings)
-    gate = access_gate(settings, access, RULES)
-    nameservers = Nameservers(settings.nameservers, settings.cluster, client_tls(settings), access)
+    frontend = NodeFrontend("offset", settings, RULES, Lease("the offset service"))
     try:
         store = open_store(settings, stop, disk)
         try:
-            parts = assembled(settings, store, nameservers)
+            parts = assembled(settings, store, frontend.nameservers)
             try:
-                await run_parts(settings, tls, gate, stop, store, nameservers, parts, announce)
+                await run_parts(settings, frontend, stop, store, parts, announce)
             finally:
                 await parts.brokers.close()
         finally:
             close_store(store, stop)
     finally:
-        await nameservers.close()
+        await frontend.nameservers.close()
 
 
 def etcd_cluster_id(written: str) -> int:
@@ -215,65 +204,35 @@ def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) 
 
 async def run_parts(
     settings: OffsetSettings,
-    tls: ServerTls | None,
-    gate: Gate | None,
+    frontend: NodeFrontend,
     stop: Stop,
     store: Store,
-    nameservers: Nameservers,
     parts: Parts,
     announce: Callable[[str, str, str], None],
 ) -> None:
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
 
-    calls = CallTimes()
-    connections = ConnectionBound(settings.connections_per_address_max)
-    lease = Lease("the offset service")
-    server = GrpcServer(
-        "offset",
-        settings.cluster,
-        settings.listen,
-        register,
-        SERVICE_NAMES,
-        drain=settings,
-        connections=connections,
-        tls=tls,
-        calls=calls,
-        gate=gate,
-        may_answer=lease.check,
-    )
-    measure = parts.metrics.measure
-    metrics = with_calls(*with_access(*with_certificate(TABLE, measure, tls), gate), calls)
-    metrics = with_connections(*metrics, connections)
-    telemetry = Telemetry("offset", settings.cluster, settings.name, settings, *metrics)
-    async with telemetry, asyncio.TaskGroup() as tasks:
+    async with (
+        frontend.telemetry(TABLE, parts.metrics.measure) as telemetry,
+        asyncio.TaskGroup() as tasks,
+    ):
         loops = [
             tasks.create_task(parts.routes.run(stop), name="follow the routes"),
             tasks.create_task(parts.groups.run(), name="expire members"),
             tasks.create_task(parts.export_files.run(), name="export files"),
         ]
-        server.trace(telemetry.tracer)
-        async with server:
-            await server.set_serving(False)
-            registration = Registration(
-                nameservers,
-                Node(
-                    kind=OFFSET_SERVICE,
-                    name=settings.name,
-                    address=settings.advertise or server.address,
-                    store_id=store.store_id,
-                    place=store_place(settings.store_path / LOCK_FILE),
-                    started_at_ms=now_ms(),
-                    version=version("rockoon-offset"),
-                    external_address=settings.advertise_external,
-                    shared_settings=shared_settings(settings),
-                ),
-                lease,
+        async with frontend.server(register, SERVICE_NAMES, tracer=telemetry.tracer) as server:
+            address = frontend.address(server)
+            registration = frontend.registration(
+                OFFSET_SERVICE,
+                address,
+                store.store_id,
+                store_place(settings.store_path / LOCK_FILE),
+                now_ms(),
                 lambda: store.cluster.known,
             )
-            if gate is not None:
-                address = settings.advertise or server.address
-                keys = KeyFollower(nameservers, gate, address, settings.advertise_external)
+            if (keys := frontend.key_follower(address)) is not None:
                 loops.append(tasks.create_task(keys.run(stop), name="access keys"))
                 await stop.or_event(keys.settled)
             if await stop.or_event(parts.routes.loaded):
@@ -281,7 +240,7 @@ async def run_parts(
                 if await stop.or_event(registration.in_routes):
                     parts.groups.open()
                     await server.set_serving(True)
-                    announce("offset", settings.name, settings.advertise or server.address)
+                    announce("offset", settings.name, address)
                     await stop.wait()
             server.begin_drain()
             await registration.leave()

@@ -3,18 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from rockoon_runtime.access.settings import AccessSettings
-from rockoon_runtime.connections import ConnectionSettings
-from rockoon_runtime.drain import DrainSettings
+from rockoon_node.frontend import NodeSettings
 from rockoon_runtime.settings import setting
-from rockoon_runtime.telemetry.settings import TelemetrySettings
-from rockoon_runtime.tls import TlsSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OffsetSettings(
-    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
-):
+class OffsetSettings(NodeSettings):
     """See each line."""
 
     cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")

@@ -1,0 +1,143 @@
+"""Frontend of a service: what stands between its callers and what it does, the same for each one.
+
+A service is a library with a `serve(settings, stop)`, which its program hands to `process.run`:
+
+    frontend = Frontend("gateway", settings, RULES)
+    async with frontend.telemetry(TABLE, metrics.measure) as telemetry:
+        async with frontend.server(register, SERVICE_NAMES, tracer=telemetry.tracer) as server:
+            await server.set_serving(True)
+            announce("gateway", settings.name, settings.advertise or server.address)
+            await stop.wait()
+            server.begin_drain()
+            await server.wait_quiet()
+
+`rockoon_node.frontend.NodeFrontend` is the one of a service that registers with the nameservers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from grpc import aio
+
+from rockoon_runtime.access.metrics import with_access
+from rockoon_runtime.access.rules import Rules
+from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster_credentials
+from rockoon_runtime.calls import CallTimes, with_calls
+from rockoon_runtime.connections import ConnectionBound, ConnectionSettings, with_connections
+from rockoon_runtime.drain import DrainSettings
+from rockoon_runtime.telemetry.metrics import Measure, Metric
+from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
+from rockoon_runtime.wire import CALLS_MAX, GrpcServer, no_objection
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(
+    TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
+):
+    """The settings that every service has; each says for itself what its own three are about.
+
+    Attributes:
+        cluster: the cluster's name.
+        name: the service's, for people and in the routes.
+        listen: "host:port".
+    """
+
+    cluster: str
+    name: str
+    listen: str
+
+
+class Frontend:
+    """See the module. Made once by a service, before anything is opened.
+
+    Args:
+        service: short name, for example "broker".
+        settings: the service's.
+        rules: what each of its calls needs.
+        may_answer: see `GrpcServer`.
+
+    Raises:
+        SettingsError: a certificate, or a cluster secret, cannot be used.
+
+    Attributes:
+        tls: what callers are shown; None when connections are plain.
+        credentials: how this service signs its own calls; None when it does not.
+        gate: whom it does not let pass is refused; None when access is off.
+        calls: how long calls took: noted by servers, and in streams by who reads their messages.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        settings: ServiceSettings,
+        rules: Rules,
+        may_answer: Callable[[], None] = no_objection,
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self.tls = server_tls(settings)
+        self.credentials = cluster_credentials(settings)
+        self.gate = access_gate(settings, self.credentials, rules)
+        self.calls = CallTimes()
+        self._may_answer = may_answer
+        # Of all listeners together.
+        self._connections = ConnectionBound(settings.connections_per_address_max)
+
+    def telemetry(self, table: Iterable[Metric], measure: Measure) -> Telemetry:
+        """The service's metrics, with those that every service has, and its traces.
+
+        Args:
+            table: every metric of its own.
+            measure: asks for their values.
+        """
+        measured = with_certificate(table, measure, self.tls)
+        measured = with_calls(*with_access(*measured, self.gate), self.calls)
+        measured = with_connections(*measured, self._connections)
+        settings = self._settings
+        return Telemetry(self._service, settings.cluster, settings.name, settings, *measured)
+
+    def server(
+        self,
+        register: Callable[[aio.Server], None],
+        service_names: Sequence[str],
+        *,
+        tracer: "Tracer | None",
+        also_listen: str = "",
+        calls_max: int = CALLS_MAX,
+    ) -> GrpcServer:
+        """A server to be entered.
+
+        Args:
+            register, service_names, calls_max: see `GrpcServer`.
+            tracer: the telemetry's.
+            also_listen: where a further server listens; the first one does where the settings say.
+
+        Raises:
+            SettingsError: a certificate cannot be used any more.
+        """
+        settings, tls = self._settings, self.tls
+        if also_listen:
+            # gRPC takes renewed certificates for one listener; health is told plainly at one.
+            tls = server_tls(replace(settings, tls_health_listen=""))
+        server = GrpcServer(
+            self._service,
+            settings.cluster,
+            also_listen or settings.listen,
+            register,
+            service_names,
+            drain=settings,
+            calls_max=calls_max,
+            connections=self._connections,
+            tls=tls,
+            calls=self.calls,
+            gate=self.gate,
+            may_answer=self._may_answer,
+        )
+        server.trace(tracer)
+        return server
