@@ -250,6 +250,8 @@ def test_figures_of_parts_are_printed_under_their_names() -> None:
     ]
 
 
+# A Java of its own for a program that others run without: the job below has one, too.
+@pytest.mark.soak
 def test_spark_submit_runs_the_same_command(tmp_path: Path) -> None:
     root, target = tmp_path / "broker-a", tmp_path / "out"
     owner = Indexed(small_settings(root))

@@ -29,6 +29,9 @@ QUEUE_ENTRIES = 50
 SLOTS, UNITS = 100, 256
 # Cuts lie anywhere in the files.
 SPLIT_BYTES = 300_000
+# While nobody waits for messages: as fast as they go, they would make a log that takes a job longer
+# the longer it takes.
+PACE_SECONDS = 0.02
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,8 @@ def endpoint(cluster: LocalCluster) -> str:
 
 @dataclass
 class Sending:
-    """Sends messages with keys, again and again, until the block ends."""
+    """Sends messages with keys, again and again, until the block ends; fast while it is waited for
+    some."""
 
     connection: Cluster
     topic: str
@@ -62,6 +66,7 @@ class Sending:
     newest: dict[str, int] | None = None
     """If wanted: few keys instead of many, and the newest number acknowledged of each."""
     _is_over: threading.Event = field(default_factory=threading.Event)
+    _wanted: int = 0
 
     def __enter__(self) -> "Sending":
         self._thread = threading.Thread(target=self._send)
@@ -75,8 +80,8 @@ class Sending:
 
     def wait_for(self, more: int) -> None:
         """Wait until so many more are stored."""
-        wanted = len(self.stored) + more
-        while self._thread.is_alive() and len(self.stored) < wanted:
+        self._wanted = len(self.stored) + more
+        while self._thread.is_alive() and len(self.stored) < self._wanted:
             self._thread.join(0.01)
         assert self._thread.is_alive()
 
@@ -98,6 +103,8 @@ class Sending:
                 self.newest[key] = number
             self.stored.append((sent.queue.broker, sent.physical_offset))
             number += 1
+            if number > self._wanted:
+                self._is_over.wait(PACE_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,12 @@ import threading
 
 from rockoon.sync import Cluster
 
+AHEAD = 300
+PACE_SECONDS = 0.01
+
 
 class Sending(threading.Thread):
-    """Sends numbers until it is stopped.
+    """Sends numbers until it is stopped: some as fast as it can, then with a pause between.
 
     Attributes:
         acknowledged: so many are stored.
@@ -26,10 +29,12 @@ class Sending(threading.Thread):
             # One at a time: the faster it grows, the longer a log takes to read.
             self._connection.send(self._topic, b"%d" % number)
             self.acknowledged = self.begun
+            if number > AHEAD:
+                self._is_over.wait(PACE_SECONDS)
 
     def __enter__(self) -> "Sending":
         self.start()
-        while self.is_alive() and self.acknowledged < 300:
+        while self.is_alive() and self.acknowledged < AHEAD:
             self.join(0.01)
         return self
 
