@@ -14,10 +14,12 @@ from rockoon.errors import (
     InvalidOffset,
     OffsetBeyondEnd,
     QueueNotFound,
+    StoreCorrupt,
     TopicNotFound,
 )
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.message_queue import MessageQueue
+from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
 
@@ -183,6 +185,26 @@ async def test_a_place_below_the_oldest_message_is_an_error_until_a_seek(
             await consumer.poll(timeout=DEADLINE_SECONDS)
         await consumer.seek(Q0, 99)
         assert await bodies(consumer, 1) == [b"99"]
+
+
+async def test_what_was_fetched_before_a_failure_comes_before_it(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    """Or a seek past a damaged message would lose those that lie before it."""
+    fake.create_topic("orders")
+    fake.append("orders", [b"0", b"1", b"2", b"3"])
+    fake.brokers["broker-a"].damaged = {("orders", 0, 2)}
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign([Q0])
+        # Both answers are there: the messages, and that the next one is damaged.
+        await eventually(lambda: consumer.statistics.pulls == 2)
+        await eventually(lambda: consumer._assigned[Q0].failure is not None)
+        assert await bodies(consumer, 2) == [b"0", b"1"]
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt):
+                await consumer.poll()
+        await consumer.seek(Q0, consumer.position(Q0) + 1)
+        assert await bodies(consumer, 1) == [b"3"]
 
 
 @pytest.mark.parametrize(

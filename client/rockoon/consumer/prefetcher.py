@@ -117,6 +117,10 @@ class Prefetcher:
         await end_tasks(assigned.task for assigned in ended)
         self.ready = deque(ready for ready in self.ready if ready.assigned not in ended)
 
+    def has_ready(self, assigned: Assigned) -> bool:
+        """Whether messages of a queue wait for the caller."""
+        return any(ready.assigned is assigned for ready in self.ready)
+
     async def _fetch(self, assigned: Assigned) -> None:
         backoff = Backoff()
         while True:
@@ -177,7 +181,7 @@ class Prefetcher:
                 return answer
             self._statistics.pulls_empty += 1
             # What a filter left out need not be asked for again.
-            if not any(ready.assigned is assigned for ready in self.ready):
+            if not self.has_ready(assigned):
                 assigned.position = answer.next_offset
             moved = answer.next_offset != offset
             await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))

@@ -378,7 +378,8 @@ class PullConsumer:
         if self._store is not None and self._store.is_paused:
             raise ConsumeDisabled(group=self.group)
         for assigned in self._assigned.values():
-            if assigned.failure is not None:
+            # What was fetched before comes first: a seek past the failure throws it away.
+            if assigned.failure is not None and not self._prefetcher.has_ready(assigned):
                 raise assigned.failure
 
     # Progress
