@@ -19,7 +19,7 @@ from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
-from rockoon.consumer.queue_reader import PullRules, QueueReader
+from rockoon.consumer.queue_reader import QueueReader, ReadRules
 from rockoon.consumer.queue_revocation import QueueRevocation
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.consumer.statistics import ConsumerStatistics
@@ -81,7 +81,7 @@ class QueueReaderSettings:
     mode: ConsumeMode
     consume_from: ConsumeFrom
     allocation: AllocationStrategy
-    pull_rules: PullRules
+    read_rules: ReadRules
     flow_limits: FlowLimits
     rebalance_seconds: float
     drain_seconds: float
@@ -323,7 +323,7 @@ class Assignment:
     async def _pull(self, reading: QueueReader) -> None:
         lost_place = await reading.pull_into(
             self._cluster,
-            self._settings.pull_rules,
+            self._settings.read_rules,
             self._statistics.pulls,
             on_messages=self._delivery.offer,
             on_gone=lambda _: self._changes.note(),

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import OutOfRange, Pulled
+from rockoon.consumer.pull_loop import PullLoop, PullRules
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
@@ -67,10 +68,8 @@ class Prefetcher:
 
     Args:
         cluster: the connection, whose task group the tasks are in.
-        group: whose reader this is; empty without one.
-        limits: of one pull.
+        rules: how to pull.
         prefetch_batches: batches fetched ahead of the caller, for each queue.
-        check_crcs: as of `PullConsumer`.
         statistics: counted in.
         relocate: finds another place for a queue that no longer has its own; sets `next_offset`.
 
@@ -83,21 +82,17 @@ class Prefetcher:
     def __init__(
         self,
         cluster: Connection,
-        group: str,
-        limits: PullLimits,
+        rules: PullRules,
         prefetch_batches: int,
         *,
-        check_crcs: bool,
         statistics: PullConsumerStatistics,
         relocate: Callable[[Assigned, OutOfRange], Awaitable[None]],
     ) -> None:
         self.ready: deque[Ready] = deque()
         self.arrived = Changes()
         self._cluster = cluster
-        self._group = group
-        self._limits = limits
+        self._rules = rules
         self._prefetch_batches = prefetch_batches
-        self._check_crcs = check_crcs
         self._statistics = statistics
         self._relocate = relocate
 
@@ -122,11 +117,13 @@ class Prefetcher:
         return any(ready.assigned is assigned for ready in self.ready)
 
     async def _fetch(self, assigned: Assigned) -> None:
-        backoff = Backoff()
+        pulls = PullLoop(
+            self._cluster, assigned.queue, assigned.subscription, self._rules, self._statistics
+        )
         while True:
             await assigned.room.acquire()
             try:
-                pulled = await self._fetch_one(assigned, backoff)
+                pulled = await self._fetch_one(assigned, pulls)
             except RockoonError as error:
                 assigned.failure = error
                 self.arrived.note()
@@ -139,52 +136,31 @@ class Prefetcher:
             self.ready.append(Ready(assigned, pulled))
             self.arrived.note()
 
-    async def _fetch_one(self, assigned: Assigned, backoff: Backoff) -> Pulled:
+    async def _fetch_one(self, assigned: Assigned, pulls: PullLoop) -> Pulled:
         """Pull until there is a message."""
-        loop = asyncio.get_running_loop()
-        empty = EmptyAnswers(self._limits.wait_ms)
-        was_away = False
+        relocating = Backoff()
         while True:
-            asked_at = loop.time()
-            offset = assigned.next_offset
-            self._statistics.pulls += 1
             try:
-                answer = await pull(
-                    self._cluster,
-                    assigned.queue,
-                    offset,
-                    assigned.subscription,
-                    self._limits,
-                    check_crcs=self._check_crcs,
-                    group=self._group,
-                )
+                answer = await pulls.ask(assigned.next_offset)
                 if isinstance(answer, OutOfRange):
                     await self._relocate(assigned, answer)
-                    await asyncio.sleep(backoff.next_seconds())
+                    await asyncio.sleep(relocating.next_seconds())
                     continue
             except RockoonError as error:
                 if not error.retriable:
                     raise
-                self._statistics.pulls_failed += 1
-                if not was_away:
-                    was_away = True
-                    log.warning("%s cannot be read now: %s", assigned.queue, error)
-                await self._cluster.pause_for_broker(assigned.queue.broker, backoff.next_seconds())
+                await pulls.failed(error)
                 continue
-            if was_away:
-                was_away = False
-                log.info("%s can be read again", assigned.queue)
+            pulls.answered()
             assigned.max_offset = answer.max_offset
             assigned.next_offset = answer.next_offset
             if answer.batch is not None:
-                backoff.reset()
+                pulls.brought_messages()
                 return answer
-            self._statistics.pulls_empty += 1
             # What a filter left out need not be asked for again.
             if not self.has_ready(assigned):
                 assigned.position = answer.next_offset
-            moved = answer.next_offset != offset
-            await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
+            await pulls.brought_nothing(answer.next_offset)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:

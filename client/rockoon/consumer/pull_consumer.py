@@ -15,6 +15,7 @@ from rockoon.consumer.prefetcher import (
     end_tasks,
 )
 from rockoon.consumer.pull import OutOfRange, PullLimits
+from rockoon.consumer.pull_loop import PullRules
 from rockoon.errors import (
     Closed,
     ConsumeDisabled,
@@ -99,10 +100,10 @@ class PullConsumer:
         self._create_group = create_group
         self._prefetcher = Prefetcher(
             cluster,
-            group or "",
-            limits or PullLimits(messages_max=8192, bytes_max=2 << 20),
+            PullRules(
+                limits or PullLimits(messages_max=8192, bytes_max=2 << 20), check_crcs, group or ""
+            ),
             prefetch_batches,
-            check_crcs=check_crcs,
             statistics=self.statistics,
             relocate=self._relocate,
         )

@@ -28,11 +28,12 @@ from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.pull_loop import PullRules
 from rockoon.consumer.queue_reader import (
     PULL_EXPIRED_SECONDS,
-    PullRules,
     PullStatistics,
     QueueReader,
+    ReadRules,
 )
 from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListener
 from rockoon.consumer.redelivery import Redelivery
@@ -223,12 +224,10 @@ class PushConsumer:
                 mode=self._mode,
                 consume_from=ConsumeFrom.of(consume_from),
                 allocation=allocation,
-                pull_rules=PullRules(
-                    limits=pull_limits or PullLimits(),
-                    check_crcs=check_crcs,
+                read_rules=ReadRules(
+                    PullRules(pull_limits or PullLimits(), check_crcs, group),
                     skip_damaged=on_damaged == "skip",
                     expired_seconds=timing.pull_expired_seconds,
-                    group=group,
                 ),
                 flow_limits=flow_limits or FlowLimits(),
                 rebalance_seconds=timing.rebalance_seconds,

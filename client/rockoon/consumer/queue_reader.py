@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rockoon.consumer.process_queue import Limit, ProcessQueue
-from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import OutOfRange, Pulled, pull
+from rockoon.consumer.pull_loop import PullLoop, PullRules
 from rockoon.errors import (
     QueueNotFound,
     RockoonError,
@@ -18,7 +19,6 @@ from rockoon.message import Batch
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import Start
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
 
@@ -46,19 +46,15 @@ class PullStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class PullRules:
-    """How a queue is pulled."""
+class ReadRules:
+    """How a queue is read."""
 
-    limits: PullLimits = field(default_factory=PullLimits)
-    check_crcs: bool = True
-    """Hand out no message whose body does not have its CRC."""
+    pulls: PullRules = field(default_factory=PullRules)
     skip_damaged: bool = False
     """Go on behind a damaged message instead of raising; for so many in a row at most as no single
     fault of a disk damages."""
     expired_seconds: float = PULL_EXPIRED_SECONDS
     """How long a queue may go without an answer before it is looked up anew."""
-    group: str = ""
-    """Whose readers these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ class QueueReader:
     async def pull_into(
         self,
         cluster: Connection,
-        rules: PullRules,
+        rules: ReadRules,
         statistics: PullStatistics,
         *,
         on_messages: Callable[["QueueReader"], None],
@@ -113,7 +109,7 @@ class QueueReader:
 
         Args:
             cluster: where the broker is found.
-            rules: how to pull.
+            rules: how to read.
             statistics: counted in.
             on_messages: called when there are messages to hand out.
             on_gone: called when the broker says the queue is not there (any more).
@@ -126,32 +122,31 @@ class QueueReader:
             StoreCorrupt: the next message is damaged, and all before it are handled: asking again
                 would bring the same for ever, and going on would lose it in silence.
         """
-        backoff, empty = Backoff(), EmptyAnswers(rules.limits.wait_ms)
+        pulls = PullLoop(cluster, self.queue, self.subscription, rules.pulls, statistics)
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while True:
             if await self._wait_room(statistics):
                 answered_at = loop.time()
-            asked_at = loop.time()
-            offset = self.process_queue.next_offset
-            statistics.pulls += 1
             try:
-                answer = await self._ask(cluster, rules)
+                answer = await self._ask(cluster, pulls, rules)
             except StoreCorrupt as damage:
-                await self._wait_handled(damage)
+                self.failure = damage
+                pulls.note_failure(damage)
+                await self._wait_handled()
                 raise
             except RockoonError as error:
-                statistics.pulls_failed += 1
+                self.failure = error
                 if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):
                     on_gone(self)
-                self._note_failure(error)
                 if loop.time() - answered_at >= rules.expired_seconds:
+                    statistics.pulls_failed += 1
                     statistics.expired += 1
                     return None
-                await cluster.pause_for_broker(self.queue.broker, backoff.next_seconds())
+                await pulls.failed(error)
                 continue
-            self._note_success()
-            backoff.reset()
+            self.failure = None
+            pulls.answered()
             answered_at = loop.time()
             if isinstance(answer, Damage):
                 self._step_over(answer, statistics)
@@ -161,12 +156,10 @@ class QueueReader:
             self._damaged_in_a_row = 0
             self.max_offset = answer.max_offset
             if answer.batch is None:
-                statistics.pulls_empty += 1
                 self.process_queue.put_nothing(answer.next_offset)
-                moved = answer.next_offset != offset
-                await asyncio.sleep(empty.pause_seconds(loop.time() - asked_at, moved=moved))
+                await pulls.brought_nothing(answer.next_offset)
                 continue
-            empty.reset()
+            pulls.brought_messages()
             self.process_queue.put(
                 answer.batch,
                 answer.offsets,
@@ -175,20 +168,14 @@ class QueueReader:
             )
             on_messages(self)
 
-    async def _ask(self, cluster: Connection, rules: PullRules) -> Pulled | OutOfRange | Damage:
+    async def _ask(
+        self, cluster: Connection, pulls: PullLoop, rules: ReadRules
+    ) -> Pulled | OutOfRange | Damage:
         """Pull once. Raises StoreCorrupt for damage that is not to be stepped over."""
         offset = self.process_queue.next_offset
         answer: Pulled | OutOfRange | None = None
         try:
-            answer = await pull(
-                cluster,
-                self.queue,
-                offset,
-                self.subscription,
-                rules.limits,
-                check_crcs=rules.check_crcs,
-                group=rules.group,
-            )
+            answer = await pulls.ask(offset)
             return answer if isinstance(answer, OutOfRange) else answer.intact()
         except StoreCorrupt as error:
             if not rules.skip_damaged or self._damaged_in_a_row >= _DAMAGED_IN_A_ROW_MAX:
@@ -199,9 +186,9 @@ class QueueReader:
             # before it are not selected, and one of them is no damage.
             return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
 
-    async def _is_damaged(self, cluster: Connection, rules: PullRules, offset: int) -> bool:
+    async def _is_damaged(self, cluster: Connection, rules: ReadRules, offset: int) -> bool:
         everything = Subscription.parse(self.queue.topic, "*")
-        one = replace(rules.limits, messages_max=1, wait_ms=0)
+        one = replace(rules.pulls.limits, messages_max=1, wait_ms=0)
         try:
             answer = await pull(cluster, self.queue, offset, everything, one)
             if isinstance(answer, Pulled):
@@ -218,8 +205,7 @@ class QueueReader:
             log.error("message %d of %s is skipped: %s", damage.offset, self.queue, damage.error)
         self.process_queue.put_nothing(damage.offset + 1)
 
-    async def _wait_handled(self, damage: StoreCorrupt) -> None:
-        self._note_failure(damage)
+    async def _wait_handled(self) -> None:
         seen = self.finished.count
         while self.process_queue.unfinished:
             seen = await self.finished.wait(seen)
@@ -245,13 +231,3 @@ class QueueReader:
             seen = await self.finished.wait(seen)
             self.blocked_by = self.process_queue.blocked_by()
         return True
-
-    def _note_failure(self, error: RockoonError) -> None:
-        if self.failure is None or type(self.failure) is not type(error):
-            log.warning("%s cannot be pulled now: %s", self.queue, error)
-        self.failure = error
-
-    def _note_success(self) -> None:
-        if self.failure is not None:
-            log.info("%s can be pulled again", self.queue)
-            self.failure = None
