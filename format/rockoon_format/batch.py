@@ -88,6 +88,8 @@ __all__ = [
     "with_checksums",
 ]
 
+# A transaction type would make an ordinary send a half message or a rollback; an inner batch would
+# hide messages that no queue entry counts; an IPv6 store host moves the fields behind it.
 SYS_FLAGS_ALLOWED = (
     SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_COMPRESSION
 )
@@ -235,9 +237,12 @@ def encode_batch(
     if count and int(sizes.max()) > SIZE_MAX:
         raise ValueError(f"a record of {int(sizes.max())} bytes")
 
+    # Zeros, not empty memory: the broker fills in its own fields only, and what else this process
+    # had left there would be stored and read by everybody.
     heads = np.zeros(count, head)
     heads["size"] = sizes
     heads["magic"] = magic
+    # RocketMQ keeps 31 bits of a CRC, a Java int without its sign, and compares those.
     heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & CRC_MASK
     heads["queue_id"] = queue_id
     heads["flag"] = flags
@@ -414,6 +419,7 @@ def _layout_of_few(
             return None
         if (
             properties_bytes < 0
+            # Bytes behind the properties would be stored, and no reader decodes them.
             or properties_start + properties_bytes != end
             or not frames.startswith(topic_part, body_end)
             or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
@@ -450,6 +456,8 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
     if not topic or other.any():
         return other
+    # One comparison of all names as bytes is enough for nearly every batch; only a batch that has
+    # another topic in it pays for finding out which record that is.
     found = sliding(frames, f"V{len(topic)}")[parts.topic_starts]
     if found.tobytes() == topic * len(other):
         return other
@@ -519,6 +527,7 @@ def with_checksums(frames: bytes, layout: BatchLayout) -> tuple[bytes, BatchLayo
     ends = layout.starts + layout.lengths
     short = ~layout.has_room & (layout.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX)
     last = np.frombuffer(frames, np.uint8)[ends - 1]
+    # A record without properties ends with their length: its last byte says nothing about them.
     unfinished = short & (layout.properties_lengths > 0) & (last != PROPERTY_SEPARATOR[0])
     tails = (b"", PROPERTY_CRC_ROOM, PROPERTY_SEPARATOR + PROPERTY_CRC_ROOM)
     kinds = short.astype(np.int64) + unfinished
@@ -532,6 +541,7 @@ def with_checksums(frames: bytes, layout: BatchLayout) -> tuple[bytes, BatchLayo
     starts = ends - lengths
     longer = bytearray().join(pieces)
     data = np.frombuffer(longer, np.uint8)
+    # The checksum covers both lengths, so they change here, before `patch_batch` works it out.
     sliding(data, ">i4")[starts] = lengths
     sliding(data, ">i2")[ends - properties_lengths - _SHORT.size] = properties_lengths
     return bytes(longer), replace(
@@ -576,11 +586,14 @@ def patch_batch(
     offsets["physical_offset"] = layout.starts + first_physical_offset
     # Plain void items of 16 bytes are copied whole; structured ones would go field by field.
     items = sliding(buffer, "V16")
+    # Queue offset and physical offset are neighbours in every record, and so are store timestamp
+    # and store host: one copy for each pair.
     items[layout.starts + AT_QUEUE_OFFSET] = offsets.view("V16")
     store = np.zeros((), _STORE)
     store["timestamp"] = store_timestamp_ms
     store["host"] = np.void(store_host)
     items[layout.store_positions] = np.void(store.tobytes())
+    # Last: the checksum covers what was just written.
     _write_checksums(buffer, layout)
 
 
@@ -610,5 +623,6 @@ def queue_entries(
     if layout.delays_ms is not None:
         if store_timestamp_ms is None:
             raise ValueError("entries of delayed messages need the store timestamp")
+        # As in RocketMQ, whose schedule reads from the entry when a message is due.
         codes = np.where(layout.delays_ms > 0, store_timestamp_ms + layout.delays_ms, codes)
     return encode_entries(layout.starts + first_physical_offset, layout.lengths, codes)

@@ -167,6 +167,7 @@ class Assignment:
         """
         backoff = Backoff(first_seconds=0.1)
         while True:
+            # Before looking: what changes while this rebalances is seen right after.
             seen = self._changes.count
             if await self._rebalance():
                 backoff.reset()
@@ -186,7 +187,9 @@ class Assignment:
             False when a queue could not be resolved yet, or routes are not known.
         """
         self._statistics.rebalances += 1
+        # Taken out first: more may become void while these are given up.
         void, self._void = self._void, set()
+        # A reading may have been given up and the queue taken up again since it became void.
         current = [r for r in void if self.readings.get(r.queue) is r]
         self._claims.update(reading.queue for reading in current)
         await self._give_up(current)
@@ -260,7 +263,11 @@ class Assignment:
     ) -> bool:
         routes = self._cluster.routes
         revision = max(self.route_revision, *(routes.topic_revision(q.topic) for q in queues))
+        # Before asking: when the answer is lost the service may have granted them, and only a
+        # release tells that they are not read here.
         self._claims.update(queues)
+        # Before the call: a lease that ends during it may have given the queues to others, so what
+        # was granted then is not sure.
         lapses = self._membership.lapses
         try:
             found = await self._store.resolve(queues, self._settings.consume_from, revision)
@@ -269,6 +276,7 @@ class Assignment:
             log.warning("%s cannot be resolved yet: %s", _names(queues), error)
             return False
         is_complete = True
+        # Before any pull: the program's set-up for a queue comes before its first message.
         await self._listener.assigned(
             queue for queue, start in found.items() if isinstance(start, Start)
         )
@@ -340,6 +348,7 @@ class Assignment:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.drain_seconds):
                     await _wait_finished(reading)
+        # Progress first, since the service decides by it. Not released: the queue stays here.
         await self._departures.store_last([reading], release=False)
         self.resolve_again([reading])
 
@@ -367,6 +376,8 @@ class Assignment:
     def _let_go(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
         """Hand queues over to whoever gets them next, without waiting for it."""
         for reading in lost:
+            # From here on it is among the departures: a queue that comes back to this member has to
+            # wait until its last calls have ended and its progress is stored.
             del self.readings[reading.queue]
         self._departures.begin(
             lost,

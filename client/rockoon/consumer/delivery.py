@@ -172,6 +172,7 @@ class Delivery:
             if self._stopping or work is None:
                 return
             source = work.source if isinstance(work, _Parcel) else work
+            # A queue that was given up may still be in line; its next owner handles what it holds.
             if not source.process_queue.retired:
                 if not self._may_begin(source):
                     self._put_off(work, source)
@@ -180,6 +181,7 @@ class Delivery:
                 if parcel is not None:
                     await self._deliver_noted(parcel)
             if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
+                # A handler that never waits would keep heartbeats and pulls from the loop.
                 await asyncio.sleep(0)
                 self._others_ran_at = loop.time()
 
@@ -198,6 +200,8 @@ class Delivery:
     def offer(self, source: Source) -> None:
         """Say that a source has something to hand out."""
         if not source.listed and source.process_queue.has_waiting:
+            # Once in line whatever it holds: a queue with many messages gets no more turns than
+            # others.
             source.listed = True
             self._work.put_nowait(source)
 
@@ -232,6 +236,8 @@ class Delivery:
             for worker in late:
                 worker.cancel()
             if self._threads is not None:
+                # A thread cannot be stopped: waiting for it would let one handler hang the whole
+                # shutdown.
                 self._threads.shutdown(wait=False, cancel_futures=True)
         if late:
             await asyncio.wait(late)
@@ -239,6 +245,8 @@ class Delivery:
 
     def _take(self, source: Source) -> _Parcel | None:
         runs = source.process_queue.take(self._batch_max)
+        # Without an order the source goes back in line at once, so that other workers take from it
+        # while this one is in the handler; with one it comes back when the message is finished.
         if self._order is None or not runs:
             source.listed = False
             self.offer(source)
@@ -262,6 +270,7 @@ class Delivery:
         try:
             await self._deliver(parcel)
         finally:
+            # Also where the worker is cancelled: the queue may come back to this member.
             self._busy.discard(source.queue)
             self._end_call(parcel)
 
@@ -291,6 +300,8 @@ class Delivery:
     async def _deliver(self, parcel: _Parcel) -> None:
         result, exception = await self._outcome(parcel)
         parcel.has_returned = True
+        # Its messages were given to `Redelivery` when it was late: they are finished already, or an
+        # ordered call's belong to the queue's next owner.
         if parcel.is_abandoned:
             return
         if result.verdict is Verdict.SUCCESS:
@@ -317,6 +328,7 @@ class Delivery:
             return ConsumeResult.LATER, error
 
     def _deliver_later(self, parcel: _Parcel, pause: float) -> None:
+        # Not finished, so not committed either: the next owner gets it from the broker.
         if self._stopping or parcel.source.process_queue.retired:
             return
         for offset in parcel.offsets:
@@ -368,6 +380,8 @@ class Delivery:
             return await self._redelivery.failed(failure)
         except Exception:
             log.exception("what to do with %s could not be decided", parcel.messages[0])
+            # Kept here and tried again: a rule that fails must not lose the message it was asked
+            # about.
             return await LocalRedelivery().failed(failure)
 
     def _deliver_again(self, parcel: _Parcel) -> None:
@@ -380,6 +394,7 @@ class Delivery:
 
     def _finish(self, parcel: _Parcel) -> None:
         source = parcel.source
+        # Not `retired`: a queue on its way out still stores what its last calls have finished.
         if source.process_queue.dropped:
             return
         if parcel.attempt > 1:
@@ -412,6 +427,7 @@ class Delivery:
     async def _give_up_waiting(self, parcel: _Parcel) -> None:
         if parcel.source.process_queue.retired or parcel not in self._calls:
             return
+        # Before the await below, during which the call may return: only one of both may finish it.
         parcel.is_abandoned = True
         self.statistics.timeouts += 1
         seconds = self._timeout_seconds
@@ -422,6 +438,7 @@ class Delivery:
             self._end_call(parcel)
             self._finish(parcel)
             return
+        # It stays here, so the call's result counts after all.
         parcel.is_abandoned = False
         if parcel.has_returned:
             self._deliver_later(parcel, pause)

@@ -129,12 +129,15 @@ class ProcessQueue(Generic[Batch]):
         if self.retired:
             return
         count = len(offsets)
+        # What overlaps would be handled twice, and finishing it once would commit past the other.
         if not (count and self.next_offset <= offsets[0] <= offsets[-1] < next_offset):
             raise ValueError(
                 f"a pull from {self.next_offset} brought {count} messages and goes on at "
                 f"{next_offset}: it overlaps"
             )
         if offsets[-1] - offsets[0] == count - 1:
+            # Finishing a message is then arithmetic and not a search, and a thousand offsets need
+            # no list.
             offsets = range(offsets[0], offsets[0] + count)
         held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
         self._held.append(held)
@@ -142,11 +145,15 @@ class ProcessQueue(Generic[Batch]):
         self.unfinished += count
         self.bytes_held += size_bytes
         self._newest = offsets[-1]
+        # Not `offsets[-1] + 1`: a filter may have left out messages behind the last one, and they
+        # would be pulled for ever.
         self.next_offset = next_offset
 
     def put_nothing(self, next_offset: int) -> None:
         """Take in that a pull brought no message up to `next_offset`."""
         if not self.retired:
+            # With nothing held this is the commit offset too: a group whose filter leaves
+            # everything out still moves on, and its lag does not grow.
             self.next_offset = max(self.next_offset, next_offset)
 
     def take(self, messages_max: int) -> list[Run[Batch]]:
@@ -177,6 +184,7 @@ class ProcessQueue(Generic[Batch]):
         Raises:
             ValueError: a message that was never handed out.
         """
+        # Its handler calls may still end; their queue may be another member's by now.
         if self.dropped:
             return 0
         finished = 0
@@ -212,11 +220,13 @@ class ProcessQueue(Generic[Batch]):
             self._firsts = [held.offsets[0] for held in self._held]
         if self._held:
             first = self._held[0]
+            # From where it was: it only moves up, so all steps together pass each message once.
             first.head = first.states.find(_OPEN, first.head)
 
     @property
     def commit_offset(self) -> int:
         """The next offset to consume after a restart: everything below it is finished."""
+        # Not the newest offset + 1: what a filter left out behind it is finished too.
         if not self._held:
             return self.next_offset
         held = self._held[0]

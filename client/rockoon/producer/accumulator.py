@@ -101,6 +101,7 @@ class ProducerBatch:
 
     def settle(self, outcome: Appended | RockoonError) -> None:
         """Give the outcome, once, and let go of the messages."""
+        # Kept, since results are still asked for when the bodies are gone.
         self.count = len(self.bodies)
         self.outcome = outcome
         self.is_done = True
@@ -256,6 +257,7 @@ class BatchQueue:
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch that failed in front again."""
+        # In front: behind newer batches its messages would change their order.
         self.waiting.appendleft(batch)
 
 
@@ -328,6 +330,7 @@ class Accumulator:
             return
         batch.awaited += 1
         size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
+        # A message that two tasks await counts twice: never take more than the batch has.
         size = min(size, batch.bytes - batch.awaited_bytes)
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size
@@ -360,6 +363,7 @@ class Accumulator:
     def forget_idle(self, known: Container[str]) -> None:
         """Drop the empty lanes of topics that are not among the known ones."""
         for lane in self.lanes():
+            # With a batch out it stays: a refusal puts the batch back into this very lane.
             if lane.topic not in known and lane.is_empty and not lane.out:
                 self.forget(lane)
 

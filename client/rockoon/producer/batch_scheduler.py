@@ -172,9 +172,11 @@ class BatchScheduler:
         self.ready(lane)
         if blame_broker:
             slots.error = error
+            # Several batches fail by one breakdown: the pause grows once for it and not with each.
             if slots.not_before <= now:
                 slots.not_before = now + slots.backoff.next_seconds()
         else:
+            # The queue is at fault, not the broker: its other queues go on.
             lane.not_before = now + slots.backoff.next_seconds()
 
     def failed(self, batch: ProducerBatch, error: RockoonError) -> None:
@@ -193,6 +195,7 @@ class BatchScheduler:
         while True:
             while self._ready:
                 lane = self._ready.popleft()
+                # Before it is examined: that may put it in line again.
                 lane.is_ready = False
                 queue = self._examine(lane, now)
                 if queue is not None:
@@ -311,6 +314,9 @@ class BatchScheduler:
                 return False
             if queue in lane.busy or (sequences is not None and sequences.is_owed(queue, head)):
                 return False
+            # An idle broker gets what there is at once; a busy one is worth a batch only when the
+            # batch is full or has lingered. So batches grow with the load, and nobody lingers
+            # without need.
             return slots.in_flight == 0 or (is_due and slots.in_flight < self._in_flight_max)
 
         if lane.queue is not None:

@@ -197,6 +197,7 @@ class Sender:
         host = await born_host(self._cluster.nameservers[0])
         self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
         while True:
+            # Before the work is looked at: what comes while it is handed out sets it again.
             self._wake.clear()
             for assignment in self._scheduler.assignments(self._loop.time()):
                 self._send(assignment)
@@ -246,6 +247,8 @@ class Sender:
             queue_id=queue.queue_id,
             frames=frames,
             record_lengths=lengths.astype("<u4").tobytes(),
+            # A broker whose routes are older waits for this revision instead of refusing a new
+            # topic.
             route_revision=self._cluster.routes.topic_revision(queue.topic),
         )
         if batch.lane.delayed:
@@ -303,6 +306,8 @@ class Sender:
                 level, "stream to %s: %s; %d batches are sent again", broker, error, len(batches)
             )
             now = self._loop.time()
+            # Each is put in front of its lane: the youngest first, so that the oldest ends up
+            # foremost.
             for batch in reversed(batches):
                 if gone := self._gone(batch.lane):
                     self._fail(batch, gone)
@@ -340,6 +345,7 @@ class Sender:
     def _note_settled(self, batch: ProducerBatch) -> None:
         if batch.unseen_failures:
             self._unreported.append(batch)
+            # A program that never flushes must not fill memory with its failures.
             del self._unreported[:-_UNREPORTED_MAX]
         if self.traces is not None:
             self.traces.settled(batch)

@@ -30,6 +30,8 @@ SLACK = 0.5
 
 def boot_seconds() -> float:
     """Seconds since the machine started, those included in which it slept."""
+    # Not `monotonic`, which stands still while a virtual machine is suspended: it would wake up
+    # with its lease, long after another process has taken the name.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -78,6 +80,8 @@ class Lease:
         """
         self._has_predecessor = False
         self._ttl_seconds = ttl_seconds
+        # From when it was sent. Counted from a slow answer, the lease would last longer here than
+        # in etcd, and somebody else could answer in this name.
         self._sure_until = sent_seconds + ttl_seconds * (1 - MARGIN)
         self._refusal = "its lease is over, and no nameserver has renewed it yet"
 

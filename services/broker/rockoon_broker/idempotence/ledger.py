@@ -132,6 +132,8 @@ class SequenceLedger:
         expected = runs[-1].end
         if first == expected:
             return ()
+        # Appending it would be final: a later repeat of what is missing would look like a repeat of
+        # something stored.
         if first > expected:
             raise SequenceGap(
                 topic=batch.key.topic,
@@ -139,10 +141,14 @@ class SequenceLedger:
                 sequence=first,
                 expected=expected,
             )
+        # It was stored, but where is forgotten. Appended again it would be there twice, and
+        # "stored" needs a place to answer with.
         if first < runs[0].first_sequence:
             raise _unknown(batch, f"batches before sequence {runs[0].first_sequence}")
         end = first + messages
         found = [run for run in runs if first < run.end and run.first_sequence < end]
+        # The answer is made of whole runs: one that begins before the batch has its first offset,
+        # not the batch's. The SDK sends a batch again exactly as it was.
         if found[0].first_sequence != first:
             reason = f"a batch with sequence {found[0].first_sequence} is sent again from {first}"
             raise InvalidArgument(reason=reason)
@@ -160,6 +166,7 @@ class SequenceLedger:
             return
         continues = bool(runs) and run.first_sequence == runs[-1].end
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
+        # `forget` and `_bound` take the first for the one that was not used for longest.
         self._sequences.move_to_end(key)
         self.changes += 1
         self._bound()
@@ -190,9 +197,12 @@ class SequenceLedger:
             self.changes += 1
 
     def _check_new(self, batch: SequencedBatch, now_ms: int) -> None:
+        # Not the first message of a sequence, and nothing known of those before: it may be a gap,
+        # or a repeat.
         if batch.first_sequence:
             raise _unknown(batch, "this producer's messages to the queue")
         repeated = batch.first_sent_ms_ago > 0
+        # Ages travel, not times: the clocks of producer and broker need not agree.
         sent_ms = now_ms - batch.first_sent_ms_ago - REPEAT_MARGIN_MS
         if repeated and sent_ms <= self.forgotten_until_ms:
             raise _unknown(batch, "producers of that time")
@@ -203,6 +213,8 @@ class SequenceLedger:
 
     def _forget(self, key: SequenceKey) -> None:
         runs = self._sequences.pop(key)
+        # What is older may have been stored for a producer unknown here. Refusing repeats of that
+        # time is what makes it safe to forget.
         self.forgotten_until_ms = max(self.forgotten_until_ms, runs[-1].store_timestamp_ms)
         self.changes += 1
 

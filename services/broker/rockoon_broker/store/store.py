@@ -293,6 +293,7 @@ class Store:
             store_host=self._store_host,
         )
         self._log.write(offset, batch)
+        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
         self._appended_ms = stored_ms
         end = self._log.end
@@ -659,6 +660,7 @@ class Store:
             self.points.write(end, newest_ms, clean=True)
         except Shortage:
             return
+        # The very last: without it the next start believes all this and reads nothing again.
         self._abort.remove()
 
     def _release(self) -> None:

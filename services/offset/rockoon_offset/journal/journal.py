@@ -139,6 +139,8 @@ def read_contents(directory: Path) -> Contents:
     journals, snapshots = generations(directory, "journal"), generations(directory, "snapshot")
     records: list[bytes] = []
     sequence, generation, damaged = 0, 1, None
+    # The generation before is kept until the next snapshot is whole: a damaged one costs time,
+    # since more journals are read, and nothing else.
     for candidate in reversed(snapshots):
         try:
             records, sequence = read_snapshot(directory, candidate)
@@ -234,6 +236,7 @@ class Journal:
         self._waiting_bytes_max = waiting_bytes_max
         for leftover in directory.glob("*.new"):
             leftover.unlink()
+        # Before reading: after a failed sync memory may show frames that never reached the disk.
         drop_clean(directory, self._disk)
         contents = read_contents(directory)
         self.torn_bytes, self.torn_at = contents.torn_bytes, contents.end
@@ -243,6 +246,7 @@ class Journal:
         # Written by the writer thread only.
         self._generation = contents.generation
         self._sequence = contents.next_sequence
+        # What lies behind was promised to nobody; `_open_newest` cuts it off.
         self._end = contents.end or frames.FILE_HEADER_BYTES
         self._fd = self._open_newest(contents)
         self._synced_batches = 0
@@ -364,6 +368,8 @@ class Journal:
                 self._lock.wait(RETRY_SECONDS if self._shortage else None)
             if self._failure is not None or (self._closing and not self._waiting):
                 return None
+            # All that waits, in one frame and one sync: under load a sync carries hundreds of
+            # commits.
             work = list(self._waiting)
             self._waiting.clear()
             self._waiting_bytes = 0
@@ -392,8 +398,10 @@ class Journal:
         self._syncs += 1
         self._end += len(data)
         self._sequence += len(records)
+        # After the sync, so that a mark never vouches for a frame that is not on the disk.
         self._mark(self._fd, self._end)
         self._synced_batches += len(batches)
+        # Only now may anybody hear of the change.
         self._on_synced(self._synced_batches)
 
     def _write_frame(self, data: bytes) -> None:

@@ -68,9 +68,12 @@ class Handovers:
             if wait is None:
                 self._make_room()
                 self._count += 1
+            # Anew where the owner is another one: each owner has the whole time to finish its
+            # handlers.
             wait = Wait(progress.owner, now_ns, now_ns)
             self._waits.setdefault(key, {})[member_id] = wait
         wait.asked_ns = now_ns
+        # Known from before a restart, and not told of the wish yet.
         if not is_heard:
             wait.since_ns = now_ns
         return now_ns - wait.since_ns < self._bound_ns

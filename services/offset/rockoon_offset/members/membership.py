@@ -59,6 +59,8 @@ class Membership:
 
     def __init__(self, lease_ns: int, starts: int) -> None:
         self._lease_ns = lease_ns
+        # Versions go on rising over restarts without being written down: a member that compares
+        # must never take a list of members of this process for one of the process before.
         self._last_version = starts << VERSION_BITS_PER_START
         # Groups without members are not in it.
         self._groups: dict[str, dict[str, Lease]] = {}
@@ -74,6 +76,7 @@ class Membership:
         """
         for group, members in remembered:
             for member in members:
+                # Nobody can call before `open`, which may be more than a lease away.
                 lease = Lease(member, _UNTIL_OPEN, now_ms, is_heard=False)
                 self._groups.setdefault(group, {})[member.member_id] = lease
             self._changed(group)
@@ -105,14 +108,17 @@ class Membership:
             raise GroupNotFound(group=group)
         leases = self._groups.get(group, {})
         lease = leases.get(member.member_id)
+        # Its time is over, though `expire` has not come by yet: its name is free.
         if lease is not None and lease.ends_ns <= now_ns:
             lease = None
+        # Two processes with one id would each believe that they own what the other reads.
         if lease is not None and lease.member.instance != member.instance:
             raise MemberIdTaken(member=member.member_id, group=group)
         if lease is None and len(leases) >= MEMBERS_PER_GROUP_MAX:
             raise Busy(reason=f"group {group!r} has {MEMBERS_PER_GROUP_MAX} members")
         joined_at_ms = now_ms if lease is None else lease.member.joined_at_ms
         member = member._replace(joined_at_ms=joined_at_ms)
+        # The subscriptions are part of it: others allocate by who reads which topic.
         changed = lease is None or lease.member != member
         lease = Lease(member, now_ns + self._lease_ns, now_ms, positions or {})
         self._groups.setdefault(group, {})[member.member_id] = lease
@@ -123,6 +129,7 @@ class Membership:
     def leave(self, group: str, member_id: str, instance: str) -> bool:
         """Go at once. Returns whether the members changed; somebody else's instance is left in."""
         lease = self._groups.get(group, {}).get(member_id)
+        # A process that was replaced under its id may say good-bye late.
         if lease is None or lease.member.instance != instance:
             return False
         del self._groups[group][member_id]
@@ -165,6 +172,9 @@ class Membership:
         over = [who for who, each in leases.items() if not stays(each.member.group_incarnation)]
         for who in over:
             lease = leases.pop(who)
+            # By instance: the same process may not slip into a new group of the name, in which it
+            # would commit offsets of the old one's queues. One that joins anew has another
+            # instance.
             self._ended[group, who, lease.member.instance] = now_ns + self._lease_ns
         if over:
             self._changed(group)

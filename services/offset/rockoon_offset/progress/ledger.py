@@ -177,6 +177,8 @@ class Ledger:
                 group=group,
                 queue=queue,
                 offset=decision.offset,
+                # From one counter for all: the queue's last epoch went with its progress, and would
+                # come again.
                 epoch=self.counters.epoch + 1,
                 incarnation=incarnation,
                 group_incarnation=group_incarnation,
@@ -212,6 +214,7 @@ class Ledger:
         """Move an offset; nothing to write when it is there already. Raises as `check_commit`."""
         self.check_commit(commit, incarnation, end)
         progress = self._places.of(commit.group)[commit.queue]
+        # Members commit every few seconds, read or not: the journal must not grow by that.
         if commit.offset == progress.offset and commit.metadata == progress.metadata:
             return []
         return self._apply_all(
@@ -257,6 +260,7 @@ class Ledger:
         """
         for step in steps:
             progress = self.find(reader_of(group, step.member), step.queue)
+            # The epoch too: at the same offset another owner may be reading on.
             seen = (step.from_offset, step.epoch)
             now = (None, 0) if progress is None else (progress.offset, progress.epoch)
             if seen != now:

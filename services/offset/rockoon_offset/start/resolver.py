@@ -127,10 +127,14 @@ class Resolver:
             Busy, StoreFailed: nothing was decided.
             NotReady: the routes became those of another etcd; ask again.
         """
+        # Before anything is decided: what is decided below is applied at once and must get written.
         self._store.admit()
+        # A client that has just created a topic knows more than this service's watch has brought.
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[MessageQueue, Start | RockoonError] = {}
         whose = reader_of(group, member_id) if own else group
+        # Optimistic: nothing is locked while a broker answers, and what moved meanwhile is asked
+        # again.
         for _ in range(ROUNDS_MAX):
             waiting = [queue for queue in queues if queue not in answers]
             if not waiting:
@@ -334,6 +338,8 @@ class Resolver:
         # Another etcd may have been told of meanwhile, and the subscription be one of its.
         self._routes.require()
         table = self._routes.table
+        # The facts are of another queue of the name, deleted and made again while they were
+        # fetched.
         if table.birth_or_none(queue) != facts.birth_revision:
             return None
         if table.is_over(group_of(group), group_incarnation):
@@ -350,12 +356,14 @@ class Resolver:
             stored,
             facts.who,
         )
+        # Progress went meanwhile. A start by policy may need an offset that was not asked for.
         if moved and stored is None:
             return None
         try:
             decision = decide(now, offset_at_time)
         except RockoonError as reason:
             return None if moved else reason
+        # The queue's ends are older than this progress: out of range by them means nothing.
         if moved and decision.reason is not StartReason.COMMITTED:
             return None
         try:
@@ -363,6 +371,7 @@ class Resolver:
             self._groups.require_free(group, queue, facts.birth_revision, member_id)
         except QueueHeld as reason:
             return reason
+        # Before the write, after which the owner of then is not known any more.
         before = ledger.holder(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)

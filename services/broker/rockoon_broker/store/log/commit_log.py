@@ -129,10 +129,13 @@ class CommitLog:
         try:
             self._clean_tail()
             self._unclean = None
+            # `place` went on to the next file, so this one is closed first: recovery stops at a
+            # file that neither is full nor says by a blank that the log goes on.
             if offset != self.end:
                 self._write_blank()
             file = self.file_at(offset)
             position = offset - file.start
+            # Before the write, which may stop halfway.
             self._unclean = (file, position, position + len(batch))
             self._disk.write_all(file.fd, batch.data, position)
         except OSError as error:
@@ -141,6 +144,7 @@ class CommitLog:
                 self._clean_tail()
             raise AppendFailed(f"the CommitLog was not written: {error}", error.errno) from error
         self._unclean = None
+        # Behind the write, and only if all of it was taken: readers go up to here.
         self.end = offset + len(batch)
 
     def read(self, offset: int, count: int) -> bytes:
@@ -150,6 +154,8 @@ class CommitLog:
         sector is then an OSError and not a signal that kills the process, and the copy is needed
         anyway.
         """
+        # Bytes behind `end` are zeros or what a failed write left: nobody may take them for a
+        # record.
         if not self.min_offset <= offset < self.end:
             return b""
         file = self.file_at(offset)
@@ -168,6 +174,7 @@ class CommitLog:
 
     def remove_oldest(self) -> DoomedFile:
         """Give up the oldest file; the last is never given up."""
+        # The last file tells where offsets go on; without it they would begin at 0 again.
         assert len(self.files) > 1
         file = self.files.pop(0)
         return DoomedFile(file.path, file.fd)
@@ -185,6 +192,8 @@ class CommitLog:
 
     def _file_of_end(self) -> LogFile:
         """The file that the next small record goes to: the one that holds the last byte."""
+        # Not the byte at `end`: where a file is full, that belongs to the next one, if there is
+        # one.
         return self.file_at(max(self.end - 1, self.files[0].start))
 
     def _append_file(self) -> None:

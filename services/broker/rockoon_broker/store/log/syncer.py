@@ -188,6 +188,8 @@ class Syncer:
     def request_point(self, request: PointRequest) -> None:
         """Post a recovery point. The owner posts the next one only when none is pending."""
         with self._changed:
+            # A second one in its place would lose the files that the first took as unsynced: their
+            # entries would count as durable, and nobody would have synced them.
             assert self._point is None
             self._point = request
             self._released = [*request.released]
@@ -222,6 +224,7 @@ class Syncer:
         with self._changed:
             while is_below(self._removing) and self.failure is None:
                 self._changed.wait()
+            # Directories stay: they have their own name, which no new topic takes.
             self._doomed = deque(each for each in self._doomed if not is_below(each))
             self._released = [path for path in self._released if directory not in path.parents]
 
@@ -272,15 +275,19 @@ class Syncer:
 
     def _serve_sync(self) -> None:
         with self._changed:
+            # Taken before it is served: what the owner posts meanwhile is a request of its own.
             request, self._sync = self._sync, None
         if request is not None:
             self._sync_log(request)
 
     def _sync_log(self, request: SyncRequest) -> None:
+        # A recovery point may have synced as far already.
         if request.end <= self.synced_end:
             return
         for fd in request.fds:
             self._disk.fdatasync(fd)
+        # After all of them, and no further than was asked: bytes that were appended during the sync
+        # may or may not be on the disk.
         self.synced_end = request.end
         self._on_synced(request.end)
 
@@ -325,9 +332,11 @@ class Syncer:
             for directory in request.directories:
                 sync_names(directory, self._disk)
                 yield
+            # Last: the next start takes the point's word for everything above.
             self._markers.write(request.point, request.checkpoint)
         except Shortage as shortage:
             with self._changed:
+                # The same request, not a newer one: its lists of unsynced files exist nowhere else.
                 self._point, self._point_running = request, False
                 self._point_due = time.monotonic() + RETRY_SECONDS
                 self.point_failure = shortage
@@ -344,6 +353,8 @@ class Syncer:
         except RemovalRefused as refusal:
             with self._changed:
                 self.removal_failure = refusal
+                # It stays at the head of the line: a ConsumeQueue file must not go before the log
+                # file to which its entries point.
                 self._removals_paused = True
                 self._removing = None
                 self._changed.notify_all()

@@ -146,10 +146,13 @@ class Recoverer:
             raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
         lost = self._root / LOST_DIRECTORY
         misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
+        # Only now, since a layout that does not fit must leave everything as it was.
         free_markers(self._root, lost, self._disk)
         move_misfits(misfits, lost, self._disk)
         abort = self._abort.read()
         point = read_recovery_point(self._root)
+        # Memory may hold pages of the last run that a failed sync never wrote: what is decided
+        # below has to be decided on what the disk has. A clean stop has synced everything.
         if abort is not None:
             self._drop_clean(starts, 0 if point is None else point.log_end)
         reason = self._why_not(point, abort, starts)
@@ -168,9 +171,13 @@ class Recoverer:
         )
         settled = starts[0] if starts else 0
         if reason and starts:
+            # A point outside of the log says that files are missing or foreign: then nothing that
+            # is proven by ConsumeQueues counts, and all is read.
             if reason != _OUTSIDE:
                 settled = self._settled(log)
             self._refuse_damage(log, settled, durable)
+        # A new one wherever the point is not believed: whatever it says, it can never fit again,
+        # also not after a crash of this very start.
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage, self._checksums_from)
         if not starts:
@@ -201,8 +208,10 @@ class Recoverer:
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
         if reason:
             self._go_on_behind(misfits, starts[0], walk.end)
+        # Before the cut, which takes them away.
         records_behind = count_records(log, walk.end, self._disk)
         unwritten = None if abort is None else max(boundary, durable.end)
+        # After the walk has written the queues: a crash in between finds the log as it was.
         starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
         self._dropped.settle(starts[0] if starts else 0, walk.end)
         self._note_checksums(lineage, walk.end)
@@ -355,6 +364,7 @@ class Recoverer:
         dropped = self._dropped.dropped_since(state)
         queues, entries = (point.queue_count - dropped.queues, point.entry_count - dropped.entries)
         found = (self._queues.stored_count, self._queues.entry_count)
+        # More counts as well as less: files of a backup or of another broker may have been put in.
         if found != (queues, entries):
             return (
                 f"{queues} queues with {entries} entries were durable, "
@@ -435,6 +445,7 @@ class Recoverer:
             self._disk.unlink(path)
             return 0
         target = self._place_in_lost(start)
+        # Moved, not deleted: what follows damage may be somebody's only copy.
         self._disk.rename(path, target)
         self._disk.sync_directory(target.parent)
         self._set_aside.append(target)
@@ -461,6 +472,7 @@ class Recoverer:
                 data = self._disk.pread(source, high - low, low)
                 # Zeros behind the last byte say nothing.
                 self._disk.write_all(copy, data.rstrip(b"\0"), low - position)
+            # Before `_cut` makes the original zero.
             self._disk.fdatasync(copy)
         finally:
             self._disk.close(copy)
@@ -485,6 +497,8 @@ class Recoverer:
         try:
             if unwritten is not None:
                 used = min(end - start, self._file_bytes)
+                # A sync after a failed one reports success without the pages that failed. Writing
+                # them once more makes them dirty, so that this sync has to write them.
                 self._disk.rewrite(fd, max(unwritten - start, 0), used)
                 self._disk.rewrite_zeros(fd, used, self._file_bytes)
             self._disk.fdatasync(fd)
