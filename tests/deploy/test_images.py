@@ -95,6 +95,17 @@ def test_an_image_has_the_packages_for_what_its_manifest_switches_on(service: st
     assert "./services/runtime[telemetry]" in installed(f"build-{service}")
 
 
+def test_what_is_copied_goes_to_the_engine() -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    sent = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", "\n".join(stages().values()), re.MULTILINE)
+    sources = [word for line in copies for word in line.split()]
+    assert sources
+    for source in sources:
+        assert any(f"{source}/".startswith(f"{name}/") for name in sent), source
+
+
 def test_services_run_as_nobody_in_particular_and_start_by_their_own_commands() -> None:
     found = stages()
     assert found["service"].rstrip().endswith("USER 10001:10001")
