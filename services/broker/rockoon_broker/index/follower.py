@@ -189,7 +189,8 @@ class IndexFollower:
             # Retention was faster.
             index.leave_gap(gap)
             return 0.0
-        chunk = self._store.read_log(position, min(PIECE_BYTES_MAX, gap.end - position + 1))
+        # Small ones: they come from the disk, which the event loop waits for.
+        chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, gap.end - position + 1))
 
         def fill() -> float:
             began = time.thread_time()
@@ -212,7 +213,7 @@ class IndexFollower:
             own_seconds = await self._piece(index) + await self._mend(index)
             now = self._clock.monotonic_seconds()
             if now - checkpointed_at >= CHECKPOINT_SECONDS:
-                checkpointed_at, checkpointed = now, (index.position, index.missing_bytes)
+                checkpointed_at, checkpointed = now, (index.position, len(index.gaps))
                 await self._in_thread(index.checkpoint)
                 self._complained = False
             await self._clean(index)
@@ -221,14 +222,15 @@ class IndexFollower:
             work_seconds = now - began
             if self._is_idle(index):
                 due_seconds = max(checkpointed_at + CHECKPOINT_SECONDS - now, 0.0)
-                is_new = checkpointed != (index.position, index.missing_bytes)
+                is_new = checkpointed != (index.position, len(index.gaps))
                 await self._store_changed.wait(due_seconds if is_new else None)
             await self._pause(
                 pause_seconds(
                     work_seconds,
                     processor_seconds=own_seconds,
                     busy_ratio=self._busy_ratio,
-                    behind_bytes=self._store.visible_end - index.position + index.missing_bytes,
+                    # Nobody waits for gaps: however large they are, they have the least share.
+                    behind_bytes=self._store.visible_end - index.position + bool(index.gaps),
                     somebody_waits=self._waiting > 0,
                 )
             )

@@ -105,11 +105,6 @@ class KeyIndex:
         """Physical offset of the record that `mend` wants next; there is a gap."""
         return self.gaps[0].begin if self._filler is None else self._filler.position
 
-    @property
-    def missing_bytes(self) -> int:
-        """How much of the log `mend` has to see at most."""
-        return sum(gap.end - gap.begin for gap in self.gaps)
-
     def mend(self, chunk: LogChunk) -> None:
         """Add a piece of the log to what the first gap misses; the last piece ends the gap.
 
