@@ -76,7 +76,16 @@ class PrometheusPage:
 def bound_connections(server: "WSGIServer") -> None:
     """Close what says nothing, and more connections than scrapers need."""
     slots = threading.Semaphore(CONNECTIONS_MAX)
+    start: Callable[..., None] = server.process_request
     serve: Callable[..., None] = server.process_request_thread  # type: ignore[attr-defined]
+
+    def start_or_release(request: object, address: object) -> None:
+        try:
+            start(request, address)
+        except Exception:
+            # There is no thread to be had, and so none that gives the slot back.
+            slots.release()
+            raise
 
     def serve_and_release(request: object, address: object) -> None:
         try:
@@ -88,6 +97,7 @@ def bound_connections(server: "WSGIServer") -> None:
         timeout = SILENT_SECONDS_MAX
 
     server.RequestHandlerClass = Handler
+    server.process_request = start_or_release  # type: ignore[assignment,method-assign]
     server.process_request_thread = serve_and_release  # type: ignore[attr-defined]
     server.verify_request = lambda *_: slots.acquire(blocking=False)  # type: ignore[method-assign]
 
