@@ -116,7 +116,7 @@ def test_members_with_their_own_progress_are_told_apart_and_moved_apart(
     rockoon("produce", topic, stdin="\n".join(str(number) for number in range(20)))
     members = ("pod-0", "pod-1")
     asyncio.run(read_all(cluster.nameservers, group, topic, members))
-    assert "kept by the offset service" in rockoon("group", "describe", group).out
+    assert "broadcast-progress: server" in rockoon("group", "describe", group).out
     args = (group, topic, "--to-earliest", "--member", "pod-1", "--yes", "--json")
     plan = rockoon("offsets", "reset", *args).json
     assert {step["member"] for step in plan["steps"]} == {"pod-1"}

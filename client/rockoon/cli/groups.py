@@ -1,9 +1,15 @@
 """`rockoon group`: create, update, list, describe, delete."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from rockoon.cli.group_settings import (
+    Settings,
+    settings_json,
+    settings_text,
+    takes_settings,
+)
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
 from rockoon.cli.session import (
@@ -15,6 +21,7 @@ from rockoon.cli.session import (
     with_cluster,
 )
 from rockoon.cli.start_place import parse_start
+from rockoon_core.group_settings import GROUP_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,84 +43,15 @@ Start = Annotated[
         help="Where it starts on queues older than its subscription; wins over the reader's.",
     ),
 ]
-NewQueueRule = Annotated[
-    str | None,
-    typer.Option(
-        metavar="exact|classic",
-        help="When a queue counts as new to the group: exact, or as in RocketMQ.",
-    ),
-]
-RetryAttempts = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="How often what failed comes again before it is a dead letter (default: 16).",
-    ),
-]
-RetryQueues = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="Retry queues on each broker (default: 1); 0: what fails is a dead letter at once.",
-    ),
-]
-BroadcastProgressOption = Annotated[
-    str | None,
-    typer.Option(
-        "--broadcast-progress",
-        metavar="local|server",
-        help="Where members that read everything keep their progress: on their machines "
-        "(default), or in the offset service, under each member's name.",
-    ),
-]
-
-BelowMin = Annotated[
-    str | None,
-    typer.Option(
-        metavar="first|last|fail",
-        help="Where to go on when retention has overtaken it (default: first); fail: nowhere, "
-        "until somebody resets it.",
-    ),
-]
-AboveMax = Annotated[
-    str | None,
-    typer.Option(
-        metavar="first|last|fail",
-        help="The same for progress beyond the end of a log that lost its tail (default: last).",
-    ),
-]
-OtherIncarnation = Annotated[
-    str | None,
-    typer.Option(
-        metavar="first|last|fail",
-        help="The same for progress on a topic that was deleted and created again "
-        "(default: first).",
-    ),
-]
-
-RETRY_ATTEMPTS_DEFAULT = 16
-RULES = {"exact": "EXACT", "classic": "CLASSIC"}
-OUT_OF_RANGE = {
-    "first": "OUT_OF_RANGE_FIRST",
-    "last": "OUT_OF_RANGE_LAST",
-    "fail": "OUT_OF_RANGE_FAIL",
-}
-BROADCAST_PROGRESS = {"local": "BROADCAST_LOCAL", "server": "BROADCAST_SERVER"}
 
 
 @app.command()
+@takes_settings
 def create(
     name: Name,
     start: Start = None,
-    new_queue_rule: NewQueueRule = None,
-    retry_attempts_max: RetryAttempts = None,
-    retry_queues: RetryQueues = None,
-    broadcast_progress: BroadcastProgressOption = None,
-    below_min: BelowMin = None,
-    above_max: AboveMax = None,
-    other_incarnation: OtherIncarnation = None,
+    *,
+    settings: Settings,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
     ] = False,
@@ -121,15 +59,7 @@ def create(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Create a consumer group. One that does not exist is also created by its first consumer."""
-    config = group_config(
-        name,
-        start,
-        new_queue_rule,
-        retry_attempts_max,
-        retry_queues,
-        broadcast_progress,
-        out_of_range(below_min, above_max, other_incarnation),
-    )
+    config = group_config(name, start, settings)
 
     async def work(cluster: "Cluster") -> "Group":
         return await cluster.admin.create_group(config, if_absent=if_absent)
@@ -142,29 +72,17 @@ def create(
 
 
 @app.command()
+@takes_settings
 def update(
     name: Name,
     start: Start = None,
-    new_queue_rule: NewQueueRule = None,
-    retry_attempts_max: RetryAttempts = None,
-    retry_queues: RetryQueues = None,
-    broadcast_progress: BroadcastProgressOption = None,
-    below_min: BelowMin = None,
-    above_max: AboveMax = None,
-    other_incarnation: OtherIncarnation = None,
+    *,
+    settings: Settings,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Change what is said of a group; the rest stays as it is."""
-    changes = group_config(
-        name,
-        start,
-        new_queue_rule,
-        retry_attempts_max,
-        retry_queues,
-        broadcast_progress,
-        out_of_range(below_min, above_max, other_incarnation),
-    )
+    changes = group_config(name, start, settings)
     if len(changes.ListFields()) == 1:
         raise typer.BadParameter("say what to change")
 
@@ -181,9 +99,8 @@ def update(
     if as_json:
         print_json(config_json(group))
     else:
-        print(
-            f"group {name}: {retries_text(group.config)}, starts from {policy_text(group.config)}"
-        )
+        told = [f"starts from {policy_text(group.config)}", settings_text(group.config)]
+        print(f"group {name}: {', '.join(filter(None, told))}")
 
 
 @app.command()
@@ -231,13 +148,13 @@ def list_groups(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAME
         print_json([config_json(each.group) | {"topics": dict(each.topics)} for each in groups])
         return
     print_table(
-        ("GROUP", "TOPICS", "STARTS FROM", "NEW-QUEUE RULE"),
+        ("GROUP", "TOPICS", "STARTS FROM", "SETTINGS"),
         (
             (
                 each.group.config.name,
                 ", ".join(sorted(each.topics)) or None,
                 policy_text(each.group.config),
-                rule_text(each.group.config),
+                settings_text(each.group.config) or None,
             )
             for each in groups
         ),
@@ -275,17 +192,14 @@ def describe(
             | lag_json(said.lag)
         )
         return
-    from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
-
     config = said.group.config
-    print(f"group {name}: starts from {policy_text(config)}, new-queue rule {rule_text(config)}")
-    print(retries_text(config))
-    if policies := policies_text(config):
-        print(policies)
+    print(f"group {name}: starts from {policy_text(config)}")
     if config.consume_disabled:
         print(f"paused: nothing is read until rockoon group resume {name}")
-    if config.broadcast_progress == BROADCAST_SERVER:
-        print("progress of members that read everything is kept by the offset service")
+    for row in GROUP_SETTINGS:
+        value = row.get(config)
+        default = "the cluster's" if row.default is None else row.default
+        print(f"{row.option[2:]}: {f'{default} (default)' if value is None else value}")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
     print_table(
         ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
@@ -317,72 +231,12 @@ def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAME
     print(f"group {name} is deleted")
 
 
-def group_config(
-    name: str,
-    start: str | None,
-    new_queue_rule: str | None,
-    retry_attempts_max: int | None,
-    retry_queues: int | None,
-    broadcast_progress: str | None,
-    out_of_range: dict[str, Any],
-) -> "GroupConfig":
+def group_config(name: str, start: str | None, settings: Settings) -> "GroupConfig":
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
-    progress = chosen("--broadcast-progress", broadcast_progress, BROADCAST_PROGRESS)
-    return GroupConfig(
-        name=name,
-        start_policy=parse_start(start).to_wire() if start is not None else None,
-        new_queue_rule=chosen("--new-queue-rule", new_queue_rule, RULES),
-        retry_attempts_max=retry_attempts_max,
-        retry_queues=retry_queues,
-        broadcast_progress=progress,
-        **out_of_range,
-    )
-
-
-def out_of_range(
-    below_min: str | None, above_max: str | None, other_incarnation: str | None
-) -> dict[str, Any]:
-    """The policies for progress that does not fit its queue, as fields of a GroupConfig."""
-    return {
-        "below_min": chosen("--below-min", below_min, OUT_OF_RANGE),
-        "above_max": chosen("--above-max", above_max, OUT_OF_RANGE),
-        "other_incarnation": chosen("--other-incarnation", other_incarnation, OUT_OF_RANGE),
-    }
-
-
-def chosen(option: str, text: str | None, names: dict[str, str]) -> str | None:
-    """The name on the wire of what was chosen, if anything.
-
-    Raises:
-        typer.BadParameter: it is none of the names.
-    """
-    if text is None:
-        return None
-    if text not in names:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint=option)
-    return names[text]
-
-
-def policies_text(config: "GroupConfig") -> str:
-    """What is set for progress that does not fit, empty when nothing is."""
-    names = {wire: name for name, wire in OUT_OF_RANGE.items()}
-    said = [
-        f"{field.replace('_', ' ')}: {names[each]}"
-        for field, each in policy_names(config).items()
-        if each in names
-    ]
-    return f"progress that does not fit: {', '.join(said)}" if said else ""
-
-
-def policy_names(config: "GroupConfig") -> dict[str, str]:
-    from rockoon_proto.v1.nameserver_pb2 import OutOfRangePolicy
-
-    return {
-        "below_min": OutOfRangePolicy.Name(config.below_min),
-        "above_max": OutOfRangePolicy.Name(config.above_max),
-        "other_incarnation": OutOfRangePolicy.Name(config.other_incarnation),
-    }
+    policy = parse_start(start).to_wire() if start is not None else None
+    # Values of enums by their names: typed stubs know those of each field only.
+    return GroupConfig(name=name, start_policy=policy, **cast("Any", settings))
 
 
 def policy_text(config: "GroupConfig") -> str:
@@ -406,36 +260,8 @@ def mode_text(member: "Member") -> str:
     return "broadcasting" if member.mode == BROADCASTING else "clustering"
 
 
-def retries_text(config: "GroupConfig") -> str:
-    attempts = attempts_of(config)
-    if config.HasField("retry_queues") and config.retry_queues == 0:
-        attempts = 0
-    if attempts == 0:
-        return "what fails is a dead letter at once"
-    return f"what fails comes again {attempts} times"
-
-
-def attempts_of(config: "GroupConfig") -> int:
-    return (
-        config.retry_attempts_max
-        if config.HasField("retry_attempts_max")
-        else RETRY_ATTEMPTS_DEFAULT
-    )
-
-
-def rule_text(config: "GroupConfig") -> str:
-    names = {rule: name for name, rule in RULES.items()}
-    return names.get(rule_name(config), "the cluster's")
-
-
-def rule_name(config: "GroupConfig") -> str:
-    from rockoon_proto.v1.nameserver_pb2 import NewQueueRule
-
-    return str(NewQueueRule.Name(config.new_queue_rule))
-
-
 def config_json(group: "Group") -> dict[str, Any]:
-    from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, ConsumeFrom
+    from rockoon_proto.v1.nameserver_pb2 import ConsumeFrom
 
     config = group.config
     policy = config.start_policy
@@ -448,13 +274,7 @@ def config_json(group: "Group") -> dict[str, Any]:
             "tail_messages": policy.tail_messages,
             "duration_ms": policy.duration_ms,
         },
-        "new_queue_rule": rule_name(config),
-        "out_of_range": policy_names(config),
+        **settings_json(config),
         "consume_disabled": config.consume_disabled,
-        "broadcast_progress": (
-            "server" if config.broadcast_progress == BROADCAST_SERVER else "local"
-        ),
-        "retry_attempts_max": attempts_of(config),
-        "retry_queues": config.retry_queues if config.HasField("retry_queues") else 1,
         "attributes": dict(config.attributes),
     }

@@ -6,6 +6,7 @@ a broker that joins later gets its queues with the first message that fails ther
 """
 
 from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
+from rockoon_core.group_settings import RETRY_QUEUES_DEFAULT
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Delete, Put, exists, unchanged
@@ -36,7 +37,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
     TopicReply,
 )
 
-RETRY_QUEUES_DEFAULT = 1
 DEAD_LETTER_QUEUES = 1
 ATTEMPTS_MAX = 8
 

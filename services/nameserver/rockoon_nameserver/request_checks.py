@@ -9,6 +9,7 @@ from rockoon_core.errors import (
     InvalidTopicName,
     TopicNotFound,
 )
+from rockoon_core.group_settings import GROUP_SETTINGS
 from rockoon_format.names import (
     group_fault,
     is_dlq_topic,
@@ -23,11 +24,8 @@ from rockoon_format.topic_attributes import (
     unknown_attribute_fault,
 )
 from rockoon_proto.v1.nameserver_pb2 import (
-    BroadcastProgress,
     ConsumeFrom,
     GroupConfig,
-    NewQueueRule,
-    OutOfRangePolicy,
     Placement,
     StartPolicy,
     TopicConfig,
@@ -35,7 +33,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 
 QUEUES_PER_BLOCK_MAX = 4_096
-RETRY_ATTEMPTS_MAX = 1_000_000
 # Each is an operation of one transaction, of which etcd allows 128.
 PLACEMENTS_MAX = 100
 ATTRIBUTES_MAX = 64
@@ -85,19 +82,9 @@ def checked_group(config: GroupConfig) -> GroupConfig:
         raise InvalidGroupName(group=config.name, reason=fault)
     check_attributes(config.attributes)
     check_start_policy(config.start_policy)
-    if config.new_queue_rule not in NewQueueRule.values():
-        raise InvalidArgument(reason=f"new_queue_rule {config.new_queue_rule} is not known")
-    if config.broadcast_progress not in BroadcastProgress.values():
-        raise InvalidArgument(reason=f"broadcast_progress {config.broadcast_progress} is not known")
-    for field in ("below_min", "above_max", "other_incarnation"):
-        if getattr(config, field) not in OutOfRangePolicy.values():
-            raise InvalidArgument(reason=f"{field} {getattr(config, field)} is not known")
-    for field, most in (
-        ("retry_attempts_max", RETRY_ATTEMPTS_MAX),
-        ("retry_queues", QUEUES_PER_BLOCK_MAX),
-    ):
-        if not 0 <= getattr(config, field) <= most:
-            raise InvalidArgument(reason=f"{field} {getattr(config, field)}: 0 to {most}")
+    for setting in GROUP_SETTINGS:
+        if fault := setting.fault(config):
+            raise InvalidArgument(reason=fault)
     return config
 
 

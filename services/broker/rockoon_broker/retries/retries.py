@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rockoon_core.errors import PropertiesTooLarge
+from rockoon_core.group_settings import RETRY_ATTEMPTS_DEFAULT, RETRY_QUEUES_DEFAULT
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import dlq_topic, is_dlq_topic, is_retry_topic, retry_topic
@@ -37,8 +38,6 @@ from rockoon_format.properties import (
 from rockoon_format.record import Record
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig, RouteUpdate
 
-ATTEMPTS_DEFAULT = 16
-QUEUES_DEFAULT = 1
 FIRST_LEVEL = 3
 # Of no broker: higher ones count as its last, as long as they fit into 32 bits.
 LEVEL_MAX = 2**31 - 1
@@ -67,9 +66,9 @@ _OF_THE_LAST_WAY = (
 class RetryRules:
     """What a group says of messages that fail."""
 
-    attempts_max: int = ATTEMPTS_DEFAULT
+    attempts_max: int = RETRY_ATTEMPTS_DEFAULT
     """How often one comes again."""
-    queues: int = QUEUES_DEFAULT
+    queues: int = RETRY_QUEUES_DEFAULT
     """Of its retry topic on each broker; 0 for no retries."""
 
 
@@ -93,7 +92,7 @@ class GroupRules:
 
 
 def rules_of(config: GroupConfig) -> RetryRules:
-    attempts, queues = ATTEMPTS_DEFAULT, QUEUES_DEFAULT
+    attempts, queues = RETRY_ATTEMPTS_DEFAULT, RETRY_QUEUES_DEFAULT
     if config.HasField("retry_attempts_max"):
         attempts = config.retry_attempts_max
     if config.HasField("retry_queues"):

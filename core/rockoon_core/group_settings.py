@@ -1,0 +1,121 @@
+"""Settings of a consumer group that are a word or a number, in one table.
+
+A row is about a field of `GroupConfig` (nameserver.proto says what it means). By it nameservers
+refuse values, `rockoon group create` and `update` have an option, `describe` and `--json` show what
+holds. Start policy, pause and attributes have a form of their own and no row.
+
+Imports no generated code: the command line reads the table before it talks to anybody.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+
+Value = str | int
+"""A word, or a number."""
+
+RETRY_ATTEMPTS_DEFAULT = 16
+RETRY_QUEUES_DEFAULT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSetting:
+    """One row.
+
+    Attributes:
+        name: the field's; with dashes, the option's.
+        help: of the option.
+        default: what holds for a group that does not say; None where another setting says it.
+        words: what people write, and the name of that in the field's enum.
+        maximum: of a field that is a number, of 0 or more.
+    """
+
+    name: str
+    help: str
+    default: Value | None
+    words: Mapping[str, str] = field(default_factory=dict)
+    maximum: int = 0
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    def get(self, config: "GroupConfig") -> Value | None:
+        """What a group says; None when it does not, or says what is not known here."""
+        if not self.words:
+            return int(getattr(config, self.name)) if config.HasField(self.name) else None
+        value = self._enum(config).get(getattr(config, self.name))
+        words = (word for word, name in self.words.items() if value and name == value.name)
+        return next(words, None)
+
+    def fault(self, config: "GroupConfig") -> str:
+        """Why a group cannot say what it does, empty when it can."""
+        value = getattr(config, self.name)
+        if not self.words:
+            is_possible = 0 <= value <= self.maximum
+            return "" if is_possible else f"{self.name} {value}: 0 to {self.maximum}"
+        return "" if value in self._enum(config) else f"{self.name} {value} is not known"
+
+    def _enum(self, config: "GroupConfig") -> Mapping[int, Any]:
+        """The values that the field may have, by number."""
+        enum = config.DESCRIPTOR.fields_by_name[self.name].enum_type
+        assert enum is not None, "a row with words is about an enum"
+        return enum.values_by_number
+
+
+OUT_OF_RANGE = {
+    "first": "OUT_OF_RANGE_FIRST",
+    "last": "OUT_OF_RANGE_LAST",
+    "fail": "OUT_OF_RANGE_FAIL",
+}
+
+GROUP_SETTINGS = (
+    GroupSetting(
+        "new_queue_rule",
+        "When a queue counts as new to the group: exact, or as in RocketMQ.",
+        default=None,
+        words={"exact": "EXACT", "classic": "CLASSIC"},
+    ),
+    GroupSetting(
+        "retry_attempts_max",
+        "How often what failed comes again before it is a dead letter (default: 16).",
+        default=RETRY_ATTEMPTS_DEFAULT,
+        maximum=1_000_000,
+    ),
+    GroupSetting(
+        "retry_queues",
+        "Retry queues on each broker (default: 1); 0: what fails is a dead letter at once.",
+        default=RETRY_QUEUES_DEFAULT,
+        # As many as are created together.
+        maximum=4_096,
+    ),
+    GroupSetting(
+        "broadcast_progress",
+        "Where members that read everything keep their progress: on their machines (default), or "
+        "in the offset service, under each member's name.",
+        default="local",
+        words={"local": "BROADCAST_LOCAL", "server": "BROADCAST_SERVER"},
+    ),
+    GroupSetting(
+        "below_min",
+        "Where to go on when retention has overtaken it (default: first); fail: nowhere, until "
+        "somebody resets it.",
+        default="first",
+        words=OUT_OF_RANGE,
+    ),
+    GroupSetting(
+        "above_max",
+        "The same for progress beyond the end of a log that lost its tail (default: last).",
+        default="last",
+        words=OUT_OF_RANGE,
+    ),
+    GroupSetting(
+        "other_incarnation",
+        "The same for progress on a topic that was deleted and created again (default: first).",
+        default="first",
+        words=OUT_OF_RANGE,
+    ),
+)
