@@ -316,6 +316,34 @@ def check_batch(
         )
         if layout is not None:
             return layout
+    return _layout_of_many(
+        frames,
+        sizes,
+        topic=topic,
+        queue_id=queue_id,
+        body_bytes_max=body_bytes_max,
+        properties_bytes_max=properties_bytes_max,
+        record_bytes_max=record_bytes_max,
+        sys_flags_allowed=sys_flags_allowed,
+        sources_allowed=sources_allowed,
+        delay_levels_ms=delay_levels_ms,
+    )
+
+
+def _layout_of_many(
+    frames: bytes,
+    sizes: NDArray[np.int64],
+    *,
+    topic: bytes,
+    queue_id: int,
+    body_bytes_max: int,
+    properties_bytes_max: int,
+    record_bytes_max: int,
+    sys_flags_allowed: int,
+    sources_allowed: bool,
+    delay_levels_ms: Sequence[int],
+) -> BatchLayout:
+    """Check all records at once, column by column."""
     starts, total = _starts(frames, sizes)
     parts = locate(frames, starts)
     prefix = parts.prefix

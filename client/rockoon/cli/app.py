@@ -155,22 +155,10 @@ def up(
     a crash would, `stop` in order, and it stays down until `start`.
     """
     if action:
-        if action not in ("stop", "start", "kill"):
-            raise typer.BadParameter(f"{action!r} is none of stop, start, kill")
-        if not node:
-            raise typer.BadParameter(f"say which node to {action}, as broker-a")
-        from rockoon.cli.up import run_action
-
-        raise typer.Exit(run_action(directory, action, node))
-    for option, value, choices in (
-        ("--new-queue-rule", new_queue_rule, ("exact", "classic")),
-        ("--flush", flush, ("sync", "async")),
-        ("--tls", tls, ("off", "on", "mutual")),
-    ):
-        if value is not None and value not in choices:
-            raise typer.BadParameter(
-                f"{value!r} is none of {', '.join(choices)}", param_hint=option
-            )
+        raise typer.Exit(act_on_node(directory, action, node))
+    check_choice("--new-queue-rule", new_queue_rule, "exact", "classic")
+    check_choice("--flush", flush, "sync", "async")
+    check_choice("--tls", tls, "off", "on", "mutual")
     from rockoon.cli.up import run_up
 
     raise typer.Exit(
@@ -185,6 +173,22 @@ def up(
             access=access_is_on,
         )
     )
+
+
+def act_on_node(directory: Path, action: str, node: str) -> int:
+    """Have a cluster that runs do something with one of its nodes; the exit status."""
+    if action not in ("stop", "start", "kill"):
+        raise typer.BadParameter(f"{action!r} is none of stop, start, kill")
+    if not node:
+        raise typer.BadParameter(f"say which node to {action}, as broker-a")
+    from rockoon.cli.up import run_action
+
+    return run_action(directory, action, node)
+
+
+def check_choice(option: str, value: str | None, *choices: str) -> None:
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(choices)}", param_hint=option)
 
 
 @app.command()
