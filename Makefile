@@ -9,7 +9,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -109,6 +109,9 @@ bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s,
 docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, as a site in .docs
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs --doctree-dir .docs/.doctrees . .docs
 	@echo "written: .docs/docs/index.html"
+
+stranger: cluster  ## from README in two steps to the code that decides; make test does it too
+	@$(BIN)/python -m tools.stranger
 
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 
+from tools import stranger
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("core", "format", "services", "client", "spark")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
@@ -225,6 +227,10 @@ def test_the_table_of_folders_names_folders_and_files_that_there_are() -> None:
     assert len(named) > 30
     paths = [path.as_posix() for path in sources(*SOURCE_FOLDERS, "protos")]
     assert [name for name in named if not any(f"/{name}" in path for path in paths)] == []
+
+
+def test_a_stranger_finds_what_decides_in_two_steps() -> None:
+    assert stranger.problems() == []
 
 
 def test_python_in_the_readme_and_the_users_pages_compiles() -> None:
