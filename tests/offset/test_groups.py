@@ -34,11 +34,14 @@ def names(membership: Membership) -> list[str]:
 
 def test_a_silent_member_is_out_after_its_lease_and_not_before() -> None:
     members = Membership(10 * SECOND, starts=1)
+    assert members.next_end_ns() is None
     members.heartbeat("g", member("a"), 0, 0)
     members.heartbeat("g", member("b"), 4 * SECOND, 0)
+    assert members.next_end_ns() == 10 * SECOND
     assert members.expire(10 * SECOND - 1) == []
     assert members.expire(10 * SECOND) == ["g"]
     assert names(members) == ["b"]
+    assert members.next_end_ns() == 14 * SECOND
 
 
 def test_the_version_grows_with_every_change_and_only_then() -> None:

@@ -13,7 +13,6 @@ from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
-from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
 from rockoon_core.errors import TopicNotFound
 from rockoon_format.batch import encode_batch
@@ -21,6 +20,7 @@ from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import encode
 from rockoon_format.record import Record, encode_host
+from rockoon_runtime.waking import Bell
 from support.store_directory import FailingDisk, crashed_copy
 
 # Before any file of a test was written, so that none looks old.

@@ -321,6 +321,11 @@ class Accumulator:
             *self.early.values(),
         ]
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits to be sent, and nothing is out."""
+        return all(lane.is_empty and not lane.out for lane in self.lanes())
+
     def lanes_of(self, topic: str) -> list[BatchQueue]:
         return [lane for lane in self.lanes() if lane.topic == topic]
 

@@ -109,6 +109,8 @@ class Sender:
         # Brokers of which the log says that this client has no address for them.
         self._unreachable: set[str] = set()
         self._wake = asyncio.Event()
+        # Set when there is something whose time can run out.
+        self._sweep_wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks = [
@@ -126,6 +128,7 @@ class Sender:
         """A lane has a new or a full batch."""
         self._scheduler.ready(lane)
         self._wake.set()
+        self._sweep_wanted.set()
         if lane.topic not in self.routes:
             self.resolve(lane.topic)
 
@@ -457,6 +460,11 @@ class Sender:
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
             self.accumulator.forget_idle(self.routes)
+            if self.accumulator.is_idle and not any(
+                stream.oldest() for stream, _ in self._streams.values()
+            ):
+                self._sweep_wanted.clear()
+                await self._sweep_wanted.wait()
 
 
 def new_producer_id() -> int:

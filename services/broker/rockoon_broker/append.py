@@ -23,7 +23,6 @@ from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Appended, Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
-from rockoon_broker.waking import Bell
 from rockoon_core.errors import (
     BodyTooLarge,
     InvalidArgument,
@@ -41,6 +40,7 @@ from rockoon_format.columns import decode_columns
 from rockoon_format.index_entries import have_keys
 from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
 from rockoon_format.sequences import first_without_sequence
+from rockoon_runtime.waking import Bell
 
 
 @dataclass(frozen=True, slots=True)

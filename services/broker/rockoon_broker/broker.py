@@ -38,7 +38,6 @@ from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
 from rockoon_broker.traffic import DELAY, TRANSACTION
-from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import (
     InvalidArgument,
@@ -55,6 +54,7 @@ from rockoon_node.route_follower import RouteFollower
 from rockoon_node.store_cluster import StoreCluster, cluster_id
 from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
+from rockoon_runtime.waking import Bell
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
 """Consumer groups: the effect of changed routes, members or owners on progress and watchers."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.ledger import is_of_later_group
 from rockoon_offset.progress.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
+from rockoon_runtime.waking import Turns
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,6 @@ class Groups:
         self._ends = ends
         self._watch = watch
         self._handovers = handovers
-        self._lease_seconds = lease_seconds
         self._now_ns = now_ns
         self._now_ms = now_ms
         store.write(store.ledger.service_started())
@@ -69,6 +68,8 @@ class Groups:
         # Groups whose members have changed since they were last written down. Each write holds all
         # members of a group, so many that join together share one.
         self._to_remember: set[str] = set()
+        interval_seconds = min(lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
+        self._turns = Turns(interval_seconds)
         self._owners = Owners()
         # Topics with progress on queues that are missing and were not deleted: they may come again.
         self._lost_topics: set[str] = set()
@@ -76,6 +77,7 @@ class Groups:
     def open(self) -> None:
         """The service is where members look for it."""
         self.membership.open(self._now_ns())
+        self._turns.ring()
 
     def heartbeat(
         self, group: str, member: Member, positions: Mapping[MessageQueue, Position] | None = None
@@ -180,13 +182,22 @@ class Groups:
 
     async def run(self) -> None:
         """Let silent members expire, and write members down, until cancelled."""
-        interval = min(self._lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
         try:
             while True:
+                self._turns.begin()
                 self.pass_time()
-                await asyncio.sleep(interval)
+                await self._turns.wait_next(self._seconds_until_due())
         finally:
             self._remember()
+
+    def _seconds_until_due(self) -> float | None:
+        """How long nothing is to be done unless members change; None for ever.
+
+        Who waits for a queue has a lease, so time for waits passes when it does for leases.
+        """
+        due_ns = (self.membership.next_end_ns(), self._absences.next_check_ns)
+        first_ns = min((each for each in due_ns if each is not None), default=None)
+        return None if first_ns is None else max(first_ns - self._now_ns(), 0) / 1e9
 
     def pass_time(self) -> None:
         """Do what is due by now."""
@@ -288,6 +299,7 @@ class Groups:
 
     def _members_changed(self, group: str) -> None:
         self._to_remember.add(group)
+        self._turns.ring()
         alive = {lease.member.member_id for lease in self.membership.leases(group)}
         self._handovers.members_changed(group, alive)
         if not alive:

@@ -4,6 +4,7 @@ Filled by the server with every call that has one request and one answer (stream
 and by who takes requests out of a stream for each of these.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -69,6 +70,7 @@ def with_calls(
     return (*table, RPC_LATENCY), measured
 
 
+@functools.lru_cache(maxsize=256)
 def method_name(path: str) -> str:
     """ "/rockoon.v1.OffsetService/ReadAll" is read_all."""
     name = path.rpartition("/")[2]

@@ -51,7 +51,6 @@ from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed, Un
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
-from rockoon_broker.waking import Turns
 from rockoon_core.errors import (
     BodyTooLarge,
     Busy,
@@ -70,6 +69,7 @@ from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN, timer_deliver_ms
 from rockoon_format.message_id import OffsetMessageId, decode_offset_id, encode_offset_id
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.record import Record, decode_record, encode_host, encode_record, fits
+from rockoon_runtime.waking import Turns
 
 log = logging.getLogger(__name__)
 

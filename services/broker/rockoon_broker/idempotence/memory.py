@@ -25,8 +25,8 @@ from rockoon_broker.idempotence.snapshot import (
     decode_snapshot,
 )
 from rockoon_broker.store.store import Store
-from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
+from rockoon_runtime.waking import Bell
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from rockoon_broker.index.pace import (
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.store import Store
-from rockoon_broker.waking import Bell
 from rockoon_format.index_file import IndexHeader
+from rockoon_runtime.waking import Bell
 
 Result = TypeVar("Result")
 

@@ -21,9 +21,9 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_queue import HALF_QUEUE, rocketmq_progress
 from rockoon_broker.transactions.transactions import CheckQueue, Transactions
-from rockoon_broker.waking import Bell
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
+from rockoon_runtime.waking import Bell
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,6 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
-from rockoon_broker.waking import Turns
 from rockoon_core.errors import (
     Busy,
     NotReady,
@@ -59,6 +58,7 @@ from rockoon_format.record import (
 )
 from rockoon_format.resources import group_resource
 from rockoon_runtime.access.callers import current_caller
+from rockoon_runtime.waking import Turns
 
 log = logging.getLogger(__name__)
 

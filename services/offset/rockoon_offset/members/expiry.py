@@ -51,6 +51,11 @@ class Absences:
         # Group and member → the first look that did not find it alive, monotonic.
         self._missed_since_ns: dict[tuple[str, str], int] = {}
 
+    @property
+    def next_check_ns(self) -> int | None:
+        """When `pass_time` has something to do, monotonic; None while no member is known."""
+        return self._check_due_ns if self._store.ledger.known else None
+
     def pass_time(self) -> None:
         """Note who is alive, and forget who has been away for too long; now and then."""
         now_ns, now_ms = self._now_ns(), self._now_ms()

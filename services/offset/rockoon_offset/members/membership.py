@@ -147,6 +147,11 @@ class Membership:
             return lease
         return None
 
+    def next_end_ns(self) -> int | None:
+        """When somebody falls silent who is not heard before, monotonic; None while nobody can."""
+        ends = [lease.ends_ns for leases in self._groups.values() for lease in leases.values()]
+        return min((*ends, *self._ended.values()), default=None)
+
     def expire(self, now_ns: int) -> list[str]:
         """Drop members whose lease is over; returns the groups that changed."""
         self._ended = {who: ends for who, ends in self._ended.items() if ends > now_ns}
