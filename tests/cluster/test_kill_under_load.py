@@ -195,7 +195,7 @@ async def scenario(folder: Path, seed: int, kinds: Sequence[str]) -> None:
         await cluster.admin.create_group("committer")
         queue = (await cluster.route(TOPIC)).queues[0]
 
-        def take(message: Message) -> None:
+        async def take(message: Message) -> None:
             received.add(message.message_id)
 
         async with (
