@@ -72,7 +72,9 @@ class Command:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[DisposableCluster]:
-    with DisposableCluster(brokers=2) as cluster:
+    # A killed broker stays in the routes, however long a busy machine takes for a command.
+    settings = {"nameserver": {"node_lease_seconds": 600}}
+    with DisposableCluster(brokers=2, settings=settings) as cluster:
         yield cluster
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rockoon.local.cluster import LocalCluster
+from rockoon.local.cluster import LocalCluster, Settings
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -27,7 +27,7 @@ class DisposableCluster(LocalCluster):
     Args:
         nameservers: how many.
         brokers: how many.
-        tls, access: as of `LocalCluster`.
+        settings, tls, access: as of `LocalCluster`.
     """
 
     def __init__(
@@ -35,13 +35,19 @@ class DisposableCluster(LocalCluster):
         *,
         nameservers: int = 1,
         brokers: int = 1,
+        settings: Mapping[str, Settings] | None = None,
         tls: str = "off",
         access: bool = False,
     ) -> None:
         # Room for small tests is taken from the disk in one piece, by every broker.
-        settings = {"broker": {"commit_log_file_bytes": 64 << 20}}
+        broker: Settings = {"commit_log_file_bytes": 64 << 20}
+        given = dict(settings or {})
         super().__init__(
-            nameservers=nameservers, brokers=brokers, settings=settings, tls=tls, access=access
+            nameservers=nameservers,
+            brokers=brokers,
+            settings={**given, "broker": {**broker, **given.get("broker", {})}},
+            tls=tls,
+            access=access,
         )
 
     def connect(self, access: "AccessKey | None" = None) -> "DualConnection":
