@@ -18,8 +18,29 @@ QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Wh
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "impl"}
 KEPT = {".py", ".md", ".toml", ".txt", ".yaml", "Makefile", "run"}
 MADE = {".git", ".venv", ".demo", ".bench", ".load", ".docs", ".hypothesis", "__pycache__"}
-FILE_LINES_MAX = 700
-FUNCTION_LINES_MAX = 90
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 80
+# What does not fall apart by itself, or has not yet; nothing is to be added to these.
+LONG_FILES = {
+    "rockoon_format/batch.py",
+    "rockoon_broker/delays/delays.py",
+    "rockoon_broker/store/store.py",
+    "rockoon_offset/journal/journal.py",
+    "rockoon_offset/progress/ledger.py",
+}
+LONG_FILE_LINES_MAX = 700
+LONG_FUNCTIONS = {
+    # What a store, a broker, a consumer is made of, a part for each line.
+    "rockoon_broker/store/store.py: __init__",
+    "rockoon_broker/broker.py: __init__",
+    "rockoon/consumer/push_consumer.py: __init__",
+    # One message, one batch: calls in between would cost; the most of it is what to know.
+    "rockoon/producer/producer.py: send",
+    "rockoon_broker/store/store.py: append",
+    # Steps in their order, with the reasons for it.
+    "rockoon_broker/store/recovery/recovery.py: run",
+}
+LONG_FUNCTION_LINES_MAX = 90
 CIRCLE_MODULES_MAX = 3
 # The SDK once more, without asyncio: what is there has the name that it has in the SDK.
 TWINS = "rockoon.sync"
@@ -129,7 +150,8 @@ def test_files_are_named_after_what_is_in_them_and_fit_a_reading() -> None:
     for path in sources(*SOURCE_FOLDERS):
         assert path.stem not in VAGUE_NAMES, f"{shown(path)}: name it after the noun it holds"
         lines = path.read_text().count("\n")
-        assert lines <= FILE_LINES_MAX, f"{shown(path)}: {lines} lines: split by object and role"
+        most = LONG_FILE_LINES_MAX if shown(path).endswith(tuple(LONG_FILES)) else FILE_LINES_MAX
+        assert lines <= most, f"{shown(path)}: {lines} lines: split by object and role"
 
 
 def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
@@ -141,7 +163,9 @@ def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
             assert first not in QUESTION_WORDS, f"{shown(path)}: begin with a noun to search for"
         for each in functions(tree):
             length = (each.end_lineno or each.lineno) - each.lineno + 1
-            assert length <= FUNCTION_LINES_MAX, f"{shown(path)}: {each.name}: {length} lines"
+            is_long = f"{shown(path)}: {each.name}".endswith(tuple(LONG_FUNCTIONS))
+            most = LONG_FUNCTION_LINES_MAX if is_long else FUNCTION_LINES_MAX
+            assert length <= most, f"{shown(path)}: {each.name}: {length} lines"
 
 
 def test_a_name_means_one_class_within_a_package() -> None:
