@@ -25,7 +25,6 @@ LONG_FILES = {
     "rockoon_format/batch.py",
     "rockoon_broker/delays/delays.py",
     "rockoon_broker/store/store.py",
-    "rockoon_offset/journal/journal.py",
     "rockoon_offset/progress/ledger.py",
 }
 LONG_FILE_LINES_MAX = 700

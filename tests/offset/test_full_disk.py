@@ -17,7 +17,8 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_offset.journal import frames, journal
-from rockoon_offset.journal.journal import Journal, read_contents
+from rockoon_offset.journal.generation_files import read_contents
+from rockoon_offset.journal.journal import Journal
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
-from rockoon_offset.journal import frames, journal
-from rockoon_offset.journal.journal import Contents, Journal, read_contents
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.generation_files import (
+    Contents,
+    generations,
+    journal_path,
+    read_contents,
+    snapshot_path,
+)
+from rockoon_offset.journal.journal import Journal
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -93,7 +100,7 @@ def numbered(first: int, last: int) -> list[bytes]:
 
 
 def newest(directory: Path) -> Path:
-    return journal.journal_path(directory, journal.generations(directory, "journal")[-1])
+    return journal_path(directory, generations(directory, "journal")[-1])
 
 
 def test_records_come_back_in_order_after_a_restart(tmp_path: Path) -> None:
@@ -330,8 +337,8 @@ def rotated(directory: Path, rounds: int) -> list[bytes]:
 
 def test_a_journal_past_its_bound_begins_a_new_generation(tmp_path: Path) -> None:
     records = rotated(tmp_path, 5)
-    assert journal.generations(tmp_path, "snapshot") == [5, 6]
-    assert journal.generations(tmp_path, "journal") == [5, 6]
+    assert generations(tmp_path, "snapshot") == [5, 6]
+    assert generations(tmp_path, "journal") == [5, 6]
     assert read_contents(tmp_path).records == records
 
 
@@ -339,7 +346,7 @@ def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = rotated(tmp_path, 3)
-    path = journal.snapshot_path(tmp_path, 4)
+    path = snapshot_path(tmp_path, 4)
     whole = path.read_bytes()
     for position in range(0, len(whole), 7):
         bad = bytearray(whole)
@@ -353,14 +360,14 @@ def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
 
 def test_a_damaged_first_snapshot_costs_nothing_either(tmp_path: Path) -> None:
     records = rotated(tmp_path, 1)
-    journal.snapshot_path(tmp_path, 2).write_bytes(b"no snapshot at all")
+    snapshot_path(tmp_path, 2).write_bytes(b"no snapshot at all")
     assert read_contents(tmp_path).records == records
 
 
 def test_two_damaged_snapshots_are_refused(tmp_path: Path) -> None:
     rotated(tmp_path, 3)
     for generation in (3, 4):
-        journal.snapshot_path(tmp_path, generation).write_bytes(b"no snapshot at all")
+        snapshot_path(tmp_path, generation).write_bytes(b"no snapshot at all")
     with pytest.raises(StoreCorrupt, match="snapshot"):
         read_contents(tmp_path)
 
@@ -368,16 +375,16 @@ def test_two_damaged_snapshots_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("generation", [3, 4])
 def test_a_missing_journal_is_refused(tmp_path: Path, generation: int) -> None:
     rotated(tmp_path, 3)
-    journal.snapshot_path(tmp_path, 4).write_bytes(b"damaged, so that both are needed")
-    journal.journal_path(tmp_path, generation).unlink()
+    snapshot_path(tmp_path, 4).write_bytes(b"damaged, so that both are needed")
+    journal_path(tmp_path, generation).unlink()
     with pytest.raises(StoreCorrupt):
         read_contents(tmp_path)
 
 
 def test_an_acknowledged_frame_cut_off_an_older_journal_is_refused(tmp_path: Path) -> None:
     rotated(tmp_path, 3)
-    journal.snapshot_path(tmp_path, 4).unlink()
-    path = journal.journal_path(tmp_path, 3)
+    snapshot_path(tmp_path, 4).unlink()
+    path = journal_path(tmp_path, 3)
     mark = len(frames.frame(0, [b"mark 1"]))
     whole = path.read_bytes()
     path.write_bytes(whole[: frames.FILE_HEADER_BYTES + mark])
@@ -519,5 +526,5 @@ def test_whatever_happens_to_the_tail_the_acknowledged_prefix_is_read_or_refused
 def test_the_lock_and_temporary_files_of_others_are_no_generation(tmp_path: Path) -> None:
     write(tmp_path, [numbered(0, 1)])
     (tmp_path / "notes.txt").write_text("x")
-    assert journal.generations(tmp_path, "journal") == [1]
+    assert generations(tmp_path, "journal") == [1]
     assert os.path.getsize(newest(tmp_path)) > frames.FILE_HEADER_BYTES

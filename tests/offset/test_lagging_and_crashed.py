@@ -10,7 +10,7 @@ from offset.test_handover import Service
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.journal import read_contents
+from rockoon_offset.journal.generation_files import read_contents
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode
 

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_node.lease import boot_seconds
-from rockoon_offset.journal import journal
+from rockoon_offset.journal.generation_files import journal_path
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -267,7 +267,7 @@ async def test_a_damaged_journal_is_refused_with_the_place(
     epoch = (await cluster.start_of()).epoch
     await cluster.commit(10, epoch)
     await cluster.stop_service()
-    path = journal.journal_path(cluster.store_path / "journal", 1)
+    path = journal_path(cluster.store_path / "journal", 1)
     data = bytearray(path.read_bytes())
     data[60] ^= 1
     path.write_bytes(bytes(data))

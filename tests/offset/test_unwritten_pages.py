@@ -8,7 +8,7 @@ import pytest
 from offset.test_journal import numbered, opened
 
 from rockoon_core.errors import StoreFailed
-from rockoon_offset.journal.journal import read_contents
+from rockoon_offset.journal.generation_files import read_contents
 from support.page_cache import CachedDisk, PageCache
 from support.seeds import seeds
 

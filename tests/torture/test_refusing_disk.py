@@ -10,7 +10,8 @@ from offset.test_journal import Outcomes, opened
 from rockoon_broker.store.errors import StoreFailed
 from rockoon_broker.store.settings import Flush
 from rockoon_core.errors import StoreFailed as JournalFailed
-from rockoon_offset.journal.journal import Journal, read_contents
+from rockoon_offset.journal.generation_files import read_contents
+from rockoon_offset.journal.journal import Journal
 from support.loop_device import LoopDisk, why_not
 from support.store_directory import Owner, recovered, settings
 from support.waiting import wait_until
