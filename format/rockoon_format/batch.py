@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format.batch_encoding import encode_batch
 from rockoon_format.checksums import (
     AT_DIGITS,
     PROPERTIES_CHECKED_BYTES_MAX,
@@ -51,7 +52,6 @@ from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
     HOST_V4_BYTES,
-    HOST_V6_BYTES,
     HOST_V6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
@@ -67,7 +67,6 @@ from rockoon_format.record import (
     TOPIC_V1_BYTES_MAX,
     TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
-    encode_topic,
 )
 from rockoon_format.scan import Scan, ScanEnd, scan
 
@@ -95,7 +94,6 @@ SYS_FLAGS_ALLOWED = (
 )
 """What an ordinary producer may set: no transaction type, no inner batch, no IPv6 store host."""
 
-SIZE_MAX = 2**31 - 1
 FEW_RECORDS_MAX = 24
 """Up to here a loop over the records is faster than the columns' fixed costs."""
 
@@ -107,24 +105,6 @@ _PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
 _SHORT = struct.Struct(">h")
 assert _PREFIX.size == PREFIX.itemsize
 
-
-def _head_dtype(born_host_bytes: int) -> np.dtype[np.void]:
-    return np.dtype(
-        [
-            *((name, PREFIX[name]) for name in PREFIX.names or ()),
-            ("born_host", f"V{born_host_bytes}"),
-            ("store_timestamp", ">i8"),
-            ("store_host", f"V{HOST_V4_BYTES}"),
-            ("reconsume_times", ">i4"),
-            ("prepared_transaction_offset", ">i8"),
-            ("body_length", ">i4"),
-        ]
-    )
-
-
-_HEADS = {size: _head_dtype(size) for size in (HOST_V4_BYTES, HOST_V6_BYTES)}
-assert _HEADS[HOST_V4_BYTES].itemsize == 88
-assert _HEADS[HOST_V6_BYTES].itemsize == 100
 
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 _STORE = np.dtype([("timestamp", ">i8"), ("host", f"V{HOST_V4_BYTES}")])
@@ -182,86 +162,6 @@ class BatchLayout:
     @property
     def count(self) -> int:
         return len(self.starts)
-
-
-def encode_batch(
-    topic: bytes,
-    queue_id: int,
-    bodies: Sequence[bytes],
-    properties: Sequence[bytes],
-    born_timestamp_ms: int | NDArray[np.int64],
-    born_host: bytes,
-    *,
-    flags: int | NDArray[np.int32] = 0,
-    sys_flags: int | NDArray[np.int32] = 0,
-    room: bool = False,
-) -> tuple[bytes, NDArray[np.uint32]]:
-    """Encode messages of one queue as back-to-back records.
-
-    Args:
-        topic: the topic in UTF-8; more than 127 bytes make V2 records.
-        queue_id: the message queue.
-        bodies: n bodies as they are to be stored, compressed or not.
-        properties: n encoded property sections (`properties.encode`), TAGS first if there are any.
-        born_timestamp_ms: epoch milliseconds, one for all or int64[n].
-        born_host: 8 or 20 bytes (`record.encode_host`); sets the IPv6 bit of the system flags.
-        flags: the users' flags, one for all or int32[n].
-        sys_flags: compression bits and the like, one for all or int32[n].
-        room: leave room for a checksum behind the properties, which are empty or end with 0x02.
-
-    Returns:
-        The frames, and each record's size, uint32[n].
-
-    Raises:
-        ValueError: bodies and properties differ in number, a property section is longer than
-            32767 bytes, or the host is not 8 or 20 bytes long.
-        RecordError: the topic is longer than 32767 bytes.
-    """
-    count = len(bodies)
-    if len(properties) != count:
-        raise ValueError(f"{count} bodies but {len(properties)} properties")
-    if len(born_host) not in _HEADS:
-        raise ValueError(f"a host of {len(born_host)} bytes, not 8 or 20")
-    head = _HEADS[len(born_host)]
-    magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
-    topic_part = encode_topic(topic, magic)
-    ending = PROPERTY_CRC_ROOM if room else b""
-    property_lengths = [len(section) + len(ending) for section in properties]
-    distinct_lengths = set(property_lengths)
-    if distinct_lengths and max(distinct_lengths) > PROPERTIES_BYTES_MAX:
-        raise ValueError(f"properties of more than {PROPERTIES_BYTES_MAX} bytes")
-
-    body_lengths = np.fromiter(map(len, bodies), np.int64, count)
-    fixed_bytes = head.itemsize + len(topic_part) + 2
-    sizes = body_lengths + np.array(property_lengths, np.int64) + fixed_bytes
-    if count and int(sizes.max()) > SIZE_MAX:
-        raise ValueError(f"a record of {int(sizes.max())} bytes")
-
-    # Zeros, not empty memory: the broker fills in its own fields only, and what else this process
-    # had left there would be stored and read by everybody.
-    heads = np.zeros(count, head)
-    heads["size"] = sizes
-    heads["magic"] = magic
-    # RocketMQ keeps 31 bits of a CRC, a Java int without its sign, and compares those.
-    heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & CRC_MASK
-    heads["queue_id"] = queue_id
-    heads["flag"] = flags
-    # The host bits follow the hosts: a wrong one would shift every field behind.
-    heads["sys_flag"] = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
-    if len(born_host) == HOST_V6_BYTES:
-        heads["sys_flag"] |= SYS_FLAG_BORN_HOST_V6
-    heads["born_timestamp"] = born_timestamp_ms
-    heads["born_host"] = np.void(born_host)
-    heads["body_length"] = body_lengths
-
-    # Most batches hold few distinct property lengths, so topic and length are packed once for each.
-    tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
-    pieces: list[bytes] = [ending] * (5 * count)
-    pieces[0::5] = heads.view(f"V{head.itemsize}").tolist()
-    pieces[1::5] = bodies
-    pieces[2::5] = map(tails.__getitem__, property_lengths)
-    pieces[3::5] = properties
-    return b"".join(pieces), sizes.astype(np.uint32)
 
 
 def check_batch(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from rockoon_broker.store.retention.retention import parse_hours
-from rockoon_format.batch import SIZE_MAX
+from rockoon_format.batch_encoding import SIZE_MAX
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
