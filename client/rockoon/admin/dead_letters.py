@@ -124,12 +124,11 @@ class DeadLetters:
         Args:
             group: only this one; nothing is returned if it never had any.
         """
-        routes = [
-            route
-            for route in await reads.list_topics(self._cluster, include_system=True)
-            if is_dlq_topic(route.name) and group in ("", route.name.removeprefix(DLQ_TOPIC_PREFIX))
-        ]
-        return [await self._figures(route) for route in routes]
+        if group:
+            route = await reads.get_topic(self._cluster, dlq_topic(group))
+            return [] if route is None else [await self._figures(route)]
+        routes = await reads.list_topics(self._cluster, include_system=True)
+        return [await self._figures(route) for route in routes if is_dlq_topic(route.name)]
 
     async def _figures(self, route: TopicRoute) -> DeadLetterTopic:
         marks = await self._marks(route)
@@ -191,10 +190,10 @@ class DeadLetters:
     async def _route(self, group: str) -> TopicRoute:
         # Not from the cache: a group's first dead letter may just have made the topic.
         name = dlq_topic(group)
-        for route in await reads.list_topics(self._cluster, include_system=True):
-            if route.name == name:
-                return await self._cluster.route(name, route.modified_revision)
-        raise TopicNotFound(f"group {group!r} has no dead letters", topic=name)
+        route = await reads.get_topic(self._cluster, name)
+        if route is None:
+            raise TopicNotFound(f"group {group!r} has no dead letters", topic=name)
+        return await self._cluster.route(name, route.modified_revision)
 
     async def _messages(
         self, queue: MessageQueue, offset: int, stop: int

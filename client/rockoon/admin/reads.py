@@ -10,6 +10,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import (
     GetGroupReply,
     GetGroupRequest,
+    GetRouteRequest,
     ListGroupsReply,
     ListGroupsRequest,
     ListTopicsRequest,
@@ -25,6 +26,12 @@ async def list_topics(connection: "Connection", *, include_system: bool) -> list
     request = ListTopicsRequest(include_system=include_system)
     reply = await connection.call_nameserver("ListTopics", request)
     return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
+
+
+async def get_topic(connection: "Connection", name: str) -> TopicRoute | None:
+    """One topic as a nameserver has it now, and not the routes of this connection; None if none."""
+    reply = await connection.call_nameserver("GetRoute", GetRouteRequest(topics=[name]))
+    return TopicRoute.from_wire(reply.topics[0]) if reply.topics else None
 
 
 async def get_group(connection: "Connection", name: str) -> GroupSummary:
