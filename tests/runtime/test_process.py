@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -50,6 +51,20 @@ def test_a_ready_service_answers_health_checks_and_sigterm_stops_it() -> None:
     status, errors = end(process)
     assert status == ExitStatus.STOPPED
     assert "stopped: received SIGTERM" in errors
+
+
+def test_a_service_with_nothing_in_it_has_the_settings_and_metrics_of_every_service() -> None:
+    page = f"127.0.0.1:{choose_port()}"
+    process = start("--metrics-listen", page)
+    with grpc.insecure_channel(ready(process)) as channel:
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=DEADLINE_SECONDS) as told:
+            metrics = told.read().decode()
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == 0
+    for name in ("rocketmq_rpc_latency", "rockoon_connections_closed"):
+        assert f"# HELP {name}" in metrics
+    assert 'node_type="sample"' in metrics
 
 
 def test_a_service_without_standard_files_serves_and_stops() -> None:
