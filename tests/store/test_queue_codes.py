@@ -113,3 +113,18 @@ def test_one_read_proves_no_more_than_its_share_and_goes_on_at_the_next(
     assert 0 < first.next_offset < 5
     assert wanted(owner) == BODIES[::2]
     owner.store.close()
+
+
+def test_a_damaged_message_of_another_queue_keeps_no_entry_from_being_written_anew(
+    tmp_path: Path,
+) -> None:
+    owner = filled(tmp_path)
+    place = owner.append("T", 1, [b"<body>"]).first_physical_offset
+    owner.append("T", 0, [b"last"], "TagA")
+    log = tmp_path / "commitlog" / f"{place - place % 4096:020d}"
+    with log.open("r+b") as file:
+        file.seek(place % 4096 + 88)
+        file.write(b"<bory>")
+    flip(tmp_path, 64 * COUNT)
+    assert wanted(owner) == [*BODIES[::2], b"last"]
+    owner.store.close()

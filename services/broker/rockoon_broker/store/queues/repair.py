@@ -54,15 +54,32 @@ class QueueRepair:
             StoreDamaged: its record is damaged itself, or is not found nearby.
             OSError: the disk.
         """
-        begin = self._behind_last_good(queue, offset)
-        starts = [file.start for file in self._log.files]
-        walk = LogScan(
-            self._log.directory,
-            self._log.file_bytes,
-            starts,
-            self._disk,
-            delay_levels_ms=self._delay_levels_ms,
-        )
+        begin = at = self._behind_last_good(queue, offset)
+        while True:
+            walk = LogScan(
+                self._log.directory,
+                self._log.file_bytes,
+                [file.start for file in self._log.files],
+                self._disk,
+                delay_levels_ms=self._delay_levels_ms,
+            )
+            if self._write_anew(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
+                path, position = self._queues.place_of(queue, offset)
+                log.warning(
+                    "%s was damaged at byte %d, the entry of message %d: written anew from the log",
+                    path,
+                    position,
+                    offset,
+                )
+                return
+            at = self._behind_damaged(walk, queue, offset)
+            if not begin < at < begin + SCAN_BYTES_MAX:
+                raise self._damage(queue, offset, walk)
+
+    def _write_anew(
+        self, queue: ConsumeQueue, offset: int, walk: LogScan, begin: int, end: int
+    ) -> bool:
+        """Write what a walk finds between two places of the log; whether `offset` is of it."""
         wanted_end = min(offset + ENTRIES_MAX, queue.max_offset)
         repaired = False
         for chunk in walk.chunks(begin):
@@ -77,18 +94,19 @@ class QueueRepair:
                     self._queues.rewrite(queue, first, part)
                     repaired |= first == offset
                     reached = end
-            if reached >= wanted_end or walk.end - begin >= SCAN_BYTES_MAX:
+            if reached >= wanted_end or walk.end >= end:
                 break
-        if repaired:
-            path, position = self._queues.place_of(queue, offset)
-            log.warning(
-                "%s was damaged at byte %d, the entry of message %d: written anew from the log",
-                path,
-                position,
-                offset,
-            )
-            return
-        raise self._damage(queue, offset, walk)
+        return repaired
+
+    def _behind_damaged(self, walk: LogScan, queue: ConsumeQueue, offset: int) -> int:
+        """Where a walk goes on that has met a damaged record of another queue; 0 if it does not."""
+        data = self._log.read(walk.end, PREFIX.itemsize)
+        if walk.stopped_by is not ScanEnd.BAD_CRC or len(data) < PREFIX.itemsize:
+            return 0
+        head = sliding(data, PREFIX)[0]
+        is_wanted = (int(head["queue_id"]), int(head["queue_offset"])) == (queue.queue_id, offset)
+        # Its parts add up to this size.
+        return 0 if is_wanted else walk.end + int(head["size"])
 
     def _damage(self, queue: ConsumeQueue, offset: int, walk: LogScan) -> StoreDamaged:
         which = f"message {offset} of queue {queue.queue_id} of {queue.topic}"
