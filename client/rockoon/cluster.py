@@ -24,7 +24,7 @@ from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
 if TYPE_CHECKING:
-    from rockoon.tracing.tracing import Tracing
+    from rockoon.tracing import Tracing
 
 
 def connect(
@@ -52,7 +52,7 @@ def connect(
             environment's ROCKOON_TLS... say (`rockoon.net.tls`): plain connections without them.
         access: the access key to sign calls with; None means as the environment's
             ROCKOON_ACCESS... say (`rockoon.net.access`): without them, calls are not signed.
-        tracing: how messages are traced, a `rockoon.tracing.tracing.Tracing`; None: not at all.
+        tracing: how messages are traced, a `rockoon.tracing.Tracing`; None: not at all.
 
     Raises:
         InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file

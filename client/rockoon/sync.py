@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
     from rockoon.producer.producer import Producer
-    from rockoon.tracing.tracing import Tracing
+    from rockoon.tracing import Tracing
     from rockoon.transactions.blocking import BlockingTransactionalProducer
     from rockoon.transactions.checks import Check
     from rockoon.transactions.producer import TransactionalProducer

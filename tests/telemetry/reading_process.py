@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import rockoon
-from rockoon.tracing.tracing import Tracing
+from rockoon.tracing import Tracing
 
 
 async def read(nameserver: str, topic: str, count: int, tracing: Tracing) -> None:

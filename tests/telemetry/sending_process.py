@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import rockoon
-from rockoon.tracing.tracing import Tracing
+from rockoon.tracing import Tracing
 from rockoon.transactions.transaction import Resolution
 
 

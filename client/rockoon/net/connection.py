@@ -40,7 +40,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
 if TYPE_CHECKING:
-    from rockoon.tracing.tracing import Tracing
+    from rockoon.tracing import Tracing
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
