@@ -224,7 +224,8 @@ class Cluster:
     ) -> SendResults:
         """Send many messages and wait until all are stored, as `Producer.send_many`.
 
-        The iterable is read in the loop's thread.
+        The iterable is read in the loop's thread, so it must not call this connection itself: to
+        copy a topic, read with another one.
 
         Raises:
             RockoonError: as `Producer.send_many`.

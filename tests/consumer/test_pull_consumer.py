@@ -353,6 +353,11 @@ async def test_a_commit_after_a_reset_is_refused(fake: FakeCluster, cluster: Clu
         assert await consumer.committed(Q0) == 10
 
 
+async def test_a_reader_that_may_fetch_nothing_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(InvalidArgument, match="prefetch_batches"):
+        cluster.pull_consumer(prefetch_batches=0)
+
+
 async def test_a_reader_without_a_group_has_nothing_to_commit(cluster: Cluster) -> None:
     async with cluster.pull_consumer() as consumer:
         with pytest.raises(InvalidArgument):

@@ -1,13 +1,19 @@
-"""The numbers that users of RocketMQ know are what one gets without asking."""
+"""The numbers that users of RocketMQ know are what one gets without asking; no others are taken."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from rockoon.allocation import AVERAGE
 from rockoon.consumer.consume_result import SUSPEND_SECONDS
 from rockoon.consumer.delivery import Order
 from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
+from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer, Timing
+from rockoon.consumer.retry import RetryPolicy
+from rockoon.errors import InvalidArgument
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_format.delay_levels import DELAY_LEVELS, DELAY_LEVELS_MS
 
@@ -49,3 +55,27 @@ def test_there_are_eighteen_delay_levels_from_a_second_to_two_hours() -> None:
     assert DELAY_LEVELS == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     assert len(DELAY_LEVELS_MS) == 18
     assert (DELAY_LEVELS_MS[2], DELAY_LEVELS_MS[-1]) == (10_000, 7_200_000)
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value"),
+    [
+        (PullLimits, "messages_max", 0),
+        (PullLimits, "bytes_max", -1),
+        (PullLimits, "bytes_max", (16 << 20) + 1),
+        (PullLimits, "wait_ms", -1),
+        (PullLimits, "wait_ms", 30_001),
+        (FlowLimits, "span_max", 0),
+        (RetryPolicy, "attempts_max", -1),
+        (Timing, "consume_timeout_seconds", 0),
+        (Timing, "commit_seconds", 0),
+        (Timing, "rebalance_seconds", -1),
+        (Timing, "pull_expired_seconds", float("nan")),
+        (Timing, "drain_seconds", -1),
+    ],
+)
+def test_what_no_consumer_can_do_is_refused_where_it_is_said(
+    make: Callable[..., object], option: str, value: float
+) -> None:
+    with pytest.raises(InvalidArgument, match=option):
+        make(**{option: value})

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from rockoon.errors import InvalidArgument
+
 Batch = TypeVar("Batch")
 
 _OPEN = b"\1"
@@ -52,7 +54,7 @@ class FlowLimits:
     def __post_init__(self) -> None:
         for name in ("messages_max", "bytes_max", "span_max"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more")
+                raise InvalidArgument(reason=f"{name} must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
@@ -63,14 +64,22 @@ class EmptyAnswers:
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much one pull may bring and how long it may wait."""
+    """How much one pull may bring and how long it may wait.
+
+    Raises:
+        InvalidArgument: a value is out of its bounds.
+    """
 
     messages_max: int = 1024
     """1 to 65536."""
     bytes_max: int = 1 << 20
     """A first message larger than this still comes; at most 16 MiB."""
     wait_ms: int = 15_000
-    """How long the broker holds a pull at the end of the queue, at most 30 000."""
+    """How long the broker holds a pull at the end of the queue, at most 30 000; 0: not at all."""
+
+    def __post_init__(self) -> None:
+        bounds = {"messages_max": (1, 65_536), "bytes_max": (1, 16 << 20), "wait_ms": (0, 30_000)}
+        check_bounds(self, bounds)
 
 
 @dataclass(frozen=True, slots=True)

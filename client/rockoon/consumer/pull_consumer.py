@@ -65,7 +65,7 @@ class PullConsumer:
             go on at its "earliest" or "latest" message, or "raise" from the next poll. With a
             group the offset service decides, by the group's policy.
         limits: size of one pull, and how long the broker may hold it.
-        prefetch_batches: batches fetched ahead of the caller, for each queue.
+        prefetch_batches: batches fetched ahead of the caller, for each queue; 1 or more.
         create_group: make the group when it does not exist.
         check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
             a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
@@ -88,6 +88,8 @@ class PullConsumer:
     ) -> None:
         if on_out_of_range not in ("earliest", "latest", "raise"):
             raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
+        if prefetch_batches < 1:
+            raise InvalidArgument(reason=f"prefetch_batches is {prefetch_batches}, not 1 or more")
         self.group = group
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue began, and why."""

@@ -17,10 +17,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.bounds import check_bounds
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
@@ -76,7 +78,11 @@ OnDamaged = Literal["stop", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often a push consumer does what it does by the clock, and how long it waits."""
+    """How often a push consumer does what it does by the clock, and how long it waits.
+
+    Raises:
+        InvalidArgument: a time is less than 0.01 s, or `drain_seconds` less than 0.
+    """
 
     consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
     """Not orderly only: a handler call that takes longer has failed; its result is not heard any
@@ -90,6 +96,17 @@ class Timing:
     than the offset service lets it."""
     pull_expired_seconds: float = PULL_EXPIRED_SECONDS
     """A queue whose broker has answered no pull for so long is resolved again."""
+
+    def __post_init__(self) -> None:
+        times = (
+            "consume_timeout_seconds",
+            "commit_seconds",
+            "rebalance_seconds",
+            "pull_expired_seconds",
+        )
+        # More often than a hundred times a second would be a loop that does nothing else.
+        bounds = dict.fromkeys(times, (0.01, inf)) | {"drain_seconds": (0, inf)}
+        check_bounds(self, bounds)
 
 
 class PushConsumer:
@@ -180,7 +197,7 @@ class PushConsumer:
     ) -> None:
         timing = timing or Timing()
         order = _order_of(orderly)
-        _check_settings(handler, concurrency, batch_max, on_damaged, timing)
+        _check_settings(handler, concurrency, batch_max, on_damaged)
         self._orderly = order is not None
         self.group = group
         self._mode = mode_named(mode)
@@ -510,17 +527,13 @@ def _order_of(orderly: bool | Order) -> Order | None:
     return orderly
 
 
-def _check_settings(
-    handler: Handler, concurrency: int, batch_max: int, on_damaged: str, timing: Timing
-) -> None:
+def _check_settings(handler: Handler, concurrency: int, batch_max: int, on_damaged: str) -> None:
     if not callable(handler):
         raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
     if concurrency < 1 or batch_max < 1:
         raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
     if on_damaged not in ("stop", "skip"):
         raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
-    if not timing.consume_timeout_seconds > 0:
-        raise InvalidArgument(reason="consume_timeout_seconds must be more than 0")
 
 
 def _parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:

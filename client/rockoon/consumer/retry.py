@@ -51,7 +51,7 @@ class RetryPolicy:
         local: the pauses while no broker takes a message back.
 
     Raises:
-        ValueError: a level is less than 1, or `attempts_max` less than 0.
+        InvalidArgument: a level is less than 1, or `attempts_max` less than 0.
     """
 
     attempts_max: int | None = None
@@ -60,9 +60,9 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if any(level < 1 for level in self.delay_levels):
-            raise ValueError("a delay level is 1 or more")
+            raise InvalidArgument(reason="a delay level is 1 or more")
         if self.attempts_max is not None and self.attempts_max < 0:
-            raise ValueError("attempts_max is 0 or more")
+            raise InvalidArgument(reason="attempts_max is 0 or more")
 
     def level_of(self, failed_before: int) -> int:
         """The delay level to ask for, 0 to leave it to the broker."""

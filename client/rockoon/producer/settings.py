@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rockoon.bounds import check_bounds
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression
 from rockoon.errors import InvalidArgument
 from rockoon.producer.outgoing import BODY_BYTES_MAX
@@ -57,10 +58,7 @@ class ProducerSettings:
             "compression_bytes_min": (1, BODY_BYTES_MAX),
             "compression_level": (1, 9),
         }
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise InvalidArgument(reason=f"{name} is {value}, not between {low} and {high}")
+        check_bounds(self, bounds)
         if self.compression not in set(Compression):
             kinds = ", ".join(Compression)
             raise InvalidArgument(reason=f"compression is {self.compression!r}, not one of {kinds}")
