@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+import rockoon
 from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import PullConsumer
@@ -351,6 +352,20 @@ async def test_a_commit_after_a_reset_is_refused(fake: FakeCluster, cluster: Clu
         await bodies(consumer, 8)
         await consumer.commit()
         assert await consumer.committed(Q0) == 10
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing_that_the_connection_waits_for(
+    fake: FakeCluster,
+) -> None:
+    fake.create_topic("orders")
+    async with asyncio.timeout(DEADLINE_SECONDS), rockoon.connect(fake.address) as cluster:
+        consumer = cluster.pull_consumer()
+        await consumer.assign_all("orders")
+        async with asyncio.TaskGroup() as tasks:
+            closing = tasks.create_task(consumer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+        assert closing.cancelled()
 
 
 async def test_a_reader_that_may_fetch_nothing_is_refused(cluster: Cluster) -> None:

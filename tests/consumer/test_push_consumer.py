@@ -583,3 +583,27 @@ async def test_a_damaged_message_ends_the_consumer_when_those_before_it_are_hand
     await consumer.close()
     assert seen.bodies == numbered(3, 10)
     assert fake.offset.progress["billing", PLACE].offset == 3
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+async def test_a_close_that_is_cancelled_leaves_nothing_that_the_connection_waits_for(
+    fake: FakeCluster, turns: int
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", [b"x"])
+    begun = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(DEADLINE_SECONDS), rockoon.connect(fake.address) as cluster:
+        consumer = consumer_of(cluster, handle, drain_seconds=60)
+        await consumer.start()
+        await begun.wait()
+        async with asyncio.TaskGroup() as tasks:
+            closing = tasks.create_task(consumer.close())
+            for _ in range(1 + turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+        assert closing.cancelled()

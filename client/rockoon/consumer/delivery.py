@@ -233,15 +233,20 @@ class Delivery:
             if late:
                 _, late = await asyncio.wait(late, timeout=seconds_max)
         finally:
-            for worker in late:
-                worker.cancel()
-            if self._threads is not None:
-                # A thread cannot be stopped: waiting for it would let one handler hang the whole
-                # shutdown.
-                self._threads.shutdown(wait=False, cancel_futures=True)
+            self.abandon()
         if late:
             await asyncio.wait(late)
         return not late
+
+    def abandon(self) -> None:
+        """Stop, and wait for no call that runs."""
+        self.stop()
+        for worker in self._workers:
+            worker.cancel()
+        if self._threads is not None:
+            # A thread cannot be stopped: waiting for it would let one handler hang the whole
+            # shutdown.
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, source: Source) -> _Parcel | None:
         runs = source.process_queue.take(self._batch_max)

@@ -134,7 +134,9 @@ class PullConsumer:
         self._closed = True
         self._cluster.release(self)
         tasks = [following.task for following in self._following.values()]
+        tasks += [assigned.task for assigned in self._assigned.values()]
         self._following.clear()
+        # All at once: closing can be cut short while it waits for them.
         await end_tasks(tasks)
         await self._prefetcher.end(self._assigned.values())
         self._assigned.clear()

@@ -381,7 +381,7 @@ class PushConsumer:
         """Stop pulling, finish the handler calls that run, store progress, leave the group.
 
         Takes at most `drain_seconds` and, when the offset service does not answer, some ten seconds
-        for the last commit.
+        for the last commit. Cancelling it gives up what it still waits for.
         """
         if self._state != "running":
             return
@@ -399,6 +399,9 @@ class PushConsumer:
             await self._assignment.store_last()
             await self._membership.leave()
         finally:
+            # Nothing is left of it, unless closing was cut short.
+            self._cancel_tasks()
+            self._delivery.abandon()
             self._assignment.drop()
             self._ended.set()
             await self._store.close()
@@ -425,13 +428,14 @@ class PushConsumer:
             log.error("the consumer of group %s stops: %s", self.group, failure)
             self._failure = failure
         self._delivery.stop()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        for reading in self._assignment.readings.values():
-            if reading.task is not None and reading.task is not asyncio.current_task():
-                reading.task.cancel()
+        self._cancel_tasks()
         self._ended.set()
+
+    def _cancel_tasks(self) -> None:
+        readings = self._assignment.readings.values()
+        for task in (*self._tasks, *(reading.task for reading in readings)):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
 
     # What it is doing
 
