@@ -157,6 +157,28 @@ async def test_a_listener_hears_of_queues_before_they_are_read_and_before_others
     assert heard[-1] == ("a", "loses", (0, 1))
 
 
+async def test_a_reset_while_a_listener_is_at_work_moves_the_start(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    silent.append("orders", [b"%d" % n for n in range(10)], queue_id=0)
+    told, gate, seen = asyncio.Event(), asyncio.Event(), []
+
+    async def on_assigned(_: Sequence[MessageQueue]) -> None:
+        told.set()
+        await gate.wait()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.queue_offset)
+
+    async with consumer_of(cluster, handler=handle, on_assigned=on_assigned) as consumer:
+        await told.wait()
+        silent.offset.reset("billing", ("orders", "broker-a", 0), 7)
+        await eventually(lambda: consumer.statistics.resets == 1)
+        gate.set()
+        await eventually(lambda: len(seen) == 3)
+    assert sorted(seen) == [7, 8, 9]
+
+
 async def test_a_listener_that_fails_holds_no_queue_up(
     silent: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -143,6 +143,8 @@ class Assignment:
         # Queues without a reading that the offset service may take for this member's: resolved with
         # an unknown outcome, or void. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
+        # Of those, queues that were reset after the offset service had been asked for them.
+        self._reset_meanwhile: set[MessageQueue] = set()
         # Queues that other members have been asked for.
         self._awaited: set[MessageQueue] = set()
         self._lapses_seen = 0
@@ -266,6 +268,7 @@ class Assignment:
         # Before asking: when the answer is lost the service may have granted them, and only a
         # release tells that they are not read here.
         self._claims.update(queues)
+        self._reset_meanwhile.clear()
         # Before the call: a lease that ends during it may have given the queues to others, so what
         # was granted then is not sure.
         lapses = self._membership.lapses
@@ -281,6 +284,9 @@ class Assignment:
             queue for queue, start in found.items() if isinstance(start, Start)
         )
         for queue, start in found.items():
+            if queue in self._reset_meanwhile:
+                is_complete = False
+                continue
             self._claims.discard(queue)
             if isinstance(start, RockoonError):
                 self._check_undecided(start)
@@ -362,7 +368,9 @@ class Assignment:
             )
             return
         readings = [r for queue in queues if (r := self.readings.get(queue))]
-        self._statistics.resets += len(readings)
+        meanwhile = self._claims.intersection(queues)
+        self._reset_meanwhile |= meanwhile
+        self._statistics.resets += len(readings) + len(meanwhile)
         self.resolve_again(readings)
 
     def resolve_again(self, readings: Iterable[QueueReader]) -> None:
