@@ -5,11 +5,11 @@ goes out. A `Producer` without tracing calls nothing for any of it; this one loo
 message, whether there is a present span.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
 from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.body_chunks import Bodies
+from rockoon.producer.options import SendManyOptions
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX, Body
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
@@ -29,7 +30,6 @@ from rockoon.tracing.tracing import (
     traceparent_of,
 )
 from rockoon_core.clock import Clock, wall_clock_ms
-from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -134,24 +134,9 @@ class TracedProducer(Producer):
         return receipt
 
     async def send_many(
-        self,
-        topic: str,
-        bodies: Bodies,
-        *,
-        keys: Iterable[str | Sequence[str] | None] | None = None,
-        tags: str | None = None,
-        ordering_key: str | None = None,
-        queue: MessageQueue | None = None,
-        key: str | None = None,
+        self, topic: str, bodies: Bodies, **options: Unpack[SendManyOptions]
     ) -> SendResults:
         """As `Producer.send_many`; one span is about all of the messages."""
-        options: dict[str, Any] = {
-            "keys": keys,
-            "tags": tags,
-            "ordering_key": ordering_key,
-            "queue": queue,
-            "key": key,
-        }
         if not self._is_within_sampled():
             return await super().send_many(topic, bodies, **options)
         span = self._start(topic)
