@@ -349,7 +349,7 @@ class FakeOffsetService(OffsetServiceServicer):
         self.listener = Listener(add_OffsetServiceServicer_to_server, self)
         self.cluster = cluster
         self.heartbeat_seconds = 0.2
-        self.lease_seconds = 2.0
+        self.lease_seconds = 30.0
         self.handover_seconds_max = 10.0
         self.waits: dict[tuple[str, Place], dict[str, float]] = {}
         """Since when members wait for queues of others."""
