@@ -138,6 +138,7 @@ class Membership:
             OffsetServiceUnavailable: the service does not answer.
         """
         loop = asyncio.get_running_loop()
+        # Before the call: the lease counts from when the service heard of it, or earlier.
         sent_at = loop.time()
         self._lease.ticks(sent_at)
         reply = await self._cluster.call(
@@ -174,6 +175,7 @@ class Membership:
         self.handover_seconds_max = reply.handover_seconds_max
         self._lease.settle(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
         self._take_in_pause(is_paused=reply.consume_disabled)
+        # An event may have overtaken this answer, and older members must not replace newer ones.
         if reply.membership_version >= self._version:
             self._take_in_owners(reply)
             self._take_in(reply.membership_version, reply.members)
@@ -189,6 +191,7 @@ class Membership:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_seconds()):
                     await self._hurry.wait()
+            # Before the beat: who asks for one during it gets another.
             self._hurry.clear()
             while True:
                 try:
@@ -203,6 +206,7 @@ class Membership:
                     self.heartbeats_failed += 1
                     # A service that was restarted counts members and versions anew.
                     self._version = -1
+                # Never longer than a heartbeat's time: the lease goes on meanwhile.
                 pause = min(backoff.next_seconds(), self._heartbeat_seconds)
                 await self._cluster.pause_for_offset_service(pause)
 

@@ -80,7 +80,10 @@ class MembershipLease:
         # The service heard of this one before now, and of the last one after it was sent.
         silence = now - self._heard_at
         silence_max = self._sure_seconds if self._orderly else self._lease_seconds
+        # The second: it slept between two heartbeats, maybe shorter than a lease. Until an answer
+        # to a later one nobody knows what was decided meanwhile.
         lapsed = self._heard_at > 0 and (silence > silence_max or self._heard_at < self._woke_at)
+        # When it was sent, not when the answer came: the service counts from no later than that.
         self._heard_at = sent_at
         if not lapsed:
             return None
@@ -94,6 +97,7 @@ class MembershipLease:
             lapses: as they were counted before it was asked for.
             now: the time.
         """
+        # Granted before a lapse: the service may have given it away since.
         if lapses != self.lapses:
             return False
         if self._orderly:

@@ -73,10 +73,12 @@ class QueueRevocation:
             start_task: makes an owned task.
         """
         for reading in readings:
+            # Not dropped yet: calls that run still finish messages, and those are to be committed.
             reading.process_queue.retire()
             self._delivery.forget(reading)
             if reading.task is not None:
                 reading.task.cancel()
+        # Before the task starts: the next rebalance may run first.
         self.queues.update(claims, (reading.queue for reading in readings))
         task = start_task(lambda: self._see_off(list(readings), list(claims), drain_seconds))
         self._tasks.add(task)
@@ -106,6 +108,7 @@ class QueueRevocation:
                     self._tell_late(going)
                     readings = [] if is_late else [each for each in readings if each.running]
                     await self.store_last(going, claims)
+                    # After the last commit, which a dropped queue takes no part in.
                     self._drop(going, claims)
                     claims = []
                     continue
@@ -115,6 +118,8 @@ class QueueRevocation:
                 except TimeoutError:
                     continue
         finally:
+            # Also where this is cancelled: a queue that stays among the departures is never read
+            # again.
             self._drop(readings, claims)
 
     def _interrupt(self, readings: Iterable[QueueReader]) -> bool:
@@ -158,6 +163,8 @@ class QueueRevocation:
         chosen = list(readings)
         queues = {*claims, *(reading.queue for reading in chosen)}
         if release:
+            # Before the release, after which another member may read: the program still owns the
+            # queues.
             await self._listener.revoked(queues)
         for reading in chosen:
             if not reading.process_queue.dropped:

@@ -69,6 +69,7 @@ class AppendStream:
         self._last_id += 1
         request.request_id = self._last_id
         self._outgoing.append(request)
+        # In both lists before anything awaits: a stream that breaks now must know of the batch.
         self._unanswered.append((batch, self._last_id, now))
         self._wanted.set()
 
@@ -132,6 +133,8 @@ class AppendStream:
         return BrokerUnavailable(broker=self.broker)
 
     def _accept(self, reply: AppendReply) -> bool:
+        # Answers come in the order of requests. Another one means that the two ends do not agree on
+        # what was sent: a guess would tell a sender that another's batch is stored.
         if not self._unanswered or self._unanswered[0][1] != reply.request_id:
             return False
         batch, _, _ = self._unanswered.popleft()
@@ -140,6 +143,7 @@ class AppendStream:
 
     def _break(self, error: RockoonError) -> None:
         batches = [batch for batch, _, _ in self._unanswered]
+        # Before `broken`, which may submit to the next call.
         self._unanswered.clear()
         # The broken call's request iterator may still hold the old ones, and must not take what
         # is meant for the next call. It waits for more, and nobody else would end it.

@@ -140,12 +140,15 @@ class Appends:
         if sequenced is not None:
             check_sequences(sequenced, frames, sizes)
         while True:
+            # Behind every wait: the topic may be gone by now.
             check()
             try:
                 if sequenced is not None:
                     return self._place_once(sequenced, topic, queue_id, frames, sizes)
                 return self._place(topic, queue_id, frames, sizes, made_here=made_here)
             except store_errors.StoreBusy:
+                # Nothing awaits between the refusal and this, so no sync's `set` can be lost in
+                # between.
                 self._room.clear()
                 await self._room.wait()
 
@@ -161,12 +164,16 @@ class Appends:
         if self._failure is not None:
             return
         try:
+            # Before anybody is answered: whoever hears that a message is stored must be able to
+            # read it.
             advanced = self._store.confirm(end)
         except (store_errors.StoreFailed, store_errors.StoreClosed):
             # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
             return
         pending = self._pending
         now = self._clock.monotonic_seconds()
+        # Ends ascend: batches are appended one after the other, and repeats wait for the last of
+        # them.
         while pending and pending[0][0] <= end:
             _, durable, placed_at = pending.popleft()
             self.sync_waits.note(now - placed_at, now)
@@ -178,6 +185,7 @@ class Appends:
 
     def failed(self, reason: str) -> None:
         """A sync failed: whoever waits is told, and so is everybody who comes."""
+        # For good: the next sync would succeed without the pages that this one lost.
         self._failure = StoreFailed(reason=reason)
         while self._pending:
             durable = self._pending.popleft()[1]
@@ -265,6 +273,8 @@ class Appends:
         """Append what is not stored yet of a batch."""
         if self._failure is not None:
             raise self._failure
+        # From here to `note` nothing awaits: two streams with the same batch cannot both find it
+        # new.
         runs = self._sequences.stored(sequenced, len(sizes), self._clock.now_ms())
         stored = sum(run.messages for run in runs)
         if stored == len(sizes):
@@ -289,10 +299,12 @@ class Appends:
         appended = Appended(
             first_queue_offset=last.first_queue_offset,
             first_physical_offset=last.first_physical_offset,
+            # The whole log: whether the sync under way covers this batch is not known any more.
             end_offset=self._store.appended_end,
             count=last.messages,
             store_timestamp_ms=last.store_timestamp_ms,
         )
+        # Nothing is unsynced, so the batch is durable too.
         if not self._pending:
             return AppendResult(appended, None, runs)
         return AppendResult(appended, self._wait_for(self._pending[-1][0]), runs)
@@ -312,6 +324,7 @@ class Appends:
 
 def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.uint32]) -> None:
     """Raise unless the records say the same of themselves: a later start goes by what they say."""
+    # Before the records are looked at, which the sizes lead to.
     if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.int64)) != len(frames):
         raise MalformedBatch(index=0, reason="record lengths do not add up")
     try:

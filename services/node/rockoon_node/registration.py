@@ -86,9 +86,12 @@ class Registration:
         self._lease.first_asked()
         while not self._leaving:
             try:
+                # `leave` takes this too: a registration that arrived behind the goodbye would undo
+                # it.
                 async with self._calling:
                     if self._leaving:
                         return
+                    # Before the call: see the invariants of `Lease`.
                     sent_seconds = self._lease.now()
                     reply = await self._register()
             except RockoonError as reason:
@@ -101,6 +104,7 @@ class Registration:
                     return
                 if not failed:
                     log.warning("not registered: %s; serving what is known, and trying on", reason)
+                # Busy is an answer: somebody could tell, and did not renew.
                 if not isinstance(reason, Busy):
                     # A slow etcd may need longer than a renewal has.
                     self._call_seconds = CALL_SECONDS_MAX
@@ -152,6 +156,7 @@ class Registration:
             cluster_id=self._cluster_id(),
             protocol=PROTOCOL,
         )
+        # Before the call, since an answer may get lost that put the node there.
         self._may_be_in_routes = True
         return await self._nameservers.call(
             lambda stub: stub.RegisterNode(
@@ -169,6 +174,7 @@ class Registration:
     async def leave(self) -> None:
         """Take the service out of the routes, for good: one short try at each nameserver."""
         self._leaving = True
+        # First: a client that has not heard of the goodbye yet is still answered while this drains.
         self._lease.left()
         if not self._may_be_in_routes:
             return

@@ -79,6 +79,7 @@ class RouteFollower:
             return True
         reached = asyncio.get_running_loop().create_future()
         entry = (revision, reached)
+        # Nothing awaits since the comparison above: no update can come in between unseen.
         self._waiting.append(entry)
         try:
             async with asyncio.timeout(seconds):
@@ -93,6 +94,7 @@ class RouteFollower:
         try:
             await self._watch(address)
         finally:
+            # Whatever ended the watch: from now on the routes may be out of date.
             self.following = False
 
     async def _watch(self, address: str) -> None:
@@ -106,6 +108,7 @@ class RouteFollower:
         )
         stub = self._nameservers.stub(address)
         call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
+        # Read as it comes, taken in as fast as that goes: what waits is added up to one update.
         pending = PendingUpdates()
         failed: list[grpc.RpcError] = []
         refusal = ""
@@ -128,6 +131,7 @@ class RouteFollower:
                     log.warning(
                         "nameserver %s follows another etcd: its routes are read anew", address
                     )
+                    # Asks the next watch for a whole snapshot.
                     self.revision = 0
                     reading.cancel()
                     return
@@ -139,6 +143,7 @@ class RouteFollower:
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
                 self._history = update.history or self._history
                 self.following = update.etcd_reachable
+                # After `_take`: who waits for a revision looks at the routes at once.
                 self._reach(update.revision)
         if refusal:
             raise Fatal(ExitStatus.CONFIGURATION, refusal)

@@ -53,6 +53,7 @@ class Drain:
             last_call: when something was last asked of it, on the same clock.
         """
         quiet_seconds = self._settings.drain_quiet_ms / 1000
+        # Half of it stays for calls that run, whatever clients still ask.
         latest = self._began + self._settings.drain_seconds_max / 2
         while True:
             pause = min(last_call() + quiet_seconds, latest) - self._clock()

@@ -109,6 +109,8 @@ class LiveCluster:
             found = self._generation(broker, address)
             for _ in range(_LOOKS_MAX):
                 stretches = self._cut(client, found, selection, split_bytes)
+                # Once more after the log's ends were asked for: when a generation came into force
+                # in between, the log may have lost what only that one holds.
                 before, found = found, self._generation(broker, address)
                 # What another generation covers may have gone from the log since.
                 if stretches is not None and found == before:
@@ -147,7 +149,8 @@ class LiveCluster:
         split_bytes: int,
         coverage: Coverage | None,
     ) -> "list[BrokerStretch]":
-        # Nothing is asked for but the ends.
+        # Nothing is asked for but the ends. Once, for all stretches: what is appended during the
+        # read belongs to none of them.
         ends = client.read(ReadLogRequest())
         start, end = ends.log_min_offset, ends.visible_end
         if coverage is not None and coverage.holds_all(selection):
@@ -178,6 +181,7 @@ def _of_times(
     def first_ms(stretch: BrokerStretch) -> int:
         return _first_store_ms(client, stretch, end)
 
+    # Outwards on both sides: store times are milliseconds, and the filter itself is exact.
     least_ms, most_ms = wanted.least // 1000, -(-wanted.most // 1000)
     # The first of them may begin within the stretch before.
     first = max(bisect_left(stretches, least_ms, key=first_ms) - 1, 0)
@@ -268,11 +272,14 @@ class BrokerStretch:
                 self._report_loss(position, min(resume, stop), "retention deleted")
                 reply = ReadLogReply(next_offset=resume, next_at_record=True)
             following = _request(reply.next_offset, stop, reply.next_at_record)
+            # A reply that leads nowhere: the log ends before what it had when the read was planned.
             is_stuck = following == request
             is_over = reply.next_offset >= stop or is_stuck
             if not is_over:
                 # It is on its way while this one is decoded.
                 client.ask(following)
+            # Only behind a place where a record must start. Behind a cut the bytes are the middle
+            # of one.
             if reply.skipped_bytes and at_record:
                 damaged_from = position
             if damaged_from is not None and (reply.next_at_record or is_over):

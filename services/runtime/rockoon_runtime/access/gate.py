@@ -85,17 +85,22 @@ class Gate:
             RockoonError: it does not pass.
         """
         rule = self.rule(method)
+        # Only what is not signed passes unproven: a wrong signature is refused in this mode too, or
+        # nobody would notice it before the mode ends.
         if self._optional and not rule.never_open and not is_signed(metadata):
             yield OpenCall(rule, request(), b"")
             return
         try:
             key, verifier = self.authentication.admit(method, metadata, body)
+            # After the signature: bytes of strangers are not parsed.
             made = request()
             check(key, rule, made)
         except (NotAuthenticated, NotPermitted) as refusal:
             self.refusals.note(method, refusal)
             raise
         call = OpenCall(rule, made, verifier)
+        # After the check, and without an await in between: a change of the key finds the call here,
+        # or was seen by the check.
         self._calls.add(key.key_id, call)
         # Each call is a task, so nobody else finds it set.
         CALLER.set(Caller(self.keys, key.key_id, call))
@@ -105,11 +110,13 @@ class Gate:
             refusal_since = call.interrupted()
             if refusal_since is None:
                 raise
+            # The cancellation was ours, by a changed key. Anybody else's is left alone above.
             raise refusal_since from None
         finally:
             self._calls.remove(key.key_id, call)
 
     def update(self, infos: Sequence[AccessKeyInfo]) -> None:
         """Take over all keys; calls in progress that would not pass now end."""
+        # The new keys are in force before calls are ended, which come again at once.
         for key_id in self.keys.replace(infos):
             self._calls.key_changed(key_id)

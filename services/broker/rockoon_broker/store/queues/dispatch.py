@@ -71,6 +71,7 @@ def first_break(
     records = chunk.records
     physical = records.offsets + chunk.base
     times_ms = records.store_timestamps_ms
+    # Store times never fall: a record whose time does is not one that this store appended here.
     before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
     wrong = physical[(records.physical_offsets != physical) | (times_ms < before_ms)].tolist()
     expected: dict[QueueKey, int] = {}

@@ -76,7 +76,10 @@ class DispatchQueue:
                 if batch.queue is not None:
                     self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
                     advanced[batch.queue.key] = None
+                # After its entries are written: where that fails the batch stays, and is written
+                # again.
                 waiting.popleft()
+                # Readers see the log up to here, so never past entries that are not written.
                 self.end = batch.end_offset
                 self.store_timestamp_ms = batch.store_timestamp_ms
         except OSError as error:
