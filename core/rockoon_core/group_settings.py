@@ -81,13 +81,13 @@ GROUP_SETTINGS = (
     ),
     GroupSetting(
         "retry_attempts_max",
-        "How often what failed comes again before it is a dead letter (default: 16).",
+        "Redeliveries of a failed message before it is a dead letter (default: 16).",
         default=RETRY_ATTEMPTS_DEFAULT,
         maximum=1_000_000,
     ),
     GroupSetting(
         "retry_queues",
-        "Retry queues on each broker (default: 1); 0: what fails is a dead letter at once.",
+        "Retry queues on each broker (default: 1); 0: dead letters at the first failure.",
         default=RETRY_QUEUES_DEFAULT,
         # As many as are created together.
         maximum=4_096,
@@ -101,8 +101,8 @@ GROUP_SETTINGS = (
     ),
     GroupSetting(
         "below_min",
-        "Where to go on when retention has overtaken it (default: first); fail: nowhere, until "
-        "somebody resets it.",
+        "Where to go on when retention has deleted its position (default: first); fail: "
+        "stop, until somebody resets it.",
         default="first",
         words=OUT_OF_RANGE,
     ),

@@ -133,7 +133,7 @@ def grant(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Let a key do more."""
+    """Give a key more permissions."""
     given = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
@@ -149,7 +149,7 @@ def revoke(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Let a key do less; what is open and would not be let begin now ends."""
+    """Take permissions from a key; open calls that it no longer permits end."""
     taken = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
@@ -162,7 +162,7 @@ def revoke(
 def disable(
     key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Have a key refused; what is open in its name ends."""
+    """Refuse a key until it is enabled again; its open calls end."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.disable(key)
@@ -174,7 +174,7 @@ def disable(
 def enable(
     key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Put a disabled key into force again."""
+    """Accept a disabled key again."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.enable(key)
@@ -210,7 +210,7 @@ def rotate(
 
 @app.command()
 def delete(key: Key, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Delete a key; what is open in its name ends."""
+    """Delete a key; its open calls end."""
     confirm(f"Delete access key {key}?", yes=yes)
 
     async def work(cluster: "Cluster") -> None:

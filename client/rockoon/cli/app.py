@@ -101,26 +101,28 @@ def up(
         typer.Argument(
             metavar="[stop|start|kill",
             show_default=False,
-            help="With a node of a cluster that runs on DIR, from another terminal.",
+            help="What to do with a node of the cluster that runs on DIR.",
         ),
     ] = "",
     node: Annotated[
-        str, typer.Argument(metavar="NODE]", show_default=False, help="As broker-a.")
+        str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
     ] = "",
     nameservers: Annotated[
         int | None,
-        typer.Option(min=1, max=9, help="How many (default: as many as DIR has, else 1)."),
+        typer.Option(min=1, max=9, help="Number of nameservers (default: those of DIR, else 1)."),
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option(min=1, max=26, help="How many (default: as many as DIR has, else 1)."),
+        typer.Option(min=1, max=26, help="Number of brokers (default: those of DIR, else 1)."),
     ] = None,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
     ] = Path(".rockoon"),
     port: Annotated[
         int,
-        typer.Option(min=1, max=65535, help="Of the first nameserver; further ones take the next."),
+        typer.Option(
+            min=1, max=65535, help="Port of the first nameserver; others take those after it."
+        ),
     ] = 9876,
     new_queue_rule: Annotated[
         str | None,
@@ -218,14 +220,14 @@ def lag(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Exit status 1 when retention can delete an unread message so soon, as 2h, or "
+            help="Exit status 1 when retention can delete an unread message within 2h, say, or "
             "when that cannot be told.",
         ),
     ] = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show how far behind a group is, and when retention overtakes it; the most endangered first.
+    """Show a group's lag, and when retention deletes what it has not read; the soonest first.
 
     The newest CommitLog file of a broker is never deleted: for its messages the time is counted as
     if another one began now.
@@ -250,22 +252,20 @@ def lag(
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to; it must exist.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic that exists.")],
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Instead of standard input; also .gz."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read this, not standard input; also .gz."
+        ),
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Lines are JSON; all have this field, the message's key."
-        ),
+        typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the key."),
     ] = None,
     tag_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Lines are JSON; all have this field, the message's tag."
-        ),
+        typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the tag."),
     ] = None,
     delay: Annotated[
         str | None,
@@ -313,10 +313,10 @@ def produce(
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     group: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Share the queues with this group; progress is kept."),
+        typer.Option(metavar="NAME", help="Read as a member of this group; progress is kept."),
     ] = None,
     place: Annotated[
         str | None,
@@ -339,7 +339,8 @@ def consume(
     sql: Annotated[
         str | None,
         typer.Option(
-            metavar="EXPRESSION", help="Only such properties: \"price > 9 AND region = 'north'\"."
+            metavar="EXPRESSION",
+            help="Only messages that match: \"price > 9 AND region = 'north'\".",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -347,7 +348,7 @@ def consume(
 ) -> None:
     """Print a topic's messages, one a line.
 
-    Ends at the messages there are now; with --follow it waits for more, until Ctrl-C.
+    Stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
     """
     from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
     from rockoon.cli.message_filter import filter_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rockoon.cluster import Cluster
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at dead letters, what groups gave up on, and replay them."
+    no_args_is_help=True, help="Show dead letters (messages that failed too often) and replay them."
 )
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]

@@ -40,7 +40,7 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="first|last|TIME|DURATION|tail:N",
-        help="Where it starts on queues older than its subscription; wins over the reader's.",
+        help="Where it starts on queues older than its subscription; overrides its consumers.",
     ),
 ]
 
@@ -53,7 +53,7 @@ def create(
     *,
     settings: Settings,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave a group that exists as it is.")
+        bool, typer.Option("--if-absent", help="No error if the group exists; it stays as it is.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,

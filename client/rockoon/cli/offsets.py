@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 app = typer.Typer(
-    no_args_is_help=True, help="Where groups are in their queues, why, and how to move them."
+    no_args_is_help=True, help="Show, explain and move the offsets of consumer groups."
 )
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
@@ -100,7 +100,7 @@ def reset(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest message.")] = False,
     to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="Behind the newest message.")
+        bool, typer.Option("--to-latest", help="The end: only messages sent later.")
     ] = False,
     to_offset: Annotated[
         int | None, typer.Option(metavar="OFFSET", help="This offset on every queue.")
@@ -109,7 +109,7 @@ def reset(
         str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(metavar="N", help="N messages on; with a negative N, back.")
+        int | None, typer.Option(metavar="N", help="N messages forward; with a negative N, back.")
     ] = None,
     by_duration: Annotated[
         str | None,

@@ -45,10 +45,12 @@ def create(
     ] = "rw",
     attribute: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Kept with the topic. Repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE", help="An attribute, as cleanup.policy=COMPACTION. Repeatable."
+        ),
     ] = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave a topic that exists as it is.")
+        bool, typer.Option("--if-absent", help="No error if the topic exists; it stays as it is.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rockoon.cluster import Cluster
     from rockoon.transactions.listing import BrokerTransactions
 
-app = typer.Typer(no_args_is_help=True, help="Look at transactions that are not ended.")
+app = typer.Typer(no_args_is_help=True, help="Show open transactions.")
 
 
 @app.callback()
