@@ -133,10 +133,14 @@ class QueueReader:
             except StoreCorrupt as damage:
                 self.failure = damage
                 pulls.note_failure(damage)
+                # First what came before the damage: `raise` ends the consumer, and those were
+                # pulled already.
                 await self._wait_handled()
                 raise
             except RockoonError as error:
                 self.failure = error
+                # Told, not ended: the broker may only not have heard of the queue yet. Routes
+                # decide.
                 if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):
                     on_gone(self)
                 if loop.time() - answered_at >= rules.expired_seconds:

@@ -177,6 +177,7 @@ class Etcd:
         items = [key_value(item) for item in reply.kvs]
         while reply.more:
             request.key = reply.kvs[-1].key + b"\0"
+            # The first page's, or a change between two pages would show half of itself.
             request.revision = header.revision
             reply = await self._call("kv", "Range", request)
             items.extend(key_value(item) for item in reply.kvs)
@@ -187,6 +188,7 @@ class Etcd:
         request = rpc.RangeRequest(
             key=span.first,
             range_end=span.end,
+            # `count` is of all keys of the span, whatever this leaves out: one call tells both.
             min_mod_revision=after_revision + 1,
             keys_only=True,
         )
@@ -278,6 +280,7 @@ class Etcd:
                     start_revision=start_revision,
                     progress_notify=True,
                 )
+                # The call has no deadline of its own, since the watch has no end.
                 async with asyncio.timeout(self._timeout_seconds):
                     reply = await first_reply(call, rpc.WatchRequest(create_request=create))
                 refuse_cancelled(reply)

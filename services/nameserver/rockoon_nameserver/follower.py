@@ -310,11 +310,13 @@ class RouteFollower:
 
     async def _follow(self) -> None:
         """Apply the watch until it breaks or etcd does not answer the probes."""
+        # Where the table ends: between a read and its watch no change can be lost.
         start = self.table.revision + 1
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
             # Its revision proves nothing: the member that took the watch may be behind the others.
             self._check_same(header, at_least=0)
             self._came_back()
+            # After the watch is open: an etcd that is exchanged later breaks the watch.
             await self._check_identity()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(batches), name="etcd watch")
@@ -355,6 +357,7 @@ class RouteFollower:
     async def _confirm(self) -> None:
         before = self.table.revision
         header, keys, put = await self._etcd.count_and_changes(self._keyspace.everything, before)
+        # The count as well: a deletion is no put, and shows in nothing else.
         if self.table.revision == before and put == 0 and keys == self.table.key_count:
             self.table.advance(header.revision)
             self._announce_change()
@@ -391,6 +394,8 @@ class RouteFollower:
         self._announce_change()
 
     def _announce_change(self) -> None:
+        # A new event for each change: whoever took the old one before looking misses nothing, and
+        # nobody has to clear it.
         self._changed.set()
         self._changed = asyncio.Event()
 

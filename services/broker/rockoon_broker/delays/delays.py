@@ -238,8 +238,12 @@ class Delays:
         for index, record in enumerate(records):
             aside.append(set_aside(record, now_ms, self._rules, index))
             if index % DELIVERED_PER_TURN_MAX == DELIVERED_PER_TURN_MAX - 1:
+                # Decoding and encoding thousands of records is work of many milliseconds: let
+                # others run.
                 await asyncio.sleep(0)
         parts = list(parts_aside(aside))
+        # All parts first: a batch is stored in several appends, and one refused later would leave
+        # half.
         self._check_fit(parts)
         runs: list[Run] = []
         placed: AppendResult | None = None

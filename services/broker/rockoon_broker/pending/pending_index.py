@@ -140,6 +140,7 @@ class PendingIndex:
         for key, queue in self._queues.items():
             below = settled_below.get(key, 0)
             queue.settle_below(min(below, self._store.max_offset(*key)))
+            # Behind the snapshot only these entries can be of records that it does not know.
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
                 queue.take_in(*found)
@@ -218,6 +219,7 @@ class PendingIndex:
     def take_durable(self) -> Captured | None:
         """The noted state, once, when the log is durable as far as it covers: `write` it now."""
         waiting = self._waiting
+        # See "a snapshot never knows more than the disk" in docs/architecture.md.
         if waiting is None or waiting.snapshot.covered_end > self._store.durable_end:
             return None
         self._waiting = None
@@ -227,6 +229,7 @@ class PendingIndex:
         """The state of this moment. It may be written when the log is durable up to its end."""
         sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
         sections |= {name: write() for name, (write, _) in self._notes.items()}
+        # The same moment as the sections above: nothing awaits in between.
         self._covered_end = self._store.appended_end
         self._snapshot_bytes = sum(map(len, sections.values()))
         snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
@@ -259,8 +262,10 @@ class PendingIndex:
             }
         except ValueError as error:
             return f"{self._path} cannot be used: {error}"
+        # Another broker has written the store since; what it settled is not in this snapshot.
         if snapshot.lineage != self._store.recovery.lineage:
             return _ANOTHER_BROKER
+        # A crash took back log that it counts on: it would call messages settled that wait.
         if snapshot.covered_end > self._store.appended_end:
             return f"{self._path} knows of a longer log"
         for key, queue in queues.items():

@@ -155,6 +155,7 @@ class SendBacks:
         if record.physical_offset < 0:
             raise InvalidArgument(reason=f"{position}: it lies at {record.physical_offset}")
         wanted = (failed.topic.encode(), failed.queue_id, failed.queue_offset)
+        # The reference may be of a store that was exchanged: another message must not be sent on.
         if (record.topic, record.queue_id, record.queue_offset) != wanted:
             raise MessageNotFound(position=position)
         return record
@@ -164,6 +165,7 @@ class SendBacks:
             return
         try:
             placed = await self._place(items, group)
+            # Durable first: on this answer the consumer counts the message as finished.
             refusal = await placed.durable if placed.durable is not None else None
             if refusal is not None:
                 raise refusal
@@ -225,6 +227,7 @@ class SendBacks:
             NotReady: the queue is made, and this broker has not heard of it yet.
         """
         broker = self._broker
+        # Nearly always, so a failed message costs no call to a nameserver.
         if broker.knows(topic, queue_id):
             return
         request = ProvideGroupTopicRequest(group=group, topic=kind, broker=broker.settings.name)

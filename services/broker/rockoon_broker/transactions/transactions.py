@@ -350,6 +350,7 @@ class Transactions:
         try:
             return await self._appends.place_records(topic, queue_id, [frame], check)
         finally:
+            # Also when the call is cancelled while it waits.
             self._ends_bytes -= len(frame)
 
     def _ended(self, half: WaitingHalf, ending: Ending, placed: AppendResult) -> Outcome:
@@ -364,6 +365,7 @@ class Transactions:
             appended.first_physical_offset,
             appended.store_timestamp_ms,
         )
+        # Before the end is durable: a repeat finds the outcome, and waits for the same sync.
         self._outcomes.note(position, outcome)
         durable = placed.durable
         if durable is not None and not durable.done():

@@ -180,6 +180,8 @@ class ConsumeQueues:
         end = first_offset + len(entries)
         self.entry_count += end - queue.max_offset
         self.stored_count += queue.max_offset == 0
+        # Behind the write: readers go up to here, and a write that failed is made once more from
+        # here.
         queue.max_offset = end
         queue.next_offset = max(queue.next_offset, end)
 
@@ -241,6 +243,8 @@ class ConsumeQueues:
         """
         if queue.max_offset == 0:
             return 0
+        # A search of a file in the middle of a log costs reads; the beginning moves only when a
+        # CommitLog file goes.
         if queue.min_known_for != log_min:
             low = max(queue.min_offset, self.first_stored(queue))
             if low < queue.max_offset and self._is_below(queue, low, log_min):
@@ -318,6 +322,7 @@ class ConsumeQueues:
         directory = self.topic_directory(topic)
         if directory.is_dir():
             aside = self._free_place_aside()
+            # By one rename: a crash leaves all of a topic's files, or none.
             self._disk.move_directory(directory, aside)
             self._unsynced_directories.add(self._root)
         for queue in queues:
@@ -387,6 +392,7 @@ class ConsumeQueues:
             self._unsynced_directories.add(directory)
             queue.file_last -= 1
         used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
+        # What is left of a former end would be read as entries once the queue grows up to it.
         if self._disk.write_zeros(self._file(queue, last), used, self.file_bytes):
             self._unsynced_files.add((queue.topic, queue.queue_id, last))
         queue.next_offset = queue.max_offset
@@ -449,6 +455,8 @@ class ConsumeQueues:
         self._unsynced_directories.update(self._disk.make_directory(path.parent))
         fd = self._disk.open(path, create=True)
         try:
+            # Not reserved as a CommitLog file is: of many queues most stay small, and holes cost
+            # nothing.
             self._disk.set_size(fd, self.file_bytes)
         except OSError:
             self._disk.close(fd)

@@ -127,6 +127,7 @@ class AbortFile:
             return
         backup = self._path.with_name(ABORT_FILE + ".bak")
         before = self._path.read_bytes() if self._path.exists() else b""
+        # The copy first: once `abort` is replaced, its former text is nowhere else.
         self._disk.replace_file(backup, before)
         text = f"{os.getpid()}\nlineage {lineage.hex()}\n"
         if checksums_from is not None:
@@ -213,8 +214,10 @@ class MarkerFiles:
         """
         # Until all is done: another try must not take the place of the other slot.
         sequence = self._sequence + 1
+        # Both: a crash can come between the two writes below, and either checkpoint is then ours.
         crcs = (checkpoint_crc(self._checkpoint), checkpoint_crc(checkpoint))
         slot = _encode_point(point, sequence, crcs)
+        # Into the older of two slots: a write that is torn leaves the newer one whole.
         self._write(self._point_fd, slot, sequence % 2 * SLOT_BYTES)
         if checkpoint != self._checkpoint:
             self._write(self._checkpoint_fd, encode_checkpoint(checkpoint), 0)

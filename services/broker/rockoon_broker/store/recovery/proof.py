@@ -76,6 +76,7 @@ class LogFiles:
             offset: physical.
             size: of the record in bytes; 0 to take what it says itself.
         """
+        # Padded: where no file is, nothing is read.
         wanted, _ = _SIZE_AND_MAGIC.unpack(self._read(offset, 8).ljust(8, b"\0"))
         left = self.file_bytes - offset % self.file_bytes
         if not 0 < wanted <= left or wanted != (size or wanted):
@@ -85,6 +86,7 @@ class LogFiles:
             data, 0, len(data), checksums=self.checksums, delay_levels_ms=self._delay_levels_ms
         )
         whole = found.count == 1 and found.position == wanted
+        # One that says that it lies elsewhere is left of an older file, or is in a message's body.
         return found if whole and int(found.physical_offsets[0]) == offset else None
 
     def is_closed_at(self, offset: int) -> bool:
@@ -164,6 +166,8 @@ def _is_tiled(log: LogFiles, start: int, cursors: "list[_Cursor]", durable_ms: i
     for window in range(start, end, WINDOW_BYTES):
         limit = min(window + WINDOW_BYTES, end)
         taken = np.concatenate([cursor.take_below(limit) for cursor in cursors] or [_NONE])
+        # The queues' entries, merged in the order of the log: without a gap they prove every
+        # record.
         taken = taken[np.argsort(taken["offset"].astype(np.int64), kind="stable")]
         offsets, sizes = taken["offset"].astype(np.int64), taken["size"].astype(np.int64)
         expected: NDArray[np.int64] = np.cumsum(sizes) - sizes + at
