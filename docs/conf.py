@@ -52,6 +52,7 @@ html_extra_path = [
 ]
 
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
 napoleon_use_rtype = False
@@ -66,6 +67,8 @@ nitpick_ignore_regex = [
 ]
 # The navigation is a choice: README, SECURITY and pages for one other page are left out.
 suppress_warnings = ["toc.not_included"]
+
+COLON = "\N{MODIFIER LETTER COLON}"
 
 
 def add_navigation(_app: Sphinx, name: str, text: list[str]) -> None:
@@ -92,8 +95,15 @@ def adapt_docstring(
     if isinstance(thing, type) and issubclass(thing, rockoon.RockoonError) and not thing.__doc__:
         text = f"``{thing.sentence}``" + (" Retriable." if thing.retriable else "")
     if what in ("attribute", "property"):
-        text = "\n" + text  # napoleon takes words before a colon in the first line for a type
+        # Napoleon takes words before a colon in the first line for a type.
+        first, end, rest = text.partition("\n")
+        text = first.replace(":", COLON) + end + rest
     lines[:] = text.split("\n")
+
+
+def restore_colons(*arguments: list[str]) -> None:
+    """Undo what `adapt_docstring` hides from napoleon."""
+    arguments[-1][:] = [line.replace(COLON, ":") for line in arguments[-1]]
 
 
 def find_name(app: Sphinx, _env: object, node: pending_xref, content: Element) -> Element | None:
@@ -138,4 +148,5 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", add_navigation)
     app.connect("autodoc-process-docstring", adapt_docstring, priority=400)
+    app.connect("autodoc-process-docstring", restore_colons, priority=600)
     app.connect("missing-reference", find_name)
