@@ -16,7 +16,7 @@ from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.stream.listener import BatchEnds
-from support.spark_processes import BRIEF_JAVA, patiently
+from support.spark_processes import BRIEF_JAVA, BRIEF_PYTHON, patiently
 from support.waiting import wait_until
 from support.whole_topics import every_message
 
@@ -235,7 +235,7 @@ def test_a_driver_that_is_killed_in_a_batch_is_followed_by_one_that_reads_it_aga
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "JDK_JAVA_OPTIONS": BRIEF_JAVA},
+        env={**os.environ, "JDK_JAVA_OPTIONS": BRIEF_JAVA, "PYTHONPATH": BRIEF_PYTHON},
         start_new_session=True,
     )
     assert driver.stdout is not None
