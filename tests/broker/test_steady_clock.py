@@ -1,6 +1,7 @@
-"""A clock that jumps ahead and comes back leaves no trace in the store."""
+"""A clock that jumps and comes back leaves no trace in the store, or one that heals."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from rockoon_broker.store.retention.retention import LogFileAge, come_back
 from rockoon_runtime.access.replays import UsedSignatures
 from support.aside_desk import AsideDesk
 from support.broker import batch
+from support.eventually import eventually
+from support.store_directory import FailingDisk, Owner, settings
 
 NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
@@ -44,24 +47,37 @@ def test_one_wrong_reading_is_in_no_store_time(caplog: pytest.LogCaptureFixture)
     assert steady.now_ms() == NOW_MS + clocks.elapsed_ms
     said = [record.levelno for record in caplog.records]
     assert said == [logging.ERROR, logging.WARNING]
-    assert "has jumped 31536000 s ahead" in caplog.text
+    assert "has jumped and is 31536000 s ahead" in caplog.text
 
 
-def test_a_jump_that_lasts_is_believed_and_a_clock_behind_is_told_of_once(
+@pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS, 2 * JUMP_MS, -2 * JUMP_MS])
+def test_a_jump_that_lasts_is_believed_ahead_and_back(
+    caplog: pytest.LogCaptureFixture, jump_ms: int
+) -> None:
+    clocks = Clocks()
+    steady = SteadyClock(clocks, 0)
+    for set_by_ms, before_ms in ((jump_ms, 0), (0, jump_ms)):
+        clocks.set_by_ms = set_by_ms
+        begun_ms = clocks.elapsed_ms
+        caplog.clear()
+        for _ in range(3):
+            assert steady.now_ms() == NOW_MS + begun_ms + before_ms
+        clocks.elapsed_ms += BELIEVED_AFTER_MS
+        for _ in range(3):
+            assert steady.now_ms() == clocks.now_ms()
+        assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
+def test_a_clock_that_does_not_go_on_from_its_jump_is_not_believed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks, 0)
-    clocks.set_by_ms = YEAR_MS
-    assert steady.now_ms() == NOW_MS
-    clocks.elapsed_ms = BELIEVED_AFTER_MS
-    assert steady.now_ms() == NOW_MS + BELIEVED_AFTER_MS + YEAR_MS
-    clocks.set_by_ms = 0
-    caplog.clear()
-    for _ in range(3):
-        assert steady.now_ms() == NOW_MS + BELIEVED_AFTER_MS
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "31536000 s behind the newest message" in caplog.text
+    for minute in range(60):
+        clocks.elapsed_ms = minute * 60_000
+        clocks.set_by_ms = YEAR_MS * (1 if minute % 9 else -2)
+        assert steady.now_ms() == NOW_MS + clocks.elapsed_ms
+    assert len(caplog.records) == 1
 
 
 def test_small_steps_are_followed_at_once() -> None:
@@ -72,12 +88,15 @@ def test_small_steps_are_followed_at_once() -> None:
         assert steady.now_ms() == clocks.now_ms()
 
 
-def test_a_start_says_when_the_clock_is_behind_the_newest_message(
+def test_a_start_with_a_clock_behind_the_newest_message_waits_whether_it_stays_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    steady = SteadyClock(Clocks(), NOW_MS + YEAR_MS)
-    steady.now_ms()
-    assert "behind the newest message" in caplog.text
+    clocks = Clocks()
+    steady = SteadyClock(clocks, NOW_MS + YEAR_MS)
+    assert steady.now_ms() == NOW_MS + YEAR_MS
+    assert "is 31536000 s behind" in caplog.text
+    clocks.elapsed_ms = BELIEVED_AFTER_MS
+    assert steady.now_ms() == NOW_MS + BELIEVED_AFTER_MS
 
 
 def test_files_of_a_jump_expire_with_those_that_were_written_after_it() -> None:
@@ -107,3 +126,41 @@ async def test_what_is_stored_after_a_jump_bears_the_time_at_which_it_was(tmp_pa
     assert times_ms == [started_ms + 1000, started_ms + 2000, started_ms + 3000]
     assert desk.store.search_offset("T", 0, started_ms + 2500) == 2
     desk.store.close()
+
+
+async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_time(
+    tmp_path: Path,
+) -> None:
+    desk = AsideDesk(tmp_path)
+    started_ms = desk.clock.wall_ms
+    for jump_ms in (0, YEAR_MS, -YEAR_MS):
+        desk.clock.wall_ms += jump_ms
+        # Not believed at first, and then it is.
+        for _ in range(2):
+            desk.store.tick(desk.appends.store_clock.now_ms())
+            await eventually(lambda: not desk.store.point_pending)
+            desk.clock.pass_ms(BELIEVED_AFTER_MS)
+        desk.store.tick(desk.appends.store_clock.now_ms())
+        await eventually(lambda: not desk.store.point_pending)
+        request = batch("T", 0, b"one")
+        await desk.appends.place("T", 0, request.frames, request.record_lengths, lambda: None)
+    times_ms = [record.store_timestamp_ms - started_ms for record in desk.read()]
+    passed_ms = [2 * BELIEVED_AFTER_MS * number for number in (1, 2, 3)]
+    assert times_ms == [passed_ms[0], passed_ms[1] + YEAR_MS, passed_ms[2]]
+    assert desk.store.search_offset("T", 0, started_ms + passed_ms[2] - 1) == 1
+    assert desk.store.search_offset("T", 0, started_ms + passed_ms[2] + 1) == 3
+    desk.store.close()
+
+
+def test_retention_does_not_follow_store_times_that_are_ahead_of_the_clock(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.usage_percent = 50
+    owner = Owner(settings(tmp_path), disk)
+    for _ in range(3):
+        owner.append(bodies=[bytes(500)] * 5)
+    owner.write_point()
+    for path in (tmp_path / "commitlog").iterdir():
+        os.utime(path, (owner.clock.time_ms / 1000,) * 2)
+    owner.clock.hour = 4
+    assert owner.store.clean(owner.clock.time_ms + YEAR_MS).delete == ()
+    owner.store.close()

@@ -1,10 +1,10 @@
-"""The time that goes into the store: the machine's, unless it has just jumped ahead.
+"""The time that goes into the store: the machine's, unless it has just jumped.
 
-Store times never go back within a log, since searches by time need that. So a wrong reading would
-stay: after one year ahead, every message of the coming year bears that time. And retention would
-take every file for expired. Therefore a jump ahead is not followed before it has lasted; until then
-time goes on from before it, by the clock that never jumps. A clock that comes back meanwhile has
-done no harm. What goes back is followed at once: the store itself keeps the order.
+A wrong reading would stay in the log: in searches by time, and in what retention takes for expired.
+Therefore a jump, ahead or back, is not followed before the clock has gone on from it for a while;
+until then time goes on from before it, by the clock that never jumps. A clock that comes back
+meanwhile has left no trace. A start goes on from the newest message if the clock is behind that:
+machines without a battery start in the past, and are told the time a little later.
 """
 
 import logging
@@ -29,48 +29,42 @@ class SteadyClock:
 
     def __init__(self, clock: Clock, newest_ms: int) -> None:
         self._clock = clock
-        self._newest_ms = newest_ms
-        self._wall_ms = clock.now_ms()
-        self._at_ms = self._monotonic_ms()
+        now_ms, at_ms = clock.now_ms(), self._monotonic_ms()
+        # What the clock shows, less what the one that never jumps does: believed, and read last.
+        self._believed_ms = self._shown_ms = now_ms - at_ms
+        if newest_ms - now_ms > JUMP_MS:
+            self._believed_ms = newest_ms - at_ms
         # When the jump began that is not believed yet, by the clock that never jumps.
         self._jumped_at_ms: int | None = None
-        self._is_behind = False
 
     def now_ms(self) -> int:
         """Epoch milliseconds."""
-        wall_ms, at_ms = self._clock.now_ms(), self._monotonic_ms()
-        expected_ms = self._wall_ms + at_ms - self._at_ms
-        ahead_ms = wall_ms - expected_ms
-        if ahead_ms > JUMP_MS:
+        at_ms = self._monotonic_ms()
+        shown_before_ms, self._shown_ms = self._shown_ms, self._clock.now_ms() - at_ms
+        ahead_ms = self._shown_ms - self._believed_ms
+        if abs(ahead_ms) <= JUMP_MS:
+            if self._jumped_at_ms is not None:
+                log.warning("the clock has come back: no message bears a time of its jump")
+                self._jumped_at_ms = None
+            self._believed_ms = self._shown_ms
+        elif self._jumped_at_ms is None or abs(self._shown_ms - shown_before_ms) > JUMP_MS:
             if self._jumped_at_ms is None:
-                self._jumped_at_ms = at_ms
                 log.error(
-                    "the clock has jumped %d s ahead: store times and retention follow it in %d s",
-                    ahead_ms // 1000,
+                    "the clock has jumped and is %d s %s: store times follow it in %d s",
+                    abs(ahead_ms) // 1000,
+                    "ahead" if ahead_ms > 0 else "behind",
                     BELIEVED_AFTER_MS // 1000,
                 )
-            if at_ms - self._jumped_at_ms < BELIEVED_AFTER_MS:
-                self._look_behind(expected_ms)
-                return expected_ms
-            log.error("the clock has been %d s ahead for long: it is right", ahead_ms // 1000)
-        elif self._jumped_at_ms is not None:
-            log.warning("the clock has come back: no message bears a time of its jump")
-        self._jumped_at_ms = None
-        self._wall_ms, self._at_ms = wall_ms, at_ms
-        self._look_behind(wall_ms)
-        return wall_ms
-
-    def _look_behind(self, now_ms: int) -> None:
-        """Say once when the clock is behind what was stored by it."""
-        self._newest_ms = max(self._newest_ms, now_ms)
-        behind_ms = self._newest_ms - now_ms
-        if behind_ms > JUMP_MS and not self._is_behind:
+            self._jumped_at_ms = at_ms
+        elif at_ms - self._jumped_at_ms >= BELIEVED_AFTER_MS:
             log.error(
-                "the clock is %d s behind the newest message: until it gets there, messages "
-                "that are stored bear that one's time",
-                behind_ms // 1000,
+                "the clock has been %d s %s for long: it is right",
+                abs(ahead_ms) // 1000,
+                "ahead" if ahead_ms > 0 else "behind",
             )
-        self._is_behind = behind_ms > JUMP_MS
+            self._jumped_at_ms = None
+            self._believed_ms = self._shown_ms
+        return self._believed_ms + at_ms
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic_seconds() * 1000)

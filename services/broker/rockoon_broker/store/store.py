@@ -11,7 +11,7 @@ Invariants:
 3. Entries are written in the order of the log. If they cannot be written, later ones wait behind
    them, appends are refused, and `abort` stays.
 4. After one failed sync the store refuses everything: what the disk holds is unknown from there.
-5. Store times never go back within the log, whatever the clock does; search by time needs that.
+5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -37,6 +37,7 @@ from rockoon_broker.store.errors import (
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
+from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
@@ -86,6 +87,7 @@ class Store:
     Attributes:
         recovery: what the start found and did.
         points: what the next start will rely on.
+        runs: over which parts of the log store times ascend.
         compaction: what is left of compacted topics, and what the log keeps for them.
     """
 
@@ -138,9 +140,8 @@ class Store:
         )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
-        log_reader = Reader(
-            self._log, self._queues, repair, settings.in_memory_bytes, settings.delay_levels_ms
-        )
+        self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
+        log_reader = Reader(self._log, self._queues, self.runs, repair, settings)
         self._reader = CompactedReader(log_reader, self.compaction)
         self.points = RecoveryPoints(
             self.recovery.lineage,
@@ -151,9 +152,7 @@ class Store:
             disk,
         )
         self._confirmed_end = end
-        # Store time of the newest message in the log.
-        self._appended_ms = self.recovery.store_timestamp_ms
-        self._undispatched = DispatchQueue(self._queues, end, self._appended_ms)
+        self._undispatched = DispatchQueue(self._queues, end, self.runs.newest_ms)
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -244,7 +243,7 @@ class Store:
             queue_id: the queue all records name.
             frames: records back to back (`rockoon_format.batch.encode_batch`).
             lengths: size of each in bytes, n integers.
-            now_ms: epoch milliseconds; an earlier time than the last one's is replaced by that.
+            now_ms: epoch milliseconds; one before the last one's counts as that, or ends a time run.
             made_here: the broker made the records out of others, so they may name these and bear
                 the flag of a committed transaction, and exceed limits that were lowered since.
 
@@ -280,8 +279,9 @@ class Store:
         if settings.record_checksums:
             frames, layout = with_checksums(frames, layout)
         queue = self._queues.find_or_create(topic, queue_id)
-        offset = self._log.place(layout.total_bytes)
-        stored_ms = max(now_ms, self._appended_ms)
+        begins_run = self.runs.is_behind(now_ms) and self.points.is_capped(now_ms)
+        offset = self._log.place(layout.total_bytes, in_next_file=begins_run)
+        stored_ms = now_ms if begins_run else max(now_ms, self.runs.newest_ms)
         batch = np.frombuffer(bytearray(frames), np.uint8)
         first = queue.next_offset
         patch_batch(
@@ -295,7 +295,10 @@ class Store:
         self._log.write(offset, batch)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
-        self._appended_ms = stored_ms
+        if begins_run:
+            self.runs.begin(offset, stored_ms)
+            self.points.lift_cap(offset)
+        self.runs.newest_ms = stored_ms
         end = self._log.end
         entries = queue_entries(layout, offset, stored_ms)
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
@@ -368,7 +371,9 @@ class Store:
             if self._log.end > self._confirmed_end:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         self._cleaner.sweep()
-        point_due = now_ms >= dues.point_ms or self._cleaner.has_swept
+        self.points.keep_below(self.runs.least_to_come_ms(now_ms))
+        has_news = self.points.is_cap_new or self._cleaner.has_swept
+        point_due = now_ms >= dues.point_ms or has_news
         if point_due and not self._syncer.point_pending:
             dues.point_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)

@@ -8,6 +8,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Neighbouring rows of one part, all of one queue."""
+    """Neighbouring rows of one part, all of one queue, over which store times ascend."""
 
     part: int
     first_row: int
@@ -130,14 +131,20 @@ class OpenGeneration:
         )
 
     def first_since(self, coverage: Coverage, timestamp_ms: int, *, behind: bool) -> Row | None:
-        """The first record of a queue stored at a time or later; `behind`: only later."""
-        side = "right" if behind else "left"
-        for piece in coverage.slices:
+        """The first record of a queue from which on all were stored at a time or later.
+
+        Args:
+            behind: only later.
+        """
+        first: Row | None = None
+        for piece in reversed(coverage.slices):
             times = self.parts[piece.part].store_timestamps_ms[piece.first_row : piece.end_row]
-            if times[-1] > timestamp_ms or (times[-1] == timestamp_ms and not behind):
-                found = int(np.searchsorted(times, timestamp_ms, side))  # type: ignore[call-overload]
-                return Row(piece.part, piece.first_row + found)
-        return None
+            early = int(np.searchsorted(times, timestamp_ms, "right" if behind else "left"))
+            if early < len(times):
+                first = Row(piece.part, piece.first_row + early)
+            if early:
+                break
+        return first
 
     def before(self, coverage: Coverage, row: Row | None) -> Row | None:
         """The record of a queue before another one; before None comes the last."""
@@ -145,7 +152,7 @@ class OpenGeneration:
             return self.last(coverage)
         former: Slice | None = None
         for piece in coverage.slices:
-            if piece.part == row.part:
+            if piece.part == row.part and row.row < piece.end_row:
                 if row.row > piece.first_row:
                     return Row(row.part, row.row - 1)
                 break
@@ -340,10 +347,14 @@ def _decoded(path: Path, disk: Disk) -> PartEntries:
 def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Coverage]:
     slices: dict[QueueKey, list[Slice]] = {}
     for number, entries in enumerate(parts):
+        # Store times go back where a time run of the log began.
+        begins = np.flatnonzero(np.diff(entries.store_timestamps_ms) < 0) + 1
         for topic, queue, rows in entries.slices():
-            last = int(entries.queue_offsets[rows.stop - 1])
-            piece = Slice(number, rows.start, rows.stop, last)
-            slices.setdefault((topic, queue), []).append(piece)
+            low, high = np.searchsorted(begins, [rows.start + 1, rows.stop])
+            for start, stop in pairwise([rows.start, *begins[low:high].tolist(), rows.stop]):
+                last = int(entries.queue_offsets[stop - 1])
+                piece = Slice(number, start, stop, last)
+                slices.setdefault((topic, queue), []).append(piece)
     found = {}
     for topic_covered in manifest.topics:
         for covered in topic_covered.queues:

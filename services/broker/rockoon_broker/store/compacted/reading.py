@@ -184,21 +184,16 @@ class CompactedReader:
         if covering is None:
             return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
         generation, coverage = covering
-        row = generation.first_since(coverage, timestamp_ms, behind=boundary is Boundary.UPPER)
-        if boundary is Boundary.LOWER:
-            if row is not None:
-                return generation.queue_offset(row)
-            return self._log.search_offset(
-                topic, queue_id, timestamp_ms, boundary, coverage.covered_to
-            )
-        if row is None:
-            # Everything here is old enough; so may be some of the log.
-            following = self._log.search_offset(
-                topic, queue_id, timestamp_ms + 1, Boundary.LOWER, coverage.covered_to
-            )
-            in_log = max(coverage.covered_to, self._log.min_offset(topic, queue_id))
-            if following > in_log:
-                return following - 1
+        is_upper = boundary is Boundary.UPPER
+        # The log first: where some of it is early, so is all that was stored before.
+        following = self._log.search_offset(
+            topic, queue_id, timestamp_ms + is_upper, Boundary.LOWER, coverage.covered_to
+        )
+        if following > max(coverage.covered_to, self._log.min_offset(topic, queue_id)):
+            return following - is_upper
+        row = generation.first_since(coverage, timestamp_ms, behind=is_upper)
+        if not is_upper:
+            return following if row is None else generation.queue_offset(row)
         last = generation.before(coverage, row)
         return coverage.covered_from if last is None else generation.queue_offset(last)
 

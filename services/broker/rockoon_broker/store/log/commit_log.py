@@ -91,10 +91,14 @@ class CommitLog:
         """Whether one file holds the bytes at both physical offsets."""
         return offset // self.file_bytes == other // self.file_bytes
 
-    def place(self, batch_bytes: int) -> int:
+    def place(self, batch_bytes: int, *, in_next_file: bool = False) -> int:
         """Physical offset at which a batch of this size will begin.
 
         Creates the next file where it is needed, but moves nothing.
+
+        Args:
+            batch_bytes: its size.
+            in_next_file: it may not follow another one in its file.
 
         Raises:
             BatchTooLarge: it fits into no file.
@@ -107,7 +111,8 @@ class CommitLog:
         if self.files:
             # A failed write may have created the next file already, with `end` still before it.
             file = self._file_of_end()
-            if fits(batch_bytes, file.start + self.file_bytes - self.end):
+            may_follow = not in_next_file or self.end == file.start
+            if may_follow and fits(batch_bytes, file.start + self.file_bytes - self.end):
                 return self.end
             following = file.start + self.file_bytes
             if following == self.files[-1].start:

@@ -270,6 +270,10 @@ class ConsumeQueues:
         offset = self._search(queue, first, queue.max_offset, boundary)
         return offset if offset > first else 0
 
+    def first_at(self, queue: ConsumeQueue, low: int, boundary: int) -> int:
+        """Offset of the first entry from `low` on whose record lies at or behind `boundary`."""
+        return self._search(queue, low, queue.max_offset, boundary)
+
     def first_record(self, queue: ConsumeQueue) -> int:
         """Physical offset of the queue's first record, fillers passed over."""
         # No record lies below offset 0, so only fillers count as being below it.

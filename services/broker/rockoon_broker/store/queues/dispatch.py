@@ -51,7 +51,7 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
 
 
 def first_break(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], newest_ms: int
+    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], newest_ms: int, file_bytes: int
 ) -> int | None:
     """Where records stop being a continuation of the store, though each looks whole by itself.
 
@@ -64,6 +64,7 @@ def first_break(
         queues: as they are before the chunk is dispatched.
         marks: topics whose records below a physical offset do not exist.
         newest_ms: store time of the record before the chunk.
+        file_bytes: size of a CommitLog file. Where one begins, store times may go back.
 
     Returns:
         Physical offset of the first record that cannot be right, None if all can.
@@ -73,7 +74,8 @@ def first_break(
     times_ms = records.store_timestamps_ms
     # Store times never fall: a record whose time does is not one that this store appended here.
     before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
-    wrong = physical[(records.physical_offsets != physical) | (times_ms < before_ms)].tolist()
+    goes_back = (times_ms < before_ms) & (physical % file_bytes != 0)
+    wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
     expected: dict[QueueKey, int] = {}
     for run in entry_runs(chunk, marks):
         if run.key not in expected:

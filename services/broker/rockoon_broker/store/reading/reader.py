@@ -2,11 +2,10 @@
 
 The checks of `get`, their order and the next offset that each answers with are those of
 DefaultMessageStore#getMessage; the search by time is that of ConsumeQueue#binarySearchInQueueByTime
-without its dependence on where one file ends and the next begins.
+without its dependence on where one file ends and the next begins, and within one time run.
 """
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,29 +16,23 @@ from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.gathering import gather
 from rockoon_broker.store.log.residency import pages_resident
+from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
 from rockoon_broker.store.queues.check import matching_count, plausible_count
 from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_broker.store.settings import StoreSettings
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
-from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.record import (
     AT_MAGIC,
-    AT_STORE_TIMESTAMP_V4,
-    AT_SYS_FLAG,
-    HOST_V6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
-    SYS_FLAG_BORN_HOST_V6,
     RecordError,
     decode_record,
 )
 
-_STORE_TIMESTAMP = struct.Struct(">q")
-_SYS_FLAG = struct.Struct(">i")
 _MAGIC = struct.Struct(">i")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
-_HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
 # Damaged places that one read puts right before it gives up.
 _REPAIRS_PER_GET = 3
 
@@ -127,24 +120,25 @@ class Reader:
     """Reads over an open log and its queues; owned by the thread that owns them.
 
     Args:
+        runs: the log's, within which searches by time are binary.
         repair: for entries that turn out to be damaged.
-        in_memory_bytes: distance from the log's end that counts as being in memory.
-        delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
+        settings: what counts as being in memory, and the delays of levels.
     """
 
     def __init__(
         self,
         log: CommitLog,
         queues: ConsumeQueues,
+        runs: TimeRuns,
         repair: QueueRepair,
-        in_memory_bytes: int,
-        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        settings: StoreSettings,
     ) -> None:
-        self._delay_levels_ms = delay_levels_ms
+        self._delay_levels_ms = settings.delay_levels_ms
+        self._in_memory_bytes = settings.in_memory_bytes
         self._log = log
+        self._runs = runs
         self._repair = repair
         self._queues = queues
-        self._in_memory_bytes = in_memory_bytes
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.find(topic, queue_id)
@@ -282,13 +276,18 @@ class Reader:
             return 0
         low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
         first = low = max(low, lowest)
+        # Of the times at or before which messages count as too early.
+        early_ms = timestamp_ms - (boundary is Boundary.LOWER)
+        for run in self._runs.behind(self._log.min_offset):
+            begin = self._queues.first_at(queue, first, run.start)
+            if begin < high and self._store_time_ms(queue, begin) <= early_ms:
+                low = begin
+                break
+            # All of that run is late enough; what lies before it was stored before, at any time.
+            high = min(high, begin)
         while low < high:
             middle = (low + high) // 2
-            time_ms = self._store_time_ms(queue, middle)
-            before = time_ms < timestamp_ms
-            if boundary is Boundary.UPPER:
-                before = time_ms <= timestamp_ms
-            if before:
+            if self._store_time_ms(queue, middle) <= early_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -330,29 +329,24 @@ class Reader:
         position = int(entries[0]["offset"])
         if not self._log.min_offset <= position < self._log.end:
             return None
-        head = self._log.read(position, _HEAD_BYTES)
-        if len(head) < _HEAD_BYTES or _MAGIC.unpack_from(head, AT_MAGIC)[0] not in _MAGICS:
+        head = self._log.read(position, STORE_TIME_HEAD_BYTES)
+        if (
+            len(head) < STORE_TIME_HEAD_BYTES
+            or _MAGIC.unpack_from(head, AT_MAGIC)[0] not in _MAGICS
+        ):
             return None
-        return StoredAt(position, _store_time_ms(head))
+        return StoredAt(position, store_time_ms(head))
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time of an entry's record; -1 for a filler, which has none."""
         entry = self._queues.read(queue, offset, 1)[0]
         if int(entry["size"]) == FILLER_SIZE:
             return -1
-        head = self._log.read(int(entry["offset"]), _HEAD_BYTES)
-        return _store_time_ms(head)
+        return store_time_ms(self._log.read(int(entry["offset"]), STORE_TIME_HEAD_BYTES))
 
     def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
         file = self._log.file_at(physical_offset)
         return pages_resident(file.fd, physical_offset - file.start, size)
-
-
-def _store_time_ms(head: bytes) -> int:
-    (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
-    extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
-    (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
-    return int(time_ms)
 
 
 def _has_tag(entries: EntryArray, tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:

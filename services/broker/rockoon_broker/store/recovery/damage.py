@@ -48,16 +48,19 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
     """
     if boundary >= durable.end and not durable.before_ms:
         return None
-    newest_ms = 0
+    before = (0, 0)
     walk = LogScan(log.directory, log.file_bytes, log.starts, disk, checksums=log.checksums)
     for chunk in walk.chunks(boundary):
-        newest_ms = int(chunk.records.store_timestamps_ms[-1])
+        before = (chunk.base // log.file_bytes, int(chunk.records.store_timestamps_ms[-1]))
     behind = next_record(log, walk.end, disk)
     if behind is None:
         return None
     record = log.record(behind)
     stored_ms = 0 if record is None else int(record.store_timestamps_ms[0])
-    # Older than what precedes it: left by a broker that does not clear what it cuts off.
+    # Older than what precedes it in its file: left by a broker that does not clear
+    # what it cuts off.
+    # Whole files it does not leave there, and one that follows may begin with an earlier time.
+    newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
     if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:
         return Damage(walk.end, behind)
     return None

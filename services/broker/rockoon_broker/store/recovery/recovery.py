@@ -80,7 +80,7 @@ class Recovery:
     log_end: int
     """Physical offset behind the last record."""
     store_timestamp_ms: int
-    """Newest store time known; 0 if none is."""
+    """That of the newest record; 0 if none is known."""
     lineage: bytes
     """For this run's recovery points."""
     was_clean: bool
@@ -326,7 +326,7 @@ class Recoverer:
         for chunk in walk.chunks(boundary):
             end = None
             if ours:
-                end = first_break(chunk, self._queues, marks, newest_ms)
+                end = first_break(chunk, self._queues, marks, newest_ms, self._file_bytes)
             else:
                 for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
                     log.warning(

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
@@ -12,8 +13,20 @@ from rockoon_core.disk import Disk
 from rockoon_format.checkpoint import Checkpoint
 
 
+@dataclass(frozen=True, slots=True)
+class _Cap:
+    """What the checkpoint's times may be at most."""
+
+    time_ms: int
+    end: int | None = None
+    """As long as the log is not dispatched beyond this physical offset; None: not known yet."""
+
+
 class RecoveryPoints:
     """Makes the points of one store. Used by the store's owner.
+
+    The checkpoint's times say that every message which was stored earlier is on disk. So before
+    store times go back they are capped, durably: messages to come must not seem to be there.
 
     Args:
         lineage: of the store.
@@ -43,6 +56,33 @@ class RecoveryPoints:
         # One that is being written, and the two on disk.
         self._newest: deque[PointState] = deque(maxlen=3)
         self._newest_first_count = -1
+        self._cap: _Cap | None = None
+        self.is_cap_new = False
+        """Whether a cap was set since the last point was asked for."""
+
+    def keep_below(self, time_ms: int | None) -> None:
+        """Cap the checkpoint's times, since store times are to go back; None: they are not."""
+        if self._cap is not None and self._cap.end is None:
+            if time_ms is None:
+                self._cap, self.is_cap_new = None, False
+            elif time_ms >= self._cap.time_ms:
+                return
+        if time_ms is not None:
+            # The cap before may still be needed.
+            self._cap = _Cap(min(time_ms, self._cap.time_ms if self._cap else time_ms))
+            self.index_timestamp_ms = min(self.index_timestamp_ms, time_ms)
+            self.is_cap_new = True
+
+    def is_capped(self, time_ms: int) -> bool:
+        """Whether no checkpoint, on disk or to come, says anything of this time or a later one."""
+        cap = self._cap
+        is_set = cap is not None and cap.end is None and cap.time_ms <= time_ms
+        return is_set and not self.is_cap_new and not self._syncer.point_pending
+
+    def lift_cap(self, end: int) -> None:
+        """Store times have gone back at a physical offset: no cap once that is dispatched."""
+        if self._cap is not None:
+            self._cap = _Cap(self._cap.time_ms, end)
 
     def write(self, log_end: int, store_timestamp_ms: int, *, clean: bool) -> None:
         """Sync the queues and write a point, here and now: before the Syncer runs, or after.
@@ -79,6 +119,7 @@ class RecoveryPoints:
         """
         if self.is_newest(log_end) and not released:
             return
+        self.is_cap_new = False
         self._newest.append(self._state(log_end))
         self._newest_first_count = self._queues.first_count
         files, directories = self._queues.take_unsynced()
@@ -100,7 +141,8 @@ class RecoveryPoints:
             log_end: as for `request`.
         """
         is_counted = self._newest_first_count == self._queues.first_count
-        return is_counted and self._newest[-1] == self._state(log_end)
+        is_capped = not self.is_cap_new
+        return is_capped and is_counted and self._newest[-1] == self._state(log_end)
 
     def counted(self, topic: str) -> Mapping[PointState, Counts]:
         """What each of the newest points counted of a topic's queues."""
@@ -127,6 +169,10 @@ class RecoveryPoints:
         )
 
     def _checkpoint_at(self, log_end: int, store_timestamp_ms: int) -> Checkpoint:
+        if self._cap is not None and self._cap.end is not None and log_end > self._cap.end:
+            self._cap = None
+        if self._cap is not None:
+            store_timestamp_ms = min(store_timestamp_ms, self._cap.time_ms)
         return Checkpoint(
             log_timestamp_ms=store_timestamp_ms,
             queues_timestamp_ms=store_timestamp_ms,

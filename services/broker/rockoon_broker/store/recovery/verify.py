@@ -74,7 +74,8 @@ def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
             physical = chunk.base + int(records.offsets[index])
             if int(records.physical_offsets[index]) != physical:
                 problems.append(f"the record at {physical} says another physical offset")
-            if int(records.store_timestamps_ms[index]) < last_ms:
+            # Where a file begins, a clock that came back may have been followed.
+            if physical % file_bytes and int(records.store_timestamps_ms[index]) < last_ms:
                 problems.append(f"the record at {physical} is older than the one before it")
             last_ms = int(records.store_timestamps_ms[index])
             topic = records.topics[int(records.topic_numbers[index])].decode()
@@ -100,9 +101,9 @@ def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
 def verify_store(root: Path, disk: Disk | None = None) -> list[str]:
     """Compare a store directory with itself; returns a sentence per problem, [] if there is none.
 
-    Checked: every record's CRC, lengths, physical and queue offset and the order of store times;
-    zeros behind the log's end; every queue's entries, from its first kept record on, byte for byte;
-    zeros behind its end; that no queue is missing or in excess.
+    Checked: every record's CRC, lengths, physical and queue offset and the order of store times in
+    a file; zeros behind the log's end; every queue's entries, from its first kept record on, byte
+    for byte; zeros behind its end; that no queue is missing or in excess.
     """
     disk = disk or Disk()
     store = rebuild(root, disk)

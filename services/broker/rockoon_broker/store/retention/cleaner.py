@@ -165,6 +165,8 @@ class Cleaner:
         """
         self._syncer.retry_removals()
         self._forget_marks()
+        # Store times may still follow a clock that was ahead, and bring every file's end early.
+        now_ms = min(now_ms, self._clock.now_ms())
         # One more than may go: the last of those given is never deleted.
         files = [
             LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
