@@ -12,7 +12,8 @@ A slot holds the newest unit of its chain; a unit holds the one before it; 0 end
 are not stored: a lookup returns hash collisions too, and its caller compares the messages' keys.
 
 Invariants: 1 <= next unit <= units; every slot and every `previous` is below the next unit; the
-previous of a unit is below the unit.
+previous of a unit is below the unit. A unit's seconds cannot be negative, and a search goes along a
+chain until they are too few: so where store times go back in a log, the next file begins.
 
 Which keys a record has: `index_entries`. Source: IndexFile, IndexHeader.
 """
@@ -92,6 +93,18 @@ def header_behind(previous: IndexHeader) -> IndexHeader:
 def unit_position(slots: int, unit: int) -> int:
     """Return the byte of an index file of so many slots at which a unit begins."""
     return HEADER_BYTES + slots * SLOT_BYTES + unit * UNIT_BYTES
+
+
+def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -> int:
+    """How many of the next keys a file takes, were it large enough, before store times go back.
+
+    Args:
+        header: the file's.
+        store_timestamps_ms: of each key's record, int64[n].
+    """
+    before_ms = header.end_timestamp_ms if header.next_unit > 1 else 0
+    goes_back = np.diff(store_timestamps_ms, prepend=before_ms) < 0
+    return int(goes_back.argmax()) if goes_back.any() else len(store_timestamps_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,16 +26,9 @@ from support.store_directory import (
     recovered,
     settings,
 )
-from support.waiting import wait_until
 
 YEAR_MS = 365 * 86_400_000
 FILE_BYTES = 4096
-
-
-def look(owner: Owner) -> None:
-    """Let the store meet the time, and write what it wants to."""
-    owner.store.tick(owner.clock.time_ms)
-    wait_until(lambda: not owner.store.point_pending or owner.store.failure, "a recovery point")
 
 
 def stored_times(owner: Owner, topic: str = "T", queue_id: int = 0) -> list[int]:
@@ -68,7 +61,7 @@ def a_wrong_year(owner: Owner, messages: int = 3) -> None:
     """Some messages, some in a year that is wrong, and some when the clock is back."""
     for set_by_ms in (0, YEAR_MS, -YEAR_MS):
         owner.clock.time_ms += set_by_ms
-        look(owner)
+        owner.look_at_clock()
         for _ in range(messages):
             owner.clock.time_ms += 1000
             owner.append(bodies=[b"x"] * 2)
@@ -119,7 +112,7 @@ def test_a_clock_that_is_a_little_behind_is_waited_for(tmp_path: Path, behind_ms
     owner = Owner(settings(tmp_path))
     owner.append()
     owner.clock.time_ms -= behind_ms
-    look(owner)
+    owner.look_at_clock()
     assert owner.append().store_timestamp_ms == NOW_MS
     assert owner.store.appended_end < FILE_BYTES
     owner.store.close()
@@ -130,11 +123,11 @@ def test_no_run_begins_before_the_checkpoint_says_nothing_of_its_time(tmp_path: 
     owner = Owner(settings(tmp_path))
     owner.clock.time_ms += YEAR_MS
     owner.append()
-    look(owner)
+    owner.look_at_clock()
     owner.clock.time_ms -= YEAR_MS
     # Not asked to write anything yet.
     assert owner.append().store_timestamp_ms == NOW_MS + YEAR_MS
-    look(owner)
+    owner.look_at_clock()
     checkpoint = read_checkpoint(tmp_path)
     assert max(checkpoint.log_timestamp_ms, checkpoint.queues_timestamp_ms) < NOW_MS
     assert owner.append().store_timestamp_ms == NOW_MS
@@ -153,7 +146,7 @@ def test_a_start_finds_the_runs_and_ends_one_itself(tmp_path: Path) -> None:
     again = recovered(configured)
     assert again.store.recovery.reason == "clean stop"
     again.clock.time_ms = NOW_MS + 20_000
-    look(again)
+    again.look_at_clock()
     assert again.append().store_timestamp_ms == NOW_MS + 20_000
     probes = [NOW_MS + 500 * at for at in range(45)]
     check_searches(again, "T", 0, [*probes, *(probe + YEAR_MS for probe in probes)])
@@ -189,7 +182,7 @@ def test_a_disk_that_refuses_the_next_file_delays_the_run(tmp_path: Path) -> Non
     owner.clock.time_ms += YEAR_MS
     owner.append()
     owner.clock.time_ms -= YEAR_MS
-    look(owner)
+    owner.look_at_clock()
     disk.fail_allocate = lambda _: errno.ENOSPC
     with pytest.raises(AppendFailed):
         owner.append()
@@ -204,10 +197,10 @@ def test_a_disk_that_refuses_the_next_file_delays_the_run(tmp_path: Path) -> Non
     disk.fail_write = lambda *_: 0
     # The clock has gone ahead again meanwhile: nothing has happened.
     owner.clock.time_ms += YEAR_MS
-    look(owner)
+    owner.look_at_clock()
     assert owner.append().first_physical_offset < FILE_BYTES
     owner.clock.time_ms -= YEAR_MS
-    look(owner)
+    owner.look_at_clock()
     assert owner.append().store_timestamp_ms == NOW_MS
     assert len(set(stored_times(owner))) == 2
     owner.store.close()
@@ -240,7 +233,7 @@ def live_through(owner: Owner, chance: random.Random, steps: int) -> None:
         if chance.random() < 0.15:
             owner.clock.time_ms -= chance.choice([YEAR_MS, BEHIND_MS // 2, 2 * BEHIND_MS])
         if chance.random() < 0.7:
-            look(owner)
+            owner.look_at_clock()
         count = chance.choice([1, 1, 3])
         owner.append(
             chance.choice("TU"), chance.randrange(2), [bytes(chance.choice([1, 500]))] * count

@@ -93,7 +93,10 @@ class Indexed(Owner):
         self.removed = reopening.removed
         assert reopening.result is not None
         self.index = KeyIndex(
-            self.directory, reopening.result, self.store.log_min_offset, self.full_ms.append
+            self.directory,
+            reopening.result,
+            self.store.log_min_offset,
+            lambda header: self.full_ms.append(header.end_timestamp_ms),
         )
         return self.index
 
@@ -164,7 +167,7 @@ def indexed_one_by_one(
     """The files that putting one key after another leaves."""
     files: list[IndexFile] = []
     for key, offset, time_ms in keys:
-        if not files or files[-1].is_full:
+        if not files or files[-1].is_full or time_ms < files[-1].header.end_timestamp_ms:
             buffer = bytearray(index_file_bytes(shape.slots, shape.units))
             file = IndexFile(buffer, slots=shape.slots, units=shape.units)
             if files:

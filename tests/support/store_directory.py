@@ -271,6 +271,12 @@ class Owner:
         """Wait until the files that have to go are gone."""
         wait_until(lambda: not self.store.removals_pending, "files to go")
 
+    def look_at_clock(self, set_by_ms: int = 0) -> None:
+        """Set the clock, and let the store do what it does then."""
+        self.clock.time_ms += set_by_ms
+        self.store.tick(self.clock.time_ms)
+        wait_until(lambda: not self.store.point_pending or self.store.failure, "a recovery point")
+
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         """Every body of a queue, read from its start."""
         found: list[bytes] = []

@@ -50,6 +50,15 @@ class Piece:
     behind: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeyCount:
+    """How many keys were taken out of a split."""
+
+    keys: int
+    begins: tuple[int, ...] = ()
+    """Numbers of those that were stored at an earlier time than the one before."""
+
+
 class ScratchKeys:
     """Keys of splits as files of a directory that all tasks see: int64[3, n], a row each for
     hashes, offsets and times."""
@@ -57,7 +66,7 @@ class ScratchKeys:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def save(self, split: int, keys: Sequence[KeyEntries]) -> int:
+    def save(self, split: int, keys: Sequence[KeyEntries]) -> "KeyCount":
         """Keep the keys of a split, given in parts; return how many they are."""
         columns = [np.zeros((3, 0), np.int64)]
         columns += [np.stack([part.hashes, part.offsets, part.timestamps_ms]) for part in keys]
@@ -67,7 +76,8 @@ class ScratchKeys:
         # Not by np.save: it does not notice when the disk is full at the end of a small array.
         unfinished.write_bytes(together.tobytes())
         unfinished.rename(self._path(split))
-        return int(together.shape[1])
+        goes_back = np.flatnonzero(np.diff(together[2]) < 0) + 1
+        return KeyCount(int(together.shape[1]), tuple(goes_back.tolist()))
 
     def load(self, piece: Piece) -> KeyEntries:
         together = np.memmap(self._path(piece.split), np.int64, "r").reshape(3, -1)
@@ -113,7 +123,7 @@ def cut_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[Piece, 
 
 
 def plan_files(
-    counts: Sequence[int],
+    counts: Sequence[KeyCount],
     scratch: ScratchKeys,
     shape: IndexShape,
     last: IndexedFile | None,
@@ -127,15 +137,18 @@ def plan_files(
         last: the last file that was made.
         goes_on: it is still there, and gets keys if it has room.
     """
-    total = sum(counts)
-    room = shape.file_keys - last.keys if last and goes_on else 0
-    bounds = [0] if room == 0 else [0, min(room, total)]
-    while bounds[-1] < total:
-        bounds.append(min(bounds[-1] + shape.file_keys, total))
+    keys = [each.keys for each in counts]
+    begins = _file_begins(counts, scratch, last)
+    room = shape.file_keys - last.keys if last and goes_on and begins[0] else 0
+    bounds = [0]
+    for begin in begins:
+        while bounds[-1] < begin:
+            fitting = room if room and len(bounds) == 1 else shape.file_keys
+            bounds.append(min(bounds[-1] + fitting, begin))
     plans: list[FilePlan] = []
     start = IndexHeader() if last is None else header_behind(last.header)
     name = "" if last is None else last.name
-    for number, pieces in enumerate(cut_keys(counts, bounds)):
+    for number, pieces in enumerate(cut_keys(keys, bounds)):
         if not pieces:
             continue
         if number == 0 and last is not None and room:
@@ -145,6 +158,24 @@ def plan_files(
             plans.append(FilePlan(name, start, pieces))
         start = _start_behind(scratch, pieces[-1])
     return plans
+
+
+def _file_begins(
+    counts: Sequence[KeyCount], scratch: ScratchKeys, last: IndexedFile | None
+) -> list[int]:
+    """Numbers of keys, over all splits, at which a file must begin, since store times go back
+    there; behind them the number of all."""
+    begins: list[int] = []
+    before_ms = 0 if last is None else last.header.end_timestamp_ms
+    total = 0
+    for split, count in enumerate(counts):
+        if count.keys:
+            if _first_time_ms(scratch, Piece(split, 0, 1)) < before_ms:
+                begins.append(total)
+            begins += [total + begin for begin in count.begins]
+            before_ms = _first_time_ms(scratch, Piece(split, count.keys - 1, count.keys))
+        total += count.keys
+    return [*begins, total]
 
 
 def _first_time_ms(scratch: ScratchKeys, piece: Piece) -> int:

@@ -23,6 +23,7 @@ from rockoon_format.index_file import (
 )
 from rockoon_spark.index.linking import (
     FilePlan,
+    KeyCount,
     ScratchKeys,
     compare_file,
     cut_keys,
@@ -78,13 +79,13 @@ class IndexReport:
 class _Taken:
     """The keys that were taken out of some stretches."""
 
-    counts: tuple[int, ...]
+    counts: tuple[KeyCount, ...]
     """Of each split."""
     end_offset: int
 
     @property
     def keys(self) -> int:
-        return sum(self.counts)
+        return sum(count.keys for count in self.counts)
 
 
 def build_index(
@@ -236,12 +237,12 @@ def _take_keys(
 
     def take(number: int) -> dict[str, Any]:
         try:
-            extent, keys = _take_stretch(stretches[number], number, scratch)
+            extent, count = _take_stretch(stretches[number], number, scratch)
         except LogBroken as error:
             return {"broken": str(error)}
         except OSError as error:
             return {"trouble": f"keys cannot be kept: {error}"}
-        return {"extent": extent, "keys": keys}
+        return {"extent": extent, "keys": count.keys, "begins": count.begins}
 
     answers = _answers(spark, len(stretches), take)
     for answer in answers:
@@ -249,11 +250,13 @@ def _take_keys(
             raise LogBroken(answer["broken"])
     start, stop = stretches[0].start, stretches[-1].stop
     extents = [tuple(answer["extent"]) if answer["extent"] else None for answer in answers]
-    counts = tuple(answer["keys"] for answer in answers)
+    counts = tuple(KeyCount(answer["keys"], tuple(answer["begins"])) for answer in answers)
     return _Taken(counts, see_whole(reading, start, stop, extents))
 
 
-def _take_stretch(stretch: LogStretch, number: int, scratch: ScratchKeys) -> tuple[Extent, int]:
+def _take_stretch(
+    stretch: LogStretch, number: int, scratch: ScratchKeys
+) -> tuple[Extent, KeyCount]:
     """Keep a stretch's keys; where its records begin and end, and how many keys they have."""
     extent: Extent = None
     keys: list[KeyEntries] = []
@@ -304,9 +307,10 @@ def _compare(
             f"{manifest.end_offset}, the index {bounds[-1]}"
         )
     headers = [IndexHeader(), *(header_behind(file.header) for file in files)]
+    shares = cut_keys([count.keys for count in taken.counts], bounds)
     plans = [
         FilePlan(file.name, start, pieces)
-        for file, start, pieces in zip(files, headers, cut_keys(taken.counts, bounds), strict=False)
+        for file, start, pieces in zip(files, headers, shares, strict=False)
     ]
 
     def compare(number: int) -> dict[str, Any]:

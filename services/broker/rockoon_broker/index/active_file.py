@@ -25,6 +25,7 @@ from rockoon_format.index_file import (
     IndexHeader,
     encode_header,
     header_behind,
+    keys_in_order,
     link_keys,
     unit_position,
 )
@@ -85,12 +86,12 @@ class ActiveFile:
         return self._written == self.header and not self._changed.any()
 
     def add(self, entries: KeyEntries) -> int:
-        """Add keys as long as they fit; return how many did.
+        """Add keys as long as they fit, and are not older than those before; return how many were.
 
         Raises:
             OSError: the disk; nothing was added.
         """
-        count = min(len(entries), self.remaining)
+        count = min(self.remaining, keys_in_order(self.header, entries.timestamps_ms))
         if count == 0:
             return 0
         linked = link_keys(

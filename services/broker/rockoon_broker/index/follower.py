@@ -331,12 +331,14 @@ class IndexFollower:
             await asyncio.wait([working])
             raise
 
-    def _full(self, timestamp_ms: int) -> None:
-        """A file is full and synced up to this store time; called in the thread that works."""
-        self._loop.call_soon_threadsafe(self._note_full, timestamp_ms)
+    def _full(self, header: IndexHeader) -> None:
+        """A file is full and synced; called in the thread that works."""
+        self._loop.call_soon_threadsafe(self._note_full, header)
 
-    def _note_full(self, timestamp_ms: int) -> None:
-        self._store.points.index_timestamp_ms = timestamp_ms
+    def _note_full(self, header: IndexHeader) -> None:
+        # Nothing that lies behind the file may seem to be in it.
+        least_ms = self._store.runs.least_ms(header.end_offset, header.end_timestamp_ms)
+        self._store.points.index_timestamp_ms = least_ms
 
     def _complain(self, failure: OSError) -> None:
         if not self._complained:

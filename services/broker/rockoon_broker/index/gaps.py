@@ -35,12 +35,12 @@ class Gap:
 
     @property
     def begin_ms(self) -> int:
-        """No message of the gap was stored before, epoch milliseconds."""
+        """No message of the gap was stored before, if no time run begins in it; epoch ms."""
         return 0 if self.before is None else self.before.header.end_timestamp_ms
 
     @property
     def end_ms(self) -> int:
-        """No message of the gap was stored later."""
+        """No message of the gap was stored later, likewise."""
         return self.behind.header.begin_timestamp_ms
 
     def missing(self, chunk: LogChunk) -> KeyEntries:
@@ -166,7 +166,7 @@ class GapFiller:
             if self._active is None:
                 self._active = self._next_file(int(entries.timestamps_ms[0]))
             entries = entries.behind(self._active.add(entries))
-            if self._active.remaining == 0:
+            if self._active.remaining == 0 or len(entries):
                 self._seal()
         # Where the log cannot be read any further there is nothing to be had.
         progress = chunk.next_offset > self.position

@@ -14,6 +14,7 @@ from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_fil
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_format.index_entries import KeyEntries, index_entries
+from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
@@ -23,8 +24,8 @@ class KeyIndex:
         directory: the files.
         resumption: what `Reopening` found.
         log_min_offset: where the log begins.
-        on_full: called with a file's last store time when it is full and synced, in the thread
-            that called.
+        on_full: called with a file's header when it is full, or store times go back behind it, and
+            it is synced, in the thread that called.
 
     Attributes:
         position: every record of the log below this physical offset has been taken.
@@ -42,7 +43,7 @@ class KeyIndex:
         directory: IndexDirectory,
         resumption: Resumption,
         log_min_offset: int,
-        on_full: Callable[[int], None],
+        on_full: Callable[[IndexHeader], None],
     ) -> None:
         self._directory = directory
         self._on_full = on_full
@@ -85,7 +86,7 @@ class KeyIndex:
                 if self._active is None:
                     self._active = ActiveFile.create(self._directory, now_ms, self._last)
                 entries = entries.behind(self._active.add(entries))
-                if self._active.remaining == 0:
+                if self._active.remaining == 0 or len(entries):
                     self._seal(self._active)
             self.position = chunk.next_offset
             if chunk.records.count:
@@ -141,7 +142,7 @@ class KeyIndex:
         full.checkpoint()
         full.close()
         self._last, self._active = full.header, None
-        self._on_full(full.header.end_timestamp_ms)
+        self._on_full(full.header)
 
     def checkpoint(self) -> None:
         """Make what was added durable.

@@ -14,6 +14,7 @@ from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.lookup import CANDIDATES_MAX, Wanted
 from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.store import Store
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.properties import (
@@ -88,7 +89,7 @@ async def answer(
         return KeyAnswer(frames, more or too_many or why_no_index(follower, compacted_end), 0)
     # Said before the search: what is added meanwhile is found and not counted on.
     begin = max(store.log_min_offset, compacted_end)
-    unreached = why_unreached(query, index, log_end, begin)
+    unreached = why_unreached(query, index, store.runs, log_end, begin)
     until_ms = index.until_ms or 0
     wanted = Wanted(key_hash, query.begin_ms, query.end_ms, compacted_end)
     candidates = await asyncio.to_thread(index.search, wanted)
@@ -161,24 +162,37 @@ def why_no_index(follower: IndexFollower | None, compacted_end: int) -> str:
     )
 
 
-def why_unreached(query: KeyQuery, index: KeyIndex, log_end: int, log_begin: int) -> str:
+def why_unreached(
+    query: KeyQuery, index: KeyIndex, runs: TimeRuns, log_end: int, log_begin: int
+) -> str:
     """What of the time asked for the index does not cover, in a sentence; empty if nothing.
 
     Args:
+        runs: the log's. Where one begins in what is not covered, that can be of any time.
         log_end: where the log ended when the query came, physical.
         log_begin: where what the index has to answer for begins.
     """
-    until_ms = index.until_ms or 0
-    if index.position < log_end and query.end_ms >= until_ms:
+    least_ms = runs.least_ms(index.position - 1, index.until_ms or 0)
+    if index.position < log_end and query.end_ms >= least_ms:
         behind = log_end - index.position
         return f"the index is {behind} bytes of the log behind: ask again"
     for gap in (*index.gaps, *index.left_gaps):
-        lacks = gap.begin_ms <= query.end_ms and query.begin_ms <= gap.end_ms
-        if gap.before is not None and gap.end > log_begin and lacks:
+        between, lacks = "at any time", _has_begin(runs, gap.begin, gap.end)
+        if not lacks:
+            lacks = gap.begin_ms <= query.end_ms and query.begin_ms <= gap.end_ms
             between = f"between {gap.begin_ms} and {gap.end_ms} (epoch ms)"
+        if gap.before is not None and gap.end > log_begin and lacks:
             return f"messages stored {between} may not be in the index: a file of it was lost"
     begins_ms = index.begins_ms
-    uncovered = index.covered_from > log_begin
-    if uncovered and begins_ms is not None and query.begin_ms < begins_ms:
+    if index.covered_from <= log_begin or begins_ms is None:
+        return ""
+    if _has_begin(runs, log_begin, index.covered_from):
+        return f"messages before physical offset {index.covered_from} may not be in the index"
+    if query.begin_ms < begins_ms:
         return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
     return ""
+
+
+def _has_begin(runs: TimeRuns, begin: int, end: int) -> bool:
+    """Whether a time run begins behind one physical offset, at or before another."""
+    return any(run.start <= end for run in runs.behind(begin))
