@@ -112,6 +112,23 @@ def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
         ledger.stored(batch(10), 1, NOW_MS)
 
 
+def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
+    year_ms = 365 * 86_400_000
+    ledger = ledger_with(run(0, 10, at_ms=NOW_MS + year_ms))
+    ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS))
+    ledger.forget(NOW_MS)
+    ledger.forget(NOW_MS + LIMITS.memory_ms - 1)
+    assert len(ledger) == 2
+    now_ms = NOW_MS + LIMITS.memory_ms
+    ledger.forget(now_ms)
+    assert len(ledger) == 0
+    with pytest.raises(SequenceUnknown):
+        ledger.stored(batch(0, ago_ms=1000), 1, now_ms)
+    # A producer of today that repeats its first batch is none of that year.
+    later_ms = now_ms + REPEAT_MARGIN_MS + 2000
+    assert ledger.stored(batch(0, ago_ms=1000), 1, later_ms) == ()
+
+
 def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
     ledger = SequenceLedger(replace(LIMITS, sequences_max=2))
     keys = [KEY._replace(producer_id=number) for number in (1, 2, 3)]

@@ -126,12 +126,12 @@ async def test_a_snapshot_waits_until_the_log_is_durable(tmp_path: Path) -> None
     disk.hold()
     appended = bench.append(1, 0, b"a")
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look()
-    await bench.memory.look()
+    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look(bench.clock.now_ms())
     assert not bench.path.exists()
     disk.release()
     bench.owner.confirm(appended.end_offset)
-    await bench.memory.look()
+    await bench.memory.look(bench.clock.now_ms())
     assert decode_snapshot(bench.path.read_bytes()).log_end == appended.end_offset
     bench.owner.store.close()
 
@@ -144,7 +144,7 @@ async def test_a_snapshot_is_due_after_10_seconds_with_changes_or_after_enough_l
     async def written() -> bool:
         """Whether a look writes the file."""
         bench.path.unlink(missing_ok=True)
-        await bench.memory.look()
+        await bench.memory.look(bench.clock.now_ms())
         return bench.path.exists()
 
     async def append(producer: int, first: int, size: int = 1) -> None:
@@ -175,13 +175,13 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again(
     bench.owner.confirm(bench.append(1, 0, b"a").end_offset)
     bench.disk.fail_sync = lambda path: 5 if path.name.startswith(FILE) else 0
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look()
+    await bench.memory.look(bench.clock.now_ms())
     assert "was not written, it is tried again" in caplog.text
     bench.disk.fail_sync = lambda _: 0
-    await bench.memory.look()
+    await bench.memory.look(bench.clock.now_ms())
     assert not bench.path.exists()
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look()
+    await bench.memory.look(bench.clock.now_ms())
     assert decode_snapshot(bench.path.read_bytes()).sequences
     bench.owner.store.close()
 
@@ -261,7 +261,7 @@ async def test_through_power_cuts_kills_and_deletions_it_knows_what_the_log_has(
             bench.clock.seconds += chance.choice([0.5, SNAPSHOT_SECONDS])
             bench.owner.clock.time_ms += 600
             bench.owner.store.tick(bench.owner.clock.time_ms)
-            await bench.memory.look()
+            await bench.memory.look(bench.clock.now_ms())
         root = tmp_path / str(life)
         if chance.random() < 0.7:
             disk.cut(root, chance)

@@ -63,11 +63,11 @@ async def end(
     return await broker.call("EndTransaction", ending(place, resolution, **more))
 
 
-def append(store: Store, record: Record) -> int:
+def append(store: Store, record: Record, now_ms: int = NOW_MS) -> int:
     """Store a record as RocketMQ would have; returns where."""
     frame = encode_record(record)
     placed = store.append(
-        record.topic.decode(), record.queue_id, frame, [len(frame)], NOW_MS, made_here=True
+        record.topic.decode(), record.queue_id, frame, [len(frame)], now_ms, made_here=True
     )
     return placed.first_physical_offset
 

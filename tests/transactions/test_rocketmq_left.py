@@ -20,6 +20,7 @@ from support import rocketmq_stores
 from support.broker import BORN_HOST, NOW_MS, running_broker
 from support.broker_routes import BrokerRoutes
 from support.half_messages import GROUP, append, end, small_store
+from support.waiting import wait_until
 
 TRANSACTIONS = 12
 # Whose transactions were committed: all but every third.
@@ -82,6 +83,25 @@ async def test_of_an_open_transaction_the_newest_copy_waits_and_an_end_of_one_is
             ("ID4", 5, 0),
             ("ID0", 10, 2),
         ]
+
+
+async def test_a_half_message_of_a_wrong_year_that_was_given_up_after_it_is_over(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    wrong_ms = NOW_MS + 365 * 86_400_000
+    properties = encode({"UNIQ_KEY": "ID0", "PGROUP": GROUP})
+    half = half_record(
+        Record(topic=b"orders", body=b"0", properties=properties, born_timestamp_ms=wrong_ms)
+    )
+    with small_store(tmp_path) as store:
+        append(store, half, wrong_ms)
+        store.tick(NOW_MS)
+        wait_until(lambda: not store.point_pending, "a recovery point")
+        append(store, replace(half, topic=GIVEN_UP_TOPIC.encode()), NOW_MS)
+        assert store.runs.newest_ms == NOW_MS
+    async with running_broker(tmp_path, [nameserver.address], reserved_hours=876_000) as broker:
+        listed = (await broker.call("ListTransactions", pb.ListTransactionsRequest())).transactions
+        assert not listed
 
 
 async def test_bodies_of_every_compression_are_read_as_they_were_sent(

@@ -459,7 +459,7 @@ class ReadLogRequest(_message.Message):
     def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
-    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped")
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -471,6 +471,7 @@ class ReadLogReply(_message.Message):
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     LOG_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    TIME_RUN_STARTS_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     record_lengths: bytes
     first_offset: int
@@ -482,7 +483,8 @@ class ReadLogReply(_message.Message):
     durable_end: int
     log_file_bytes: int
     dropped: _containers.RepeatedCompositeFieldContainer[DroppedTopic]
-    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ...) -> None: ...
+    time_run_starts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id",)

@@ -275,7 +275,7 @@ class Appends:
             raise self._failure
         # From here to `note` nothing awaits: two streams with the same batch cannot both find it
         # new.
-        runs = self._sequences.stored(sequenced, len(sizes), self._clock.now_ms())
+        runs = self._sequences.stored(sequenced, len(sizes), self.store_clock.now_ms())
         stored = sum(run.messages for run in runs)
         if stored == len(sizes):
             return self._placed_before(runs)

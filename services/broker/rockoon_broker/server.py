@@ -144,8 +144,9 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     """What an open broker does all the time, by name; until cancelled."""
     yield "store-ticks", broker.run_ticks()
     yield "route-follower", broker.routes.run(stop)
-    yield "producer-sequences", broker.sequences.run(broker.store_changed)
-    yield "messages-aside", broker.aside.run(broker.store_changed)
+    now_ms, changed = broker.appends.store_clock.now_ms, broker.store_changed
+    yield "producer-sequences", broker.sequences.run(now_ms, changed)
+    yield "messages-aside", broker.aside.run(changed)
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()

@@ -224,13 +224,20 @@ def _wanted(records: LogRecords, floors: Mapping[str, int], kept_since_ms: IntAr
 
 
 def first_stored_after(stretches: Sequence[Stretch], time_ms: int, log_end: int) -> int:
-    """Where the first record starts that was stored after some time; `log_end` if there is none.
+    """Where a record starts before which none was stored after some time; `log_end` if none was.
+
+    It is the first that bears a later time, unless store times go back behind it: what lies before
+    such a place was stored earlier, whatever time it bears.
 
     Args:
-        stretches: of a log up to there, in its order, in which times ascend.
+        stretches: of a log up to there, in its order.
         time_ms: epoch milliseconds.
     """
-    number = bisect_right(stretches, time_ms, key=_first_stored_ms)
+    low, high, step = len(stretches) - 1, len(stretches), 1
+    # From the end, since wrong times are sooner or later far behind.
+    while low >= 0 and _first_stored_ms(stretches[low]) > time_ms:
+        low, high, step = low - step, low, 2 * step
+    number = bisect_right(stretches, time_ms, max(low + 1, 0), high, key=_first_stored_ms)
     # The stretch before the first that begins too late has the place, or ends there.
     for stretch in stretches[max(number - 1, 0) :]:
         for found in stretch.read():

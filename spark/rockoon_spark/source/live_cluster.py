@@ -170,23 +170,37 @@ class LiveCluster:
         wanted = selection.ranges.get("store_time")
         if wanted is None:
             return stretches
-        return _of_times(client, stretches, wanted, end)
+        begins = [*ends.time_run_starts, end]
+        return _of_times(client, stretches, wanted, begins)
 
 
 def _of_times(
-    client: LogClient, stretches: list["BrokerStretch"], wanted: Range, end: int
+    client: LogClient, stretches: list["BrokerStretch"], wanted: Range, begins: Sequence[int]
 ) -> list["BrokerStretch"]:
-    """The stretches that can hold records stored within some time; times ascend over the log."""
+    """The stretches that can hold records stored within some time.
 
-    def first_ms(stretch: BrokerStretch) -> int:
-        return _first_store_ms(client, stretch, end)
-
+    Args:
+        begins: physical offsets between which times ascend, the last one is the log's end.
+    """
     # Outwards on both sides: store times are milliseconds, and the filter itself is exact.
     least_ms, most_ms = wanted.least // 1000, -(-wanted.most // 1000)
-    # The first of them may begin within the stretch before.
-    first = max(bisect_left(stretches, least_ms, key=first_ms) - 1, 0)
-    behind = bisect_right(stretches, most_ms, key=first_ms)
-    return stretches[first:behind]
+    found: list[BrokerStretch] = []
+    low = 0
+    for end in begins:
+        high = bisect_left(stretches, end, low, key=lambda stretch: stretch.start)
+
+        def first_ms(stretch: BrokerStretch, end: int = end) -> int:
+            return _first_store_ms(client, stretch, end)
+
+        # The first of them may begin within the stretch before.
+        first = max(bisect_left(stretches, least_ms, low, high, key=first_ms) - 1, low)
+        behind = bisect_right(stretches, most_ms, first, high, key=first_ms)
+        found += stretches[first:behind]
+        # One that holds the ends of two runs has earlier times too.
+        if behind < high and stretches[high - 1].stop > end:
+            found.append(stretches[high - 1])
+        low = high
+    return found
 
 
 def _first_store_ms(client: LogClient, stretch: "BrokerStretch", end: int) -> int:

@@ -15,6 +15,8 @@ SPLIT_BYTES = 64 << 20
 # What is read behind a split, so that its last record is whole; more when that is not enough.
 _BEYOND_BYTES = 1 << 20
 _RECORD_BYTES_MAX = 64 << 20
+# How far before its end a file's last record is looked for, one after the other.
+_TAILS_BYTES = (1 << 20, 16 << 20)
 # How often damage at the end of what is written is looked at before it is believed.
 _LOOKS_MAX = 3
 _LOOK_INTERVAL_SECONDS = 0.02
@@ -75,17 +77,35 @@ def _look(split: Split, *, proven: bool) -> tuple[NDArray[np.uint8], Found]:
 
 
 def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> list[LogFile]:
-    """The files that can hold records stored within some time; times ascend over the log."""
+    """The files that can hold records stored within some time.
+
+    Times ascend over each file. The next one may begin with an earlier time than the last record
+    bears, where a clock came back: so a file is left out only by times of its own.
+    """
     firsts = [_first_time_ms(file) for file in files]
     kept = []
     for number, file in enumerate(files):
         first = firsts[number]
         following = next((each for each in firsts[number + 1 :] if each is not None), None)
         begins_late = first is not None and first > most_ms
-        ends_early = following is not None and following < least_ms
-        if not (begins_late or ends_early):
+        may_end_early = following is not None and following < least_ms
+        if not begins_late and not (may_end_early and _ends_before(file, least_ms)):
             kept.append(file)
     return kept
+
+
+def _ends_before(file: LogFile, time_ms: int) -> bool:
+    """Whether the last record of a file is proved to have been stored before some time."""
+    for tail_bytes in _TAILS_BYTES:
+        tail = Split(file, max(file.bytes - tail_bytes, 0), file.bytes)
+        buffer, found = read_split(tail)
+        if found.damages:
+            return False
+        if len(found.starts):
+            base = file.start + tail.start
+            last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
+            return int(last.store_timestamps_ms[0]) < time_ms
+    return False
 
 
 def _first_time_ms(file: LogFile) -> int | None:

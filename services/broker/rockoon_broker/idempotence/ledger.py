@@ -96,6 +96,8 @@ class SequenceLedger:
         """Store time of the newest message of a sequence that was forgotten, 0 if none was."""
         self.changes = 0
         """Grows whenever there is something new to write down."""
+        # Since when the sequence that was not used for longest bears a time that is still to come.
+        self._ahead_since_ms: int | None = None
         self._bound()
 
     def __len__(self) -> int:
@@ -183,12 +185,22 @@ class SequenceLedger:
         self.changes += bool(keys)
 
     def forget(self, now_ms: int) -> None:
-        """Forget what was not used for too long; costs what it forgets."""
+        """Forget what was not used for too long; costs what it forgets.
+
+        What a clock that was wrong has brought from the future was used before now.
+        """
+        self._come_back(now_ms)
         while self._sequences:
             key = next(iter(self._sequences))
-            if self._sequences[key][-1].store_timestamp_ms > now_ms - self._limits.memory_ms:
+            used_ms = self._sequences[key][-1].store_timestamp_ms
+            if used_ms <= now_ms:
+                self._ahead_since_ms = None
+            else:
+                used_ms = self._ahead_since_ms = min(self._ahead_since_ms or now_ms, now_ms)
+            if used_ms > now_ms - self._limits.memory_ms:
                 return
             self._forget(key)
+            self._come_back(now_ms)
 
     def forgotten(self, until_ms: int) -> None:
         """Messages stored until then may be unknown here: the log does not hold them any more."""
@@ -197,6 +209,7 @@ class SequenceLedger:
             self.changes += 1
 
     def _check_new(self, batch: SequencedBatch, now_ms: int) -> None:
+        self._come_back(now_ms)
         # Not the first message of a sequence, and nothing known of those before: it may be a gap,
         # or a repeat.
         if batch.first_sequence:
@@ -206,6 +219,12 @@ class SequenceLedger:
         sent_ms = now_ms - batch.first_sent_ms_ago - REPEAT_MARGIN_MS
         if repeated and sent_ms <= self.forgotten_until_ms:
             raise _unknown(batch, "producers of that time")
+
+    def _come_back(self, now_ms: int) -> None:
+        """What is forgotten was stored before now, whatever time it bears."""
+        if self.forgotten_until_ms > now_ms:
+            self.forgotten_until_ms = now_ms
+            self.changes += 1
 
     def _bound(self) -> None:
         while len(self._sequences) > self._limits.sequences_max:

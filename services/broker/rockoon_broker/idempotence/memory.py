@@ -13,6 +13,7 @@ Invariants:
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.clock import Clock
@@ -101,21 +102,22 @@ class SequenceMemory:
         ledger.forget(now_ms)
         return cls(store, path, disk, clock, limits, ledger)
 
-    async def run(self, store_changed: Bell) -> None:
+    async def run(self, now_ms: Callable[[], int], store_changed: Bell) -> None:
         """Forget what is too old and write snapshots, until cancelled.
 
         Args:
+            now_ms: tells the time as it goes into the store, epoch milliseconds.
             store_changed: rung when the log has grown, or topics were deleted.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await self.look(now_ms())
             if self._waiting is None and not self._has_news:
                 await store_changed.wait(FORGET_SECONDS if len(self.ledger) else None)
 
-    async def look(self) -> None:
+    async def look(self, now_ms: int) -> None:
         """Do what is due now."""
-        self.ledger.forget(self._clock.now_ms())
+        self.ledger.forget(now_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
         if self._waiting and self._store.durable_end >= self._waiting[0].log_end:
@@ -237,7 +239,7 @@ def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) ->
         chunk = store.read_log(position, CHUNK_BYTES)
         times_ms = chunk.records.store_timestamps_ms
         if len(times_ms) and not whole:
-            ledger.forgotten(int(times_ms[0]))
+            ledger.forgotten(store.runs.least_ms(chunk.start, int(times_ms[0])))
             whole = True
         for key, run in runs_in(chunk):
             if not store.is_dropped(key.topic, run.first_physical_offset):

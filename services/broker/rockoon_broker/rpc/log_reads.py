@@ -106,6 +106,8 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
             raise NotReady(service="the broker", reason="it is stopping") from failure
     reply = to_wire(stretch, broker.store)
     if not reads:
+        runs = broker.store.runs.behind(broker.store.log_min_offset)
+        reply.time_run_starts.extend(run.start for run in reversed(runs))
         marks = sorted(broker.store.dropped_marks.items())
         reply.dropped.extend(
             broker_pb2.DroppedTopic(topic=topic, dropped_below=mark) for topic, mark in marks

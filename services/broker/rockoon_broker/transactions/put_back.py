@@ -116,7 +116,9 @@ def _names_of(store: Store, positions: list[int]) -> tuple[dict[int, Transaction
         name = name_of(record)
         if name is not None:
             names[position] = name
-            first_ms = min(first_ms, record.born_timestamp_ms, record.store_timestamp_ms)
+            # A copy stored later may bear an earlier time, where store times go back.
+            stored_ms = store.runs.least_ms(position, record.store_timestamp_ms)
+            first_ms = min(first_ms, record.born_timestamp_ms, stored_ms)
     return names, first_ms - CLOCKS_APART_MS
 
 
