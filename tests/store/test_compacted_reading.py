@@ -2,6 +2,7 @@
 
 import os
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from rockoon_format.hashes import index_key_hash
 from support.compacted_store import RETENTION_MS, CompactedStore, Kept, Model
 from support.seeds import seeds
 from support.store_directory import FailingDisk, settings
+
+YEAR_MS = 365 * 86_400_000
 
 
 def lose_old_files(kept: CompactedStore, disk: FailingDisk) -> None:
@@ -72,6 +75,28 @@ def test_whatever_happens_readers_see_the_newest_of_each_key_and_then_the_log(
             case "wait":
                 kept.owner.clock.time_ms += RETENTION_MS
         model.check(kept, chance)
+    kept.close()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_where_store_times_go_back_searches_are_right_in_log_and_generation(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    kept = CompactedStore(settings(tmp_path / "store"), ("C", "D"))
+    model = Model(kept.sent, kept.topics)
+    for number, set_by_ms in enumerate((0, YEAR_MS, -YEAR_MS, 0, 2 * YEAR_MS, -2 * YEAR_MS)):
+        kept.owner.look_at_clock(set_by_ms)
+        grow(kept, chance, 12)
+        if number == 1 + seed or chance.random() < 0.3:
+            now_ms = kept.owner.clock.time_ms
+            kept.compact(records_per_part=chance.choice([1, 5, 1000]))
+            model.compact(now_ms)
+        if chance.random() < 0.5:
+            kept.restart()
+        model.check(kept, chance)
+    times = [each.stored_ms for each in kept.sent]
+    assert sum(after < before for before, after in pairwise(times)) == 2
     kept.close()
 
 

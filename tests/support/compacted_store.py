@@ -355,7 +355,9 @@ class Model:
         low, high = (
             call(topic, queue_id) for call in (kept.store.min_offset, kept.store.max_offset)
         )
-        later = [each.offset for each in alive if each.stored_ms >= at_ms]
+        early = [number for number, each in enumerate(alive) if each.stored_ms < at_ms]
+        # Behind all that is too early: where store times go back, another may come before that.
+        later = [each.offset for each in alive[early[-1] + 1 if early else 0 :]]
         earlier = [each.offset for each in alive if each.stored_ms <= at_ms]
         lower = kept.store.search_offset(topic, queue_id, at_ms, Boundary.LOWER)
         upper = kept.store.search_offset(topic, queue_id, at_ms, Boundary.UPPER)
