@@ -12,6 +12,7 @@ import pytest
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
+from rockoon_broker.steady_clock import BELIEVED_AFTER_MS
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
@@ -471,6 +472,9 @@ async def test_a_clock_set_forward_brings_early_only_what_it_says_is_due(desk: A
     await desk.send({"TIMER_DELAY_SEC": 1800}, {"TIMER_DELAY_SEC": 7200}, {"DELAY": 17})
     desk.clock.wall_ms += 3_600_000
     await desk.turns()
+    assert desk.bodies() == [], "one reading may be wrong"
+    desk.clock.pass_ms(BELIEVED_AFTER_MS)
+    await desk.turns()
     assert sorted(desk.bodies()) == [b"0", b"2"]
     desk.clock.wall_ms -= 3_600_000
     await desk.turns()
@@ -518,10 +522,8 @@ async def test_a_restart_with_a_clock_set_back_does_not_wait_for_the_old_time(
     await desk.send({"DELAY": 3}, {"TIMER_DELAY_SEC": 10})
     desk.clock.wall_ms -= 300 * 86_400_000
     again = desk.killed(tmp_path / "copy")
+    # It goes on from the newest message, and does not believe the clock at once.
     again.clock.pass_ms(10_000)
-    await again.turns()
-    assert again.bodies() == [b"0"]
-    again.clock.pass_ms(259_200_000)
     await again.turns()
     assert sorted(again.bodies()) == [b"0", b"1"]
     again.store.close()

@@ -128,7 +128,7 @@ class Delays:
         store: open.
         appends: the way into it.
         settlement: what is settled; the queues of delayed messages are added here.
-        clock: due times by the wall clock, guarded by the monotonic one.
+        clock: monotonic; it guards the due times, which go by the time that is stored.
         rules: what is allowed.
         pending_max: messages that may wait at once; further ones are refused.
         reserved_ms: age at which retention deletes a CommitLog file.
@@ -234,7 +234,7 @@ class Delays:
         if len(self) + len(records) > self._pending_max:
             raise Busy(reason=f"{len(self)} delayed messages wait for their time")
         aside: list[Aside] = []
-        now_ms = self._clock.now_ms()
+        now_ms, _ = self._now()
         for index, record in enumerate(records):
             aside.append(set_aside(record, now_ms, self._rules, index))
             if index % DELIVERED_PER_TURN_MAX == DELIVERED_PER_TURN_MAX - 1:
@@ -581,7 +581,9 @@ class Delays:
     # Inside.
 
     def _now(self) -> tuple[int, int]:
-        return self._clock.now_ms(), int(self._clock.monotonic_seconds() * 1000)
+        # What a wrong reading calls due cannot be taken back.
+        wall_ms = self._appends.store_clock.now_ms()
+        return wall_ms, int(self._clock.monotonic_seconds() * 1000)
 
     def _take_in(self, now_ms: int, monotonic_ms: int) -> None:
         for key, table in self._tables.items():

@@ -243,7 +243,7 @@ class Store:
             queue_id: the queue all records name.
             frames: records back to back (`rockoon_format.batch.encode_batch`).
             lengths: size of each in bytes, n integers.
-            now_ms: epoch milliseconds; one before the last one's counts as that, or ends a time run.
+            now_ms: epoch milliseconds; earlier than the last, that one's, unless a run ends.
             made_here: the broker made the records out of others, so they may name these and bear
                 the flag of a committed transaction, and exceed limits that were lowered since.
 
