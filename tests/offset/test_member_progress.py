@@ -334,6 +334,18 @@ async def test_who_is_away_for_a_moment_while_the_clock_is_set_forward_is_not_fo
     days.store.close()
 
 
+async def test_one_wrong_reading_of_the_clock_forgets_nobody(tmp_path: Path) -> None:
+    days = Days(tmp_path)
+    days.pass_days(5)
+    for _ in range(3):
+        days.now_ms += 365 * DAY_MS
+        days.pass_days(1 / 24)
+        days.now_ms -= 365 * DAY_MS
+        days.pass_days(1 / 24)
+    assert days.known == ["pod-0", "pod-1"]
+    days.store.close()
+
+
 async def test_no_member_is_forgotten_where_none_shall_be(tmp_path: Path) -> None:
     days = Days(tmp_path, days_max=0)
     days.pass_days(400)

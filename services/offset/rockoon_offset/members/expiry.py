@@ -2,7 +2,8 @@
 
 Days are counted by the wall clock, over restarts. Lest a clock that is set, or a service that was
 itself away, forget members that are on their way back, nobody is forgotten before the service has
-waited for a day, by its own reckoning, for that very member.
+waited for a day, by its own reckoning, for that very member, nor before the wall clock has called
+its absence too long for ten minutes.
 """
 
 import logging
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 CHECK_NS = 60 * 10**9
 DAY_NS = 86_400 * 10**9
+# A reading of the wall clock may be wrong, and what is forgotten is gone.
+BELIEVED_AFTER_NS = 600 * 10**9
 DAY_MS = 86_400_000
 # While a member is alive: not more often, as each time is a record in the journal.
 NOTE_MS = 3_600_000
@@ -50,6 +53,8 @@ class Absences:
         self._patience_ns = min(DAY_NS, round(days_max * DAY_NS))
         # Group and member → the first look that did not find it alive, monotonic.
         self._missed_since_ns: dict[tuple[str, str], int] = {}
+        # Likewise → the first look since which the wall clock calls it away for too long.
+        self._overdue_since_ns: dict[tuple[str, str], int] = {}
 
     @property
     def next_check_ns(self) -> int | None:
@@ -63,6 +68,7 @@ class Absences:
             return
         self._check_due_ns = now_ns + CHECK_NS
         missed_before, self._missed_since_ns = self._missed_since_ns, {}
+        overdue_before, self._overdue_since_ns = self._overdue_since_ns, {}
         for known in list(self._store.ledger.known):
             silent_ms = now_ms - known.seen_at_ms
             name = known.group, known.member
@@ -73,11 +79,14 @@ class Absences:
                     )
                 continue
             missed_since_ns = missed_before.get(name, now_ns)
-            waited_enough = now_ns - missed_since_ns >= self._patience_ns
-            if 0 < self._absent_ms_max < silent_ms and waited_enough:
+            self._missed_since_ns[name] = missed_since_ns
+            if not 0 < self._absent_ms_max < silent_ms:
+                continue
+            overdue_since_ns = self._overdue_since_ns[name] = overdue_before.get(name, now_ns)
+            is_sure = now_ns - overdue_since_ns >= min(BELIEVED_AFTER_NS, self._patience_ns)
+            if is_sure and now_ns - missed_since_ns >= self._patience_ns:
+                del self._missed_since_ns[name], self._overdue_since_ns[name]
                 self._forget(known, silent_ms)
-            else:
-                self._missed_since_ns[name] = missed_since_ns
 
     def _forget(self, known: KnownMember, silent_ms: int) -> None:
         ledger = self._store.ledger
