@@ -15,8 +15,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rockoon_broker.store.disk import Disk
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
+from rockoon_core.disk import Disk
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     AT_SYS_FLAG,
