@@ -2,9 +2,11 @@
 
 import errno
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,3 +284,65 @@ def test_whatever_the_clock_and_the_power_do_searches_by_time_are_right(
             assert end == "power" or len(found) == len(times)
             check_searches(again, topic, queue_id, times)
         again.store.close()
+
+
+class SteppingDisk(FailingDisk):
+    """Keeps what a kill would have left before each call that changes something."""
+
+    def __init__(self, root: Path, copies: Path) -> None:
+        super().__init__()
+        self._root, self._copies = root, copies
+        self._guard = threading.Lock()
+        self.is_watched = False
+        self.steps: list[Path] = []
+
+    def _step(self) -> None:
+        if self.is_watched:
+            with self._guard:
+                self.steps.append(crashed_copy(self._root, self._copies / str(len(self.steps))))
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create:
+            self._step()
+        return super().open(path, create=create)
+
+    def pwrite(self, fd: int, data: Any, position: int) -> int:
+        self._step()
+        return super().pwrite(fd, data, position)
+
+    def allocate(self, fd: int, count: int) -> None:
+        self._step()
+        super().allocate(fd, count)
+
+    def fdatasync(self, fd: int) -> None:
+        self._step()
+        super().fdatasync(fd)
+
+
+def test_a_kill_at_every_step_of_it_leaves_a_store_that_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    disk = SteppingDisk(root, tmp_path)
+    configured = settings(root)
+    owner = Owner(configured, disk)
+    owner.append()
+    owner.look_at_clock(YEAR_MS)
+    owner.append()
+    disk.is_watched = True
+    owner.look_at_clock(-YEAR_MS)
+    owner.append()
+    owner.write_point()
+    disk.is_watched = False
+    owner.store.close()
+    ends = set()
+    for step in disk.steps:
+        again = recovered(configured, step)
+        ends.add(again.store.max_offset("T", 0))
+        again.look_at_clock()
+        assert again.append().store_timestamp_ms == NOW_MS
+        assert len(again.bodies()) == again.store.max_offset("T", 0)
+        assert again.store.search_offset("T", 0, NOW_MS + 1) == again.store.max_offset("T", 0)
+        again.store.close()
+        assert verify_store(step) == []
+    assert ends == {2, 3}
+    assert len(disk.steps) > 10

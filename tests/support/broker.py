@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from rockoon_broker.clock import Clock
 from rockoon_broker.server import serve
 from rockoon_broker.settings import BrokerSettings
 from rockoon_core.disk import Disk
@@ -97,7 +98,12 @@ class RunningBroker:
 
 @asynccontextmanager
 async def running_broker(
-    root: Path, nameservers: Sequence[str], *, disk: Disk | None = None, **changes: Any
+    root: Path,
+    nameservers: Sequence[str],
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    **changes: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker until the block ends; what `serve` raises is raised here."""
     stop = Stop()
@@ -109,6 +115,7 @@ async def running_broker(
                 settings_of(root, nameservers, **changes),
                 stop,
                 disk=disk,
+                clock=clock,
                 announce=lambda _service, _name, where: address.set_result(where),
             )
         finally:
