@@ -11,6 +11,7 @@ from support.store_directory import Owner, crashed_copy, recovered, settings
 
 BODIES = [b"body %03d" % number for number in range(100)]
 LOG_FILE_BYTES = 1 << 20
+YEAR_MS = 365 * 86_400_000
 
 
 def poke(path: Path, position: int, content: bytes) -> None:
@@ -141,6 +142,32 @@ def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> Non
     last = recovered(configured)
     assert last.bodies() == [*BODIES, b"newer"]
     last.store.close()
+
+
+@pytest.mark.parametrize("place", ["in the wrong year", "where the next run begins"])
+def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
+    tmp_path: Path, place: str
+) -> None:
+    """After a crash of RocketMQ only times tell what was durable."""
+    configured = settings(tmp_path)
+    owner = Owner(configured)
+    for set_by_ms in (0, YEAR_MS, -YEAR_MS):
+        owner.look_at_clock(set_by_ms)
+        for _ in range(20):
+            owner.clock.time_ms += 1000
+            owner.append(bodies=[b"x"] * 2)
+    (run,) = owner.store.runs.behind(0)
+    wrong = int(owner.store.entries("T", 0, 42, 1)["offset"][0])
+    owner.store.close()
+    (tmp_path / "recoveryPoint").unlink()
+    (tmp_path / "abort").write_text("4711")
+    at = wrong if place == "in the wrong year" else run.start
+    file = tmp_path / "commitlog" / f"{at - at % 4096:020d}"
+    poke(file, at % 4096 + 89, b"X")
+    before = tree(tmp_path)
+    with pytest.raises(StoreDamaged, match="nothing was changed"):
+        Owner(configured)
+    assert tree(tmp_path) == before
 
 
 # ConsumeQueues.

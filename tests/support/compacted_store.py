@@ -337,7 +337,7 @@ class Model:
         assert status.last_store_timestamp_ms == (times[-1] if times else None)
         for at_ms in {*times[:3], *times[-3:], chance.choice(all_sent).stored_ms, NOW_MS - 1}:
             for probe in (at_ms - 1, at_ms, at_ms + 1):
-                self._check_search(kept, topic, queue_id, probe, alive)
+                self.check_search(kept, topic, queue_id, probe, alive)
         for each in chance.sample(alive, min(3, len(alive))):
             frame = store.read_at(each.physical_offset)
             assert decode_columns(frame, [len(frame)]).bodies == [each.body]
@@ -349,9 +349,10 @@ class Model:
             )
             assert stored.lasting == (topic in kept.topics)
 
-    def _check_search(
+    def check_search(
         self, kept: CompactedStore, topic: str, queue_id: int, at_ms: int, alive: list[Kept]
     ) -> None:
+        """Compare what a search for a time finds in one queue with what is left of that."""
         low, high = (
             call(topic, queue_id) for call in (kept.store.min_offset, kept.store.max_offset)
         )
