@@ -295,10 +295,9 @@ class Store:
         self._log.write(offset, batch)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
+        self.runs.note(offset, stored_ms)
         if begins_run:
-            self.runs.begin(offset, stored_ms)
             self.points.lift_cap(offset)
-        self.runs.newest_ms = stored_ms
         end = self._log.end
         entries = queue_entries(layout, offset, stored_ms)
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
@@ -372,8 +371,7 @@ class Store:
                 self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         self._cleaner.sweep()
         self.points.keep_below(self.runs.least_to_come_ms(now_ms))
-        has_news = self.points.is_cap_new or self._cleaner.has_swept
-        point_due = now_ms >= dues.point_ms or has_news
+        point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
         if point_due and not self._syncer.point_pending:
             dues.point_ms = now_ms + settings.recovery_point_interval_ms
             sync = self._log.sync_request(self._confirmed_end)

@@ -152,7 +152,7 @@ class OpenGeneration:
             return self.last(coverage)
         former: Slice | None = None
         for piece in coverage.slices:
-            if piece.part == row.part and row.row < piece.end_row:
+            if piece.part == row.part:
                 if row.row > piece.first_row:
                     return Row(row.part, row.row - 1)
                 break

@@ -78,8 +78,13 @@ class TimeRuns:
         """
         return now_ms - BEHIND_MS if self.is_behind(now_ms) else None
 
-    def begin(self, start: int, first_ms: int) -> None:
-        """Note that a run begins with the file at a physical offset, where store times go back."""
+    def note(self, physical_offset: int, stored_ms: int) -> None:
+        """Take note of a batch at the log's end; where store times go back, it begins a file."""
+        if stored_ms < self.newest_ms:
+            self._begin(physical_offset, stored_ms)
+        self.newest_ms = stored_ms
+
+    def _begin(self, start: int, first_ms: int) -> None:
         _log.error(
             "store times go back by %d s, to what the clock has said for long: messages before "
             "physical offset %d may bear times that were wrong, those behind it bear right ones",
@@ -88,7 +93,6 @@ class TimeRuns:
         )
         self._runs = [run for run in self._runs if run.start < start]
         self._runs.append(TimeRun(start, first_ms))
-        self.newest_ms = first_ms
 
     def behind(self, physical_offset: int) -> list[TimeRun]:
         """The runs that begin behind a physical offset, the newest first."""

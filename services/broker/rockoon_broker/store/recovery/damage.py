@@ -63,7 +63,7 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
     newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
     if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:
         return Damage(walk.end, behind)
-    # It may bear a time that was wrong, and a later file the right one. That one was last.
+    # It may bear a time that was wrong: then a later file that bears the right one tells.
     for start in log.starts:
         first = log.record(start) if start > behind else None
         if first is not None and int(first.store_timestamps_ms[0]) < durable.before_ms:
