@@ -10,6 +10,7 @@ import re
 import sys
 from contextlib import suppress
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 from docutils.nodes import Element
@@ -120,11 +121,15 @@ def find_name(app: Sphinx, _env: object, node: pending_xref, content: Element) -
         return domain.resolve_xref(
             app.env, node["refdoc"], app.builder, "obj", found[0][0], node, content
         )
-    first = name.split(".")[0]
     if name.startswith("rockoon"):
         return content if pydoc.locate(name) else None
+    wanted = attrgetter(name)
     modules = [each for name, each in sys.modules.items() if name.startswith("rockoon")]
-    return content if any(hasattr(each, first) for each in modules) else None
+    for each in modules:
+        with suppress(AttributeError):
+            wanted(each)
+            return content
+    return None
 
 
 def import_what_only_annotations_need() -> None:
