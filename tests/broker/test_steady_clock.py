@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.batch import Batch
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
 from rockoon_broker.store.retention.retention import LogFileAge, come_back
 from rockoon_runtime.access.replays import UsedSignatures
@@ -120,7 +121,8 @@ async def test_what_is_stored_after_a_jump_bears_the_time_at_which_it_was(tmp_pa
         desk.clock.pass_ms(1000)
         desk.clock.wall_ms += ahead_ms
         request = batch("T", 0, b"one")
-        await desk.appends.place("T", 0, request.frames, request.record_lengths, lambda: None)
+        one = Batch("T", 0, request.frames, request.record_lengths)
+        await desk.appends.place(one, lambda: None)
         desk.clock.wall_ms -= ahead_ms
         times_ms.append(desk.store.queue_status("T", 0).last_store_timestamp_ms)
     assert times_ms == [started_ms + 1000, started_ms + 2000, started_ms + 3000]

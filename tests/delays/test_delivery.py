@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.batch import Batch
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
@@ -140,14 +141,13 @@ async def test_records_that_are_not_of_the_queue_or_name_a_source_are_refused(
         Record(topic=b"T", properties=b"DELAY\x011\x02", sys_flag=8),
     ):
         frames = [encode_record(good), encode_record(wrong)]
-        lengths = b"".join(len(frame).to_bytes(4, "little") for frame in frames)
         with pytest.raises(MalformedBatch):
-            await desk.delays.place("T", 0, b"".join(frames), lengths, lambda: None)
+            await desk.delays.place(Batch.of_records("T", 0, frames), lambda: None)
     spoiled = bytearray(encode_record(good))
     spoiled[88] ^= 1
-    for frames, lengths in ((bytes(spoiled), len(spoiled).to_bytes(4, "little")), (b"", b"")):
+    for frames in ([bytes(spoiled)], []):
         with pytest.raises(MalformedBatch):
-            await desk.delays.place("T", 0, frames, lengths, lambda: None)
+            await desk.delays.place(Batch.of_records("T", 0, frames), lambda: None)
 
 
 async def test_one_batch_may_have_many_delays_and_each_message_has_its_place(

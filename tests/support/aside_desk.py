@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rockoon_broker.append import AppendLimits, AppendResult, Appends
+from rockoon_broker.batch import Batch
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
@@ -130,10 +131,9 @@ class AsideDesk:
             room=True,
         )
         packed = np.asarray(lengths).astype("<u4").tobytes()
-        self.appends.check_limits(frames, packed)  # as the broker does
-        return await self.delays.place(
-            topic, queue_id, frames, packed, lambda: self._check(topic, queue_id)
-        )
+        batch = Batch(topic, queue_id, frames, packed)
+        self.appends.check_limits(batch)  # as the broker does
+        return await self.delays.place(batch, lambda: self._check(topic, queue_id))
 
     async def turns(self) -> None:
         """Let everything be delivered that is due."""

@@ -10,18 +10,18 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run, Runs, SequencedBatch, SequenceLedger
 from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.queues.consume_queue import QueueKey
-from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
 from rockoon_core.errors import (
     BodyTooLarge,
@@ -36,9 +36,8 @@ from rockoon_core.errors import (
     StoreNotWritable,
 )
 from rockoon_format.batch import BatchError, BatchFault
-from rockoon_format.columns import decode_columns
 from rockoon_format.index_entries import have_keys
-from rockoon_format.record import RECORD_BYTES_MIN, RecordError, encode_host
+from rockoon_format.record import RECORD_BYTES_MIN, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_runtime.waking import Bell
 
@@ -57,12 +56,17 @@ class AppendLimits:
 class AppendResult:
     """A batch in the log."""
 
-    appended: Appended
+    runs: Runs
+    """Where its messages went, in their order: together unless they are a repeat of such as went
+    apart, or wait for something."""
     durable: "asyncio.Future[RockoonError | None] | None"
     """Done when the batch is as durable as was promised; None when it is already. The result is
     None, or why it never will be."""
-    runs: Runs = ()
-    """Of a repeat only: where all of the batch went, `appended` being the last of it."""
+
+    @property
+    def first(self) -> Run:
+        """Where its first message went."""
+        return self.runs[0]
 
 
 class Appends:
@@ -109,55 +113,35 @@ class Appends:
         self.taken = Flow()
         self.sync_waits = SyncWaits()
 
-    async def place(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        lengths: bytes,
-        check: Callable[[], None],
-        sequenced: SequencedBatch | None = None,
-        *,
-        made_here: bool = False,
-    ) -> AppendResult:
+    async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
         """Put a batch into the log; waits only while too much is unsynced.
 
         Cancelling it while it waits is safe: nothing was appended then.
 
         Args:
-            topic, queue_id: the queue.
-            frames: records back to back.
-            lengths: their sizes, packed little-endian u32.
+            batch: what to put there; what the broker made has no sequence numbers.
             check: raises when the queue may not be written. Asked again after every wait: what is
                 appended to a topic deleted meanwhile would come back with the next of its name.
-            sequenced: of an idempotent producer: only what is not stored yet is appended.
-            made_here: as for `Store.append`; not together with `sequenced`.
 
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
         """
-        sizes = np.frombuffer(lengths, "<u4") if made_here else self._check(frames, lengths)
-        if sequenced is not None:
-            check_sequences(sequenced, frames, sizes)
+        if not batch.made_here:
+            self._check(batch)
+        if batch.sequenced is not None:
+            check_sequences(batch.sequenced, batch)
         while True:
             # Behind every wait: the topic may be gone by now.
             check()
             try:
-                if sequenced is not None:
-                    return self._place_once(sequenced, topic, queue_id, frames, sizes)
-                return self._place(topic, queue_id, frames, sizes, made_here=made_here)
+                if batch.sequenced is not None:
+                    return self._place_once(batch.sequenced, batch)
+                return self._place(batch)
             except store_errors.StoreBusy:
                 # Nothing awaits between the refusal and this, so no sync's `set` can be lost in
                 # between.
                 self._room.clear()
                 await self._room.wait()
-
-    async def place_records(
-        self, topic: str, queue_id: int, frames: Sequence[bytes], check: Callable[[], None]
-    ) -> AppendResult:
-        """Put records of one queue into the log that the broker made out of others; as `place`."""
-        lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
-        return await self.place(topic, queue_id, b"".join(frames), lengths, check, made_here=True)
 
     def confirmed(self, end: int) -> None:
         """The log is durable up to `end`: let readers see it, answer who waits."""
@@ -193,17 +177,14 @@ class Appends:
                 durable.set_result(self._failure)
         self._room.set()
 
-    def check_limits(self, frames: bytes, lengths: bytes) -> None:
+    def check_limits(self, batch: Batch) -> None:
         """Refuse what a client may not send: for batches that are not stored as they came.
 
         Raises:
             MalformedBatch, BodyTooLarge, PropertiesTooLarge.
         """
-        sizes = self._check(frames, lengths)
-        try:
-            columns = decode_columns(frames, sizes)
-        except (RecordError, ValueError) as failure:
-            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        self._check(batch)
+        columns = batch.columns()
         limits = self._limits
         for found, limit, refusal in (
             (columns.body_lengths, limits.body_bytes_max, BodyTooLarge),
@@ -213,7 +194,8 @@ class Appends:
             if len(over):
                 raise refusal(index=int(over[0]), limit=limit)
 
-    def _check(self, frames: bytes, lengths: bytes) -> NDArray[np.uint32]:
+    def _check(self, batch: Batch) -> None:
+        frames, lengths = batch.frames, batch.lengths
         if not lengths or len(lengths) % 4:
             raise MalformedBatch(index=0, reason=f"{len(lengths)} bytes of record lengths")
         count = len(lengths) // 4
@@ -223,29 +205,26 @@ class Appends:
         if len(frames) > self._limits.batch_bytes_max:
             most = self._limits.batch_bytes_max
             raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
-        return np.frombuffer(lengths, "<u4")
 
-    def _place(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        sizes: NDArray[np.uint32],
-        *,
-        made_here: bool = False,
-    ) -> AppendResult:
+    def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
         if self._failure is not None:
             raise self._failure
+        sizes, now_ms = batch.sizes, self.store_clock.now_ms()
         try:
             appended = self._store.append(
-                topic, queue_id, frames, sizes, self.store_clock.now_ms(), made_here=made_here
+                batch.topic,
+                batch.queue_id,
+                batch.frames,
+                sizes,
+                now_ms,
+                made_here=batch.made_here,
             )
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
         except store_errors.UnstorableTopic as failure:
-            raise InvalidTopicName(topic=topic, reason=str(failure)) from failure
+            raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
         except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
         except store_errors.StoreFailed as failure:
@@ -255,59 +234,41 @@ class Appends:
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         self._store_changed.ring()
-        if not made_here:
-            self.taken.add(topic, NORMAL, appended.count, len(frames), sizes)
+        if not batch.made_here:
+            self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), sizes)
+        run = Run(
+            first_sequence=first_sequence,
+            messages=appended.count,
+            first_queue_offset=appended.first_queue_offset,
+            first_physical_offset=appended.first_physical_offset,
+            store_timestamp_ms=appended.store_timestamp_ms,
+            store_host=self._store_host,
+        )
         if not self._waits_for_sync:
-            self._arrived((topic, queue_id))
-            return AppendResult(appended, None)
-        return AppendResult(appended, self._wait_for(appended.end_offset))
+            self._arrived(batch.queue)
+            return AppendResult((run,), None)
+        return AppendResult((run,), self._wait_for(appended.end_offset))
 
-    def _place_once(
-        self,
-        sequenced: SequencedBatch,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        sizes: NDArray[np.uint32],
-    ) -> AppendResult:
+    def _place_once(self, sequenced: SequencedBatch, batch: Batch) -> AppendResult:
         """Append what is not stored yet of a batch."""
         if self._failure is not None:
             raise self._failure
+        sizes = batch.sizes
         # From here to `note` nothing awaits: two streams with the same batch cannot both find it
         # new.
         runs = self._sequences.stored(sequenced, len(sizes), self.store_clock.now_ms())
         stored = sum(run.messages for run in runs)
         if stored == len(sizes):
-            return self._placed_before(runs)
+            # Durable when all that is in the log now is: whether the sync under way covers this
+            # batch is not known any more.
+            whole_log = self._wait_for(self._pending[-1][0]) if self._pending else None
+            return AppendResult(runs, whole_log)
         if stored:
-            frames, sizes = frames[int(sizes[:stored].sum()) :], sizes[stored:]
-        placed = self._place(topic, queue_id, frames, sizes)
-        run = Run(
-            first_sequence=sequenced.first_sequence + stored,
-            messages=placed.appended.count,
-            first_queue_offset=placed.appended.first_queue_offset,
-            first_physical_offset=placed.appended.first_physical_offset,
-            store_timestamp_ms=placed.appended.store_timestamp_ms,
-            store_host=self._store_host,
-        )
-        self._sequences.note(sequenced.key, run)
-        return replace(placed, runs=(*runs, run)) if runs else placed
-
-    def _placed_before(self, runs: Runs) -> AppendResult:
-        """A batch that is in the log, and durable when all that is in the log now is."""
-        last = runs[-1]
-        appended = Appended(
-            first_queue_offset=last.first_queue_offset,
-            first_physical_offset=last.first_physical_offset,
-            # The whole log: whether the sync under way covers this batch is not known any more.
-            end_offset=self._store.appended_end,
-            count=last.messages,
-            store_timestamp_ms=last.store_timestamp_ms,
-        )
-        # Nothing is unsynced, so the batch is durable too.
-        if not self._pending:
-            return AppendResult(appended, None, runs)
-        return AppendResult(appended, self._wait_for(self._pending[-1][0]), runs)
+            rest = batch.frames[int(sizes[:stored].sum()) :]
+            batch = replace(batch, frames=rest, lengths=batch.lengths[4 * stored :])
+        placed = self._place(batch, sequenced.first_sequence + stored)
+        self._sequences.note(sequenced.key, placed.first)
+        return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
 
     def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
         durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
@@ -322,8 +283,9 @@ class Appends:
         return MalformedBatch(index=failure.index, reason=str(failure).partition(": ")[2])
 
 
-def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.uint32]) -> None:
+def check_sequences(sequenced: SequencedBatch, batch: Batch) -> None:
     """Raise unless the records say the same of themselves: a later start goes by what they say."""
+    frames, sizes = batch.frames, batch.sizes
     # Before the records are looked at, which the sizes lead to.
     if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.int64)) != len(frames):
         raise MalformedBatch(index=0, reason="record lengths do not add up")
@@ -338,23 +300,20 @@ def check_sequences(sequenced: SequencedBatch, frames: bytes, sizes: NDArray[np.
         raise MalformedBatch(index=wrong, reason=f"it does not end with sequence {number}")
 
 
-def check_keys(topic: str, frames: bytes, lengths: bytes) -> None:
+def check_keys(batch: Batch) -> None:
     """Refuse messages without a key, for a compacted topic: it could not tell which they replace.
 
     Args:
-        topic: for the error.
-        frames: records back to back, not checked yet.
-        lengths: their sizes, packed little-endian u32.
+        batch: not checked yet.
 
     Raises:
         KeyMissing: the property KEYS of a message is missing or blank.
         MalformedBatch: these are no records.
     """
-    try:
-        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
-    except (RecordError, ValueError) as failure:
-        raise MalformedBatch(index=0, reason=str(failure)) from failure
+    columns = batch.columns()
     properties_lengths = np.maximum(columns.properties_lengths, 0)
-    keyed = have_keys(frames, np.cumsum(columns.lengths) - properties_lengths, properties_lengths)
+    keyed = have_keys(
+        batch.frames, np.cumsum(columns.lengths) - properties_lengths, properties_lengths
+    )
     if not keyed.all():
-        raise KeyMissing(index=int(keyed.argmin()), topic=topic)
+        raise KeyMissing(index=int(keyed.argmin()), topic=batch.topic)

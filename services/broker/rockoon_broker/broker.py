@@ -12,14 +12,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
+from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.config_files import move_directories_away
 from rockoon_broker.idempotence import snapshot as sequence_snapshot
-from rockoon_broker.idempotence.ledger import SequencedBatch
 from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
@@ -251,24 +249,17 @@ class Broker:
     # What a topic is good for.
 
     async def append(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        lengths: bytes,
-        route_revision: int,
-        handling: Handling = ORDINARY,
-        *,
-        sequenced: SequencedBatch | None = None,
-        made_here: bool = False,
+        self, batch: Batch, route_revision: int, handling: Handling = ORDINARY
     ) -> AppendResult:
         """Put a batch into the log; see `Appends.place`.
 
         Args:
-            handling: what to do with it; `topic` and `queue_id` are its own whatever that is.
-            made_here: the broker made the records; limits for clients do not hold for them.
+            batch: its queue is its own, whatever is done with it.
+            route_revision: routes that the sender has seen the queue in, 0 for none.
+            handling: what to do with it.
         """
-        await self.catch_up([(topic, queue_id)], route_revision)
+        topic, queue_id = batch.queue
+        await self.catch_up([batch.queue], route_revision)
         behind = route_revision > self.table.revision and self.routes.following
         if behind and self.knows(topic, queue_id):
             # The topic may be deleted and another by now. What the old one is given would be
@@ -276,29 +267,27 @@ class Broker:
             reason = f"routes of revision {route_revision} have not reached it"
             raise NotReady(service="the broker", reason=reason)
         found = self.table.topics.get(topic)
-        if found is not None and found.compacted and not made_here:
-            check_keys(topic, frames, lengths)
+        if found is not None and found.compacted and not batch.made_here:
+            check_keys(batch)
 
         def check() -> None:
             self.check_writable(topic, queue_id, route_revision)
 
-        if handling != ORDINARY:
-            if sequenced is not None:
-                raise InvalidArgument(reason="only ordinary batches have sequence numbers")
-            if not made_here:
-                self.appends.check_limits(frames, lengths)
-            if handling not in KINDS:
-                raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
-            desk = self.aside.transactions if handling == HALF else self.aside.delays
-            placed = await desk.place(topic, queue_id, frames, lengths, check)
-            if not made_here:
-                sizes = np.frombuffer(lengths, "<u4")
-                kind = KINDS[handling]
-                self.appends.taken.add(topic, kind, len(sizes), len(frames), sizes)
-            return placed
-        return await self.appends.place(
-            topic, queue_id, frames, lengths, check, sequenced, made_here=made_here
-        )
+        if handling == ORDINARY:
+            return await self.appends.place(batch, check)
+        if batch.sequenced is not None:
+            raise InvalidArgument(reason="only ordinary batches have sequence numbers")
+        if not batch.made_here:
+            self.appends.check_limits(batch)
+        if handling not in KINDS:
+            raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
+        desk = self.aside.transactions if handling == HALF else self.aside.delays
+        placed = await desk.place(batch, check)
+        if not batch.made_here:
+            sizes = batch.sizes
+            kind = KINDS[handling]
+            self.appends.taken.add(topic, kind, len(sizes), len(batch.frames), sizes)
+        return placed
 
     async def pull(self, wish: PullWish, route_revision: int, birth_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.

@@ -2,39 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from rockoon_broker.batch import Batch
 from rockoon_broker.delays.rewriting import Aside
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
-from rockoon_format.columns import decode_columns
-from rockoon_format.record import Record, RecordError, encode_record
+from rockoon_format.record import Record, encode_record
 
 PART_BYTES = 1 << 20
 """Length of the records that are appended at once; a single record may be longer."""
 
 
-def records_of(topic: str, queue_id: int, frames: bytes, lengths: bytes) -> list[Record]:
+def records_of(batch: Batch) -> list[Record]:
     """The records of a batch, each of which must be whole and of the queue.
 
     Raises:
         MalformedBatch: one is not.
     """
-    try:
-        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
-    except (RecordError, ValueError) as failure:
-        raise MalformedBatch(index=0, reason=str(failure)) from failure
-    if len(columns) == 0:
-        raise MalformedBatch(index=0, reason="the batch has no records")
-    if len(columns.damaged):
-        index = int(columns.damaged[0])
-        raise MalformedBatch(index=index, reason="it does not have its CRC")
-    name = topic.encode()
+    columns = batch.whole_columns()
+    name = batch.topic.encode()
     records = []
     for index in range(len(columns)):
         record = columns.record(index)
-        if (record.topic, record.queue_id) != (name, queue_id):
+        if (record.topic, record.queue_id) != (name, batch.queue_id):
             raise MalformedBatch(index=index, reason="of another topic or queue")
         if record.sys_flag & ~SYS_FLAGS_ALLOWED:
             raise MalformedBatch(index=index, reason="a forbidden system flag")

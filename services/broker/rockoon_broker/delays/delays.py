@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_broker.append import AppendResult, Appends
+from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
@@ -212,14 +213,7 @@ class Delays:
 
     # Taking.
 
-    async def place(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        lengths: bytes,
-        check: Callable[[], None],
-    ) -> AppendResult:
+    async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
         """Set messages of one queue aside until they are due; see `Appends.place`.
 
         Stored in parts, one for each run of messages with the same delay level.
@@ -230,7 +224,7 @@ class Delays:
             RockoonError: the batch is refused, or the store takes none. Of the batch's parts the
                 first may have been appended, when the store failed in between.
         """
-        records = records_of(topic, queue_id, frames, lengths)
+        records = records_of(batch)
         if len(self) + len(records) > self._pending_max:
             raise Busy(reason=f"{len(self)} delayed messages wait for their time")
         aside: list[Aside] = []
@@ -249,22 +243,22 @@ class Delays:
         placed: AppendResult | None = None
         for key, part in parts:
             placed = await self._append(key, part, check)
-            appended = placed.appended
-            position = appended.first_physical_offset
+            first = placed.first
+            position = first.first_physical_offset
             for number, frame in enumerate(part):
                 runs.append(
                     Run(
                         first_sequence=len(runs),
                         messages=1,
-                        first_queue_offset=appended.first_queue_offset + number,
+                        first_queue_offset=first.first_queue_offset + number,
                         first_physical_offset=position,
-                        store_timestamp_ms=appended.store_timestamp_ms,
+                        store_timestamp_ms=first.store_timestamp_ms,
                         store_host=self._store_host,
                     )
                 )
                 position += len(frame)
         assert placed is not None
-        return AppendResult(placed.appended, placed.durable, tuple(runs))
+        return AppendResult(tuple(runs), placed.durable)
 
     def _check_fit(self, parts: Sequence[tuple[QueueKey, list[bytes]]]) -> None:
         """Refuse what the log would, before any part of the batch is in it."""
@@ -506,7 +500,7 @@ class Delays:
         aside = stored_once_more(record, due_ms)
         key = aside.topic, aside.queue_id
         placed = await self._append(key, [encode_record(aside.record, room=True)], check)
-        self._rolled.follow(source, placed.appended.first_physical_offset)
+        self._rolled.follow(source, placed.first.first_physical_offset)
         self._settle([source])
         self.counts.rolled += 1
 
@@ -617,7 +611,7 @@ class Delays:
     ) -> AppendResult:
         if not self._store.writable:
             raise StoreNotWritable(reason=self._store.not_writable_reason or "it is closed")
-        return await self._appends.place_records(*key, frames, check)
+        return await self._appends.place(Batch.of_records(*key, frames), check)
 
     def _read_times(self, timer: TimerCheckpoint) -> None:
         """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and settle

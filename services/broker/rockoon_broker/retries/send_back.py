@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult
+from rockoon_broker.batch import Batch
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
 from rockoon_broker.store.errors import UnknownOffset
@@ -202,22 +203,15 @@ class SendBacks:
         await self._provide(
             topic, queue_id, group, GROUP_DEAD_LETTERS if first.dead else GROUP_RETRY
         )
-        frames = b"".join(item.frame for item in items)
-        if self._waiting_bytes and self._waiting_bytes + len(frames) > WAITING_BYTES_MAX:
+        batch = Batch.of_records(topic, queue_id, [item.frame for item in items])
+        size = len(batch.frames)
+        if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self._waiting_bytes} bytes sent back wait for room in the log")
-        self._waiting_bytes += len(frames)
+        self._waiting_bytes += size
         try:
-            return await self._broker.append(
-                topic,
-                queue_id,
-                frames,
-                b"".join(len(item.frame).to_bytes(4, "little") for item in items),
-                0,
-                pb.ORDINARY if first.dead else pb.DELAYED,
-                made_here=True,
-            )
+            return await self._broker.append(batch, 0, pb.ORDINARY if first.dead else pb.DELAYED)
         finally:
-            self._waiting_bytes -= len(frames)
+            self._waiting_bytes -= size
 
     async def _provide(self, topic: str, queue_id: int, group: str, kind: GroupTopic) -> None:
         """See to it that this broker has the queue.

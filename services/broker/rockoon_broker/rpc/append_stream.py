@@ -22,23 +22,12 @@ UNANSWERED_MAX = 64
 STORED = Call("append", SUCCESS, may_wait=False)
 
 
-def reply_to(request_id: int, placed: AppendResult, store_host: bytes) -> broker_pb2.AppendReply:
+def reply_to(request_id: int, placed: AppendResult) -> broker_pb2.AppendReply:
     """The answer to a batch that is durable."""
-    if placed.runs:
-        first, *more = map(_where, placed.runs)
+    first, *more = map(_where, placed.runs)
+    if more:
         first.more.extend(more)
-        return broker_pb2.AppendReply(request_id=request_id, appended=first)
-    appended = placed.appended
-    return broker_pb2.AppendReply(
-        request_id=request_id,
-        appended=broker_pb2.Appended(
-            first_queue_offset=appended.first_queue_offset,
-            first_physical_offset=appended.first_physical_offset,
-            messages=appended.count,
-            store_timestamp_ms=appended.store_timestamp_ms,
-            store_host=store_host,
-        ),
-    )
+    return broker_pb2.AppendReply(request_id=request_id, appended=first)
 
 
 def _where(run: Run) -> broker_pb2.Appended:
@@ -56,7 +45,6 @@ class AppendStream:
 
     Args:
         place: puts a request's batch into the log, or raises RockoonError.
-        store_host: for the answers, 8 bytes.
         calls: is told how long each batch took, from its arrival to its answer.
         clock: measures that.
     """
@@ -64,12 +52,10 @@ class AppendStream:
     def __init__(
         self,
         place: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]],
-        store_host: bytes,
         calls: CallTimes,
         clock: Clock,
     ) -> None:
         self._place = place
-        self._store_host = store_host
         self._calls = calls
         self._clock = clock
         self._slots = asyncio.Semaphore(UNANSWERED_MAX)
@@ -124,7 +110,7 @@ class AppendStream:
                 yield broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
             else:
                 self._calls.note(STORED, took_seconds)
-                yield reply_to(request_id, outcome, self._store_host)
+                yield reply_to(request_id, outcome)
             self._slots.release()
         if self._failure is not None:
             raise self._failure

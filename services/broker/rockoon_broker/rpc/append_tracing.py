@@ -52,8 +52,8 @@ class AppendTracing:
             end(span, failure)
             raise
         span.add_event("in the log")
-        span.set_attribute("rockoon.queue_offset", placed.appended.first_queue_offset)
-        span.set_attribute("rockoon.physical_offset", placed.appended.first_physical_offset)
+        span.set_attribute("rockoon.queue_offset", placed.first.first_queue_offset)
+        span.set_attribute("rockoon.physical_offset", placed.first.first_physical_offset)
         if placed.durable is None:
             span.end()
         else:

@@ -12,6 +12,7 @@ import numpy as np
 from grpc import aio
 
 from rockoon_broker.append import AppendResult
+from rockoon_broker.batch import Batch
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
@@ -197,14 +198,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             refusal = await placed.durable
             if refusal is not None:
                 raise refusal
-        return reply_to(request.request_id, placed, self._store_host)
+        return reply_to(request.request_id, placed)
 
     async def AppendStream(
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[broker_pb2.AppendReply]:
         self._open()
         placing = writing(self._placing, current_caller())
-        stream = AppendStream(placing, self._store_host, self._calls, self._clock)
+        stream = AppendStream(placing, self._calls, self._clock)
         self._streams.add(stream)
         reader = self._tasks.create_task(
             stream.read(aiter(request_iterator)), name="append-stream-reader"
@@ -231,15 +232,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def _place(self, request: broker_pb2.AppendRequest) -> AppendResult:
         self._note_batch()
-        return await self._open().append(
+        batch = Batch(
             request.topic,
             request.queue_id,
             request.frames,
             request.record_lengths,
-            request.route_revision,
-            request.handling,
-            sequenced=sequenced_batch(request) if request.producer_id else None,
+            sequenced_batch(request) if request.producer_id else None,
         )
+        return await self._open().append(batch, request.route_revision, request.handling)
 
     async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
         self, request: broker_pb2.PullRequest, context: object

@@ -16,11 +16,9 @@ TransactionalMessageServiceImpl, TransactionalMessageUtil.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from rockoon_broker.batch import Batch
 from rockoon_broker.pending.sources import named_source
 from rockoon_core.errors import MalformedBatch
-from rockoon_format.columns import decode_columns
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_HALF_TOPIC,
@@ -50,7 +48,6 @@ from rockoon_format.record import (
     SYS_FLAG_TRANSACTION,
     TRANSACTION_COMMIT,
     Record,
-    RecordError,
     without_checksum,
 )
 
@@ -130,27 +127,18 @@ def half_record(record: Record) -> Record:
     )
 
 
-def halves_of(
-    topic: str, queue_id: int, frames: bytes, lengths: bytes
-) -> list[tuple[Record, HalfFacts]]:
+def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
     """What a producer's batch is stored as, and what each record says of itself.
 
     Raises:
         MalformedBatch: the batch is none, or a record cannot be a half message.
     """
-    try:
-        columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
-    except (RecordError, ValueError) as failure:
-        raise MalformedBatch(index=0, reason=str(failure)) from failure
-    if not len(columns):
-        raise MalformedBatch(index=0, reason="the batch has no records")
-    if len(columns.damaged):
-        index = int(columns.damaged[0])
-        raise MalformedBatch(index=index, reason="it does not have its CRC")
+    columns = batch.whole_columns()
+    name = batch.topic.encode()
     halves = []
     for index in range(len(columns)):
         record = columns.record(index)
-        if (record.topic, record.queue_id) != (topic.encode(), queue_id):
+        if (record.topic, record.queue_id) != (name, batch.queue_id):
             raise MalformedBatch(index=index, reason="of another topic or queue")
         if record.prepared_transaction_offset:
             raise MalformedBatch(index=index, reason="it names another record")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.append import AppendResult, Appends
+from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.store.errors import StoreError
@@ -204,14 +205,7 @@ class Transactions:
 
     # Half messages.
 
-    async def place(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        lengths: bytes,
-        check: Callable[[], None],
-    ) -> AppendResult:
+    async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
         """Put half messages of one queue into the log; see `Appends.place`.
 
         Raises:
@@ -219,7 +213,7 @@ class Transactions:
             NotPermitted: they name a producer group in which the caller may not send; its
                 producers would be asked about what they have not sent.
         """
-        halves = halves_of(topic, queue_id, frames, lengths)
+        halves = halves_of(batch)
         caller = current_caller()
         if caller is not None:
             for group in {facts.group for _, facts in halves}:
@@ -231,11 +225,12 @@ class Transactions:
             if len(self._book) + len(halves) > self._pending_max:
                 raise Busy(reason=f"{len(self._book)} half messages wait for their end")
 
-        placed = await self._appends.place_records(HALF_TOPIC, HALF_QUEUE_ID, encoded, check_all)
+        stored = Batch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)
+        placed = await self._appends.place(stored, check_all)
         now = self._clock.monotonic_seconds()
-        position = placed.appended.first_physical_offset
+        position = placed.first.first_physical_offset
         for index, (_, facts) in enumerate(halves):
-            offset = placed.appended.first_queue_offset + index
+            offset = placed.first.first_queue_offset + index
             self._wait_for(position, offset, facts, age_seconds=0, checks=0, now=now)
             position += len(encoded[index])
         return placed
@@ -348,7 +343,7 @@ class Transactions:
             raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
         self._ends_bytes += len(frame)
         try:
-            return await self._appends.place_records(topic, queue_id, [frame], check)
+            return await self._appends.place(Batch.of_records(topic, queue_id, [frame]), check)
         finally:
             # Also when the call is cancelled while it waits.
             self._ends_bytes -= len(frame)
@@ -358,12 +353,12 @@ class Transactions:
         position = half.position
         self._book.remove(position)
         self._halves.settle(position)
-        appended = placed.appended
+        made = placed.first
         outcome = Outcome(
             ending,
-            appended.first_queue_offset if ending is Ending.COMMITTED else -1,
-            appended.first_physical_offset,
-            appended.store_timestamp_ms,
+            made.first_queue_offset if ending is Ending.COMMITTED else -1,
+            made.first_physical_offset,
+            made.store_timestamp_ms,
         )
         # Before the end is durable: a repeat finds the outcome, and waits for the same sync.
         self._outcomes.note(position, outcome)
@@ -474,9 +469,8 @@ class Transactions:
     async def _write_ops(self, now: float, *, closing: bool = False) -> None:
         while offsets := self._ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
-            await self._appends.place_records(
-                OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)], _nothing
-            )
+            ops = Batch.of_records(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)])
+            await self._appends.place(ops, _nothing)
             self._ops.written(len(offsets), now)
 
     # Ending.
