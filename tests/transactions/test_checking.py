@@ -1,6 +1,7 @@
 """Half messages whose sender says nothing: who is asked, when, how often, and what comes of it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,7 +93,9 @@ async def test_who_does_not_know_is_asked_again_until_the_half_message_is_given_
         for checks in range(3):
             check = await payer.asked()
             assert check.checks == checks
-            await payer.answer(check, pb.UNKNOWN)
+            # The last answer may come too late, as the interval is short.
+            with contextlib.suppress(errors.TransactionNotFound):
+                await payer.answer(check, pb.UNKNOWN)
         described = await broker.until(lambda each: each.transactions_given_up == 1)
         # It is counted when it is appended, and seen when it is durable.
         await broker.pull(GIVEN_UP_TOPIC, wait_ms=30_000)
