@@ -188,7 +188,7 @@ def rotate(
     former: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="How long the former secret goes on; 0s ends it at once."
+            metavar="DURATION", help="How long the former secret is accepted; 0s: no longer."
         ),
     ] = "1d",
     secret_file: SecretFile = None,

@@ -27,7 +27,11 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME|DURATION", help="Only those given up since (2h: ago)."),
+    typer.Option(
+        "--since",
+        metavar="TIME|DURATION",
+        help="Only dead letters since then; 2h means 2 hours ago.",
+    ),
 ]
 
 BODY_CHARACTERS_SHOWN = 400
@@ -148,15 +152,16 @@ def replay(
         typer.Option("--id", metavar="ID", help="This message, by any of its ids; repeatable."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that were not replayed before.")
+        bool, typer.Option("--all", help="All that were never replayed.")
     ] = False,
     since: Since = None,
     to: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Instead of each message's original topic.")
+        str,
+        typer.Option(metavar="TOPIC", help="Send them to this topic, not to their original ones."),
     ] = "",
     to_group: Annotated[
         bool,
-        typer.Option("--to-group", help="To this group alone; others of the topic get nothing."),
+        typer.Option("--to-group", help="Send them to this group only; other groups get nothing."),
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Also those that were replayed before.")

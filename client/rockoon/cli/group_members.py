@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show who reads with a group, which queues each has, and where members contradict."""
+    """Show a group's members, the queues of each, and settings in which they differ."""
     from rockoon.consumer.group_view import contradictions
 
     async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":

@@ -105,14 +105,14 @@ def update(
 
 @app.command()
 def pause(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Keep a group from reading (consumeEnable = false); its members wait, progress stays."""
+    """Stop a group from reading (consumeEnable = false); its members wait, progress stays."""
     set_paused(name, nameservers, paused=True)
     print(f"group {name} is paused: it reads nothing until rockoon group resume {name}")
 
 
 @app.command()
 def resume(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Let a paused group go on where it was."""
+    """Let a paused group read on from where it was."""
     set_paused(name, nameservers, paused=False)
     print(f"group {name} reads again")
 

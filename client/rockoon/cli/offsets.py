@@ -113,11 +113,11 @@ def reset(
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="First message stored at most so long ago, as 2h."),
+        typer.Option(metavar="DURATION", help="First message stored within this time, as 2h."),
     ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="An offset per queue: lines of `offsets export`."),
+        typer.Option(metavar="FILE", help="Offsets by queue, as `offsets export` writes them."),
     ] = None,
     queue: Annotated[
         list[str] | None,
@@ -168,12 +168,14 @@ def reset(
 
 @app.command()
 def undo(
-    reset_id: Annotated[str, typer.Argument(metavar="RESET_ID", help="As `reset` printed it.")],
+    reset_id: Annotated[
+        str, typer.Argument(metavar="RESET_ID", help="Id of the reset, as `reset` printed it.")
+    ],
     operator: Operator = "",
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Put back what a reset replaced."""
+    """Undo a reset: put back the offsets that it replaced."""
 
     async def work(cluster: "Cluster") -> "ResetPlan":
         return await cluster.admin.undo_reset(reset_id, operator or login())
@@ -194,11 +196,14 @@ def export_offsets(
     form: Format = None,
     broker: Broker = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Instead of the screen.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write instead of standard output."
+        ),
     ] = None,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Write progress to a file or the screen."""
+    """Write progress to a file or to standard output."""
     wanted = export_format(form, broker)
 
     async def work(cluster: "Cluster") -> "ExportReply":
@@ -234,7 +239,9 @@ def import_offsets(
     ],
     form: Format = None,
     broker: Broker = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be taken, do nothing.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Also replace progress that is stored already.")
     ] = False,
@@ -242,7 +249,7 @@ def import_offsets(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Take progress from a file, also from RocketMQ's."""
+    """Import progress from a file, RocketMQ's too."""
     wanted = export_format(form, broker)
     if str(file) == "-" and sys.stdin is None:
         raise CommandError("standard input is closed")

@@ -160,7 +160,7 @@ def set_attributes(
     name: Name,
     attribute: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="To set; NAME= removes one. Repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Attribute to set; NAME= removes it. Repeatable."),
     ] = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="rw|r|w", help="Whether clients may read, write, or both.")
