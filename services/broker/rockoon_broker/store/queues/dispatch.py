@@ -72,7 +72,7 @@ def first_break(
     records = chunk.records
     physical = records.offsets + chunk.base
     times_ms = records.store_timestamps_ms
-    # Store times never fall: a record whose time does is not one that this store appended here.
+    # Store times never fall within a file (ADR 33): one whose time does was not appended here.
     before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
     goes_back = (times_ms < before_ms) & (physical % file_bytes != 0)
     wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
