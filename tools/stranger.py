@@ -98,4 +98,4 @@ def problems() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(problems()))
+    sys.exit("\n".join(problems()) or 0)
