@@ -145,7 +145,8 @@ async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_tim
         desk.store.tick(desk.appends.store_clock.now_ms())
         await eventually(lambda: not desk.store.point_pending)
         request = batch("T", 0, b"one")
-        await desk.appends.place("T", 0, request.frames, request.record_lengths, lambda: None)
+        one = Batch("T", 0, request.frames, request.record_lengths)
+        await desk.appends.place(one, lambda: None)
     times_ms = [record.store_timestamp_ms - started_ms for record in desk.read()]
     passed_ms = [2 * BELIEVED_AFTER_MS * number for number in (1, 2, 3)]
     assert times_ms == [passed_ms[0], passed_ms[1] + YEAR_MS, passed_ms[2]]
