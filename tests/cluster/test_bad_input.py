@@ -320,18 +320,7 @@ def foreign_file(store: Path) -> str:
     return "notes.tmp"
 
 
-def queue_files_of_another_size(store: Path) -> str:
-    """All of them: of one alone a power cut may be the reason, and it is made again."""
-    for queue_id in "01":
-        queue = store / "consumequeue" / "orders" / queue_id
-        queue.mkdir(parents=True)
-        (queue / ("0" * 20)).write_bytes(bytes(40))
-    return "consumequeue"
-
-
-@pytest.mark.parametrize(
-    "damage", [file_of_another_size, foreign_file, queue_files_of_another_size]
-)
+@pytest.mark.parametrize("damage", [file_of_another_size, foreign_file])
 def test_a_store_of_another_shape_stops_the_start_with_the_file_named(
     tmp_path: Path, damage
 ) -> None:

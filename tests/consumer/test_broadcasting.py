@@ -23,7 +23,7 @@ from rockoon.local import LocalCluster
 from rockoon.message import Message
 from rockoon.offsets.broadcasting import member_id_of
 from rockoon.offsets.local_offsets import LocalFileOffsetStore
-from rockoon.offsets.own_start import Place, facts_of, start_on
+from rockoon.offsets.own_start import Position, facts_of, start_on
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
@@ -337,7 +337,7 @@ def test_a_groups_policies_win_over_the_readers() -> None:
     rules = rules_from_wire(group, reader, NewQueueRule.EXACT)
 
     def start(kept: int | None) -> rockoon.offsets.start.Start:
-        place = None if kept is None else Place(kept)
+        place = None if kept is None else Position(kept)
         return start_on(Q0, facts_of(Q0, 1, QueueState(10, 20), 1, rules, place))
 
     assert (start(None).offset, start(None).reason) == (17, "TAIL")
