@@ -42,7 +42,7 @@ assert UNIT.itemsize == _UNIT.size == UNIT_BYTES
 
 
 class IndexFileError(ValueError):
-    """A buffer that holds no index file of the expected shape."""
+    """A buffer that holds no index file of the expected shape, or a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,25 +189,41 @@ class FoundUnit:
 
 
 def walk_chain(
-    header: IndexHeader, newest: int, read_unit: Callable[[int], bytes | memoryview]
+    header: IndexHeader,
+    newest: int,
+    read_unit: Callable[[int], bytes | memoryview],
+    *,
+    key_hash: int,
+    slots: int,
 ) -> Iterator[FoundUnit]:
     """Walk a chain of units from the newest to the oldest.
 
+    The format has no checksum, but what a unit holds has to fit its chain: the slot, and where the
+    unit before it lies. Otherwise a flipped bit would end the chain early, and hide messages.
+
     Args:
         header: the file's.
-        newest: what the chain's slot holds.
+        newest: what the chain's slot holds; 0 if it has no units.
         read_unit: gives the 20 bytes of a unit by its number.
+        key_hash: any hash of the chain's slot.
+        slots: how many the file has.
+
+    Raises:
+        IndexFileError: the chain is damaged; what was given before is sound as far as one can see.
     """
     unit, above = newest, header.next_unit
-    # A damaged chain could run in a circle; a sound one only ever descends.
-    while 0 < unit < above:
+    while unit != 0:
+        # In a circle a walk would never end; a sound chain only ever descends.
+        if not 0 < unit < above:
+            raise IndexFileError(f"the chain of a key leads from unit {above} to {unit}")
         above = unit
-        key_hash, offset, seconds, unit = _UNIT.unpack(read_unit(above))
-        if seconds < 0:
-            return
+        found_hash, offset, seconds, unit = _UNIT.unpack(read_unit(above))
+        # No record lies before the log, and none was stored before the file's first.
+        if seconds < 0 or offset < 0 or found_hash % slots != key_hash % slots:
+            raise IndexFileError(f"unit {above} belongs to no chain of the key")
         # The first unit's seconds count from another file's end, but its time is the header's.
         stored_ms = header.begin_timestamp_ms + (seconds * 1000 if above > 1 else 0)
-        yield FoundUnit(key_hash, offset, stored_ms)
+        yield FoundUnit(found_hash, offset, stored_ms)
 
 
 class IndexFile:
@@ -352,12 +368,18 @@ class IndexFile:
             key_hash: `hashes.index_key_hash` of `topic#key`.
             begin_ms, end_ms: store times, inclusive; the file knows them to the second.
             count_max: how many to return at most.
+
+        Raises:
+            IndexFileError: the chain is damaged.
         """
         (newest,) = _SLOT.unpack_from(self.view, HEADER_BYTES + key_hash % self._slots * SLOT_BYTES)
         return list(islice(self._matches(newest, key_hash, begin_ms, end_ms), count_max))
 
     def _matches(self, newest: int, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        for unit in walk_chain(self.header, newest, self._read_unit):
+        chain = walk_chain(
+            self.header, newest, self._read_unit, key_hash=key_hash, slots=self._slots
+        )
+        for unit in chain:
             if unit.key_hash == key_hash and begin_ms <= unit.stored_ms <= end_ms:
                 yield unit.physical_offset
             if unit.stored_ms < begin_ms:

@@ -156,7 +156,8 @@ def test_a_damaged_chain_does_not_run_in_a_circle() -> None:
     unit_1 = 40 + 4 * SLOTS + 20
     damaged[unit_1 + 16 : unit_1 + 20] = (1).to_bytes(4)
     file = IndexFile(damaged, slots=SLOTS, units=UNITS)
-    assert file.find(195084373, *FOREVER, 64) == [0]
+    with pytest.raises(IndexFileError, match="from unit 1 to 1"):
+        file.find(195084373, *FOREVER, 64)
 
 
 def test_a_file_of_another_shape_is_refused() -> None:

@@ -185,7 +185,9 @@ class KeyIndex:
                 files = [file for file in files if file.path != active.path]
                 if may_hold(active.header, wanted):
                     newest = active.newest_unit(wanted.key_hash)
-                    candidates.walk(wanted, active.header, newest, active.read_unit)
+                    slots = self._directory.shape.slots
+                    file = StoredFile(active.path, active.header)
+                    candidates.walk(wanted, file, newest, active.read_unit, slots)
         search_files(candidates, wanted, files, self._directory.shape, self._directory.disk)
         return candidates
 

@@ -14,6 +14,8 @@ from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
     UNIT_BYTES,
+    FoundUnit,
+    IndexFileError,
     IndexHeader,
     unit_position,
     walk_chain,
@@ -48,17 +50,30 @@ class Candidates:
     gave_up: str = ""
     """Why the search ended early, in a sentence; empty if it did not."""
     unserved: str = ""
-    """Why a file was left out, in a sentence; empty if none was."""
+    """Why a file was left out, or a part of it, in a sentence; empty if none was."""
 
     def walk(
         self,
         wanted: Wanted,
-        header: IndexHeader,
+        file: StoredFile,
         newest: int,
         read_unit: Callable[[int], bytes],
+        slots: int,
     ) -> None:
-        """Add what one chain holds."""
-        for unit in walk_chain(header, newest, read_unit):
+        """Add what one chain of a file holds; of a damaged one what can be had, and say so."""
+        try:
+            self._walk(
+                wanted,
+                walk_chain(file.header, newest, read_unit, key_hash=wanted.key_hash, slots=slots),
+            )
+        except IndexFileError as damage:
+            self.unserved = self.unserved or (
+                f"index file {file.path.name} is damaged ({damage}) and may lack messages: delete "
+                "it while the broker is stopped, and it is made again from the log"
+            )
+
+    def _walk(self, wanted: Wanted, chain: Iterable[FoundUnit]) -> None:
+        for unit in chain:
             # The chain goes back in the log.
             if unit.physical_offset < wanted.offset_min:
                 return
@@ -113,7 +128,7 @@ def search_files(
         try:
             at = HEADER_BYTES + wanted.key_hash % shape.slots * SLOT_BYTES
             (newest,) = _SLOT.unpack(read_whole(disk, fd, SLOT_BYTES, at))
-            candidates.walk(wanted, file.header, newest, unit_reader(fd, shape, disk))
+            candidates.walk(wanted, file, newest, unit_reader(fd, shape, disk), shape.slots)
         finally:
             disk.close(fd)
 
