@@ -50,6 +50,8 @@ def test_every_measure_of_a_process_sees_every_record(stores: list[StoreMade]) -
     assert seconds_of(WORK["find records"], stretches, cores=2).seconds > 0
 
 
+# What it runs is tested by itself; here it is the benchmark that has to work.
+@pytest.mark.soak
 def test_every_measure_of_spark_runs(
     spark: SparkSession, stores: list[StoreMade], tmp_path: Path
 ) -> None:

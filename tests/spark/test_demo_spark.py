@@ -57,6 +57,8 @@ def test_the_data_are_the_whole_index_and_versions_of_a_package_ascend(
     assert {demo.WITHDRAWN, *demo.ASKED_FOR} <= found.keys()
 
 
+# `make demo-spark` does the same with all of the data, and says what does not hold.
+@pytest.mark.soak
 def test_every_claim_holds(spark: SparkSession, records: list[Record], tmp_path: Path) -> None:
     # Every version of a sixteenth of the packages, and of those that the story names.
     named = {demo.WITHDRAWN, *demo.ASKED_FOR}
