@@ -29,7 +29,7 @@ from support.seeds import seeds
 TOPIC = "load"
 KEYS = 16
 # Every kind of process dies in each run of the suite; which one of them, and when, is chance's.
-KINDS = {
+NODES = {
     "broker": ("broker-a", "broker-b"),
     "nameserver": ("nameserver-a", "nameserver-b"),
     "offset": ("offset",),
@@ -186,7 +186,7 @@ def check_log(stored: dict[MessageQueue, list[Message]], load: Load) -> None:
 
 async def scenario(folder: Path, seed: int, kinds: Sequence[str]) -> None:
     chance = random.Random(seed)
-    victims = [chance.choice(KINDS[kind]) for kind in kinds]
+    victims = [chance.choice(NODES[kind]) for kind in kinds]
     chance.shuffle(victims)
     received: set[str] = set()
     settings = {"broker": {"flush": "sync", "commit_log_file_bytes": "4MiB"}}

@@ -25,8 +25,6 @@ from faults.scenarios import SCENARIOS, named
 
 SECONDS_MAX = 900.0
 """Of one scenario at scale 1; none comes near it on a quiet machine."""
-# Enough for a mechanism that is gone to show.
-BROKEN_SCALE = 0.5
 
 
 def main() -> int:
@@ -114,7 +112,7 @@ def break_on_purpose(which: str, seed: int, scale: float) -> int:
     for mechanism in MECHANISMS if which == "all" else [which]:
         print(f"broken on purpose: {mechanism}", flush=True)
         for name in MECHANISMS[mechanism].noticed_by:
-            rows = go_through([named(name)], seed, scale * BROKEN_SCALE, mechanism)
+            rows = go_through([named(name)], seed, scale * MECHANISMS[mechanism].scale, mechanism)
             if not rows[0].outcome.broken and not rows[0].outcome.notes:
                 missed.append(f"{mechanism} by {name}")
     for each in missed:

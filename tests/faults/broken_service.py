@@ -61,7 +61,7 @@ def broker_believes_entries() -> None:
 def recovery_believes_bodies() -> None:
     def made(real: Any) -> Any:
         def __init__(scan: Any, *arguments: Any, **more: Any) -> None:
-            real(scan, *arguments, **(more | {"check_crc": False}))
+            real(scan, *arguments, **(more | {"checksums": False}))
 
         return __init__
 
@@ -93,6 +93,8 @@ class Mechanism(NamedTuple):
     module: str
     break_it: Callable[[], None]
     noticed_by: tuple[str, ...]
+    scale: float = 0.5
+    """Of the scenario: how much of it notices the break for certain."""
 
 
 MECHANISMS = {
@@ -105,7 +107,7 @@ MECHANISMS = {
     "broker-rewriting": Mechanism("rockoon_broker", broker_rewrites_nothing, ("broker-syncs",)),
     "entries": Mechanism("rockoon_broker", broker_believes_entries, ("broker-flips",)),
     "bodies": Mechanism("rockoon_broker", recovery_believes_bodies, ("broker-tails",)),
-    "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",)),
+    "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",), 2.0),
     "lock": Mechanism("rockoon_broker", anybody_locks, ("doubles",)),
     "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),

@@ -63,7 +63,8 @@ class FailingDisk(Disk):
         self.fail_unlink: Callable[[Path], int] = healthy
         self.fail_move: Callable[[Path], int] = healthy
         self.write_bytes_max: int | None = None
-        self.usage_percent: int | None = None
+        # Not the machine's: a full one would have retention delete what a test reads.
+        self.usage_percent = 50
         self.syncs: list[Path] = []
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -105,8 +106,7 @@ class FailingDisk(Disk):
         super().move_directory(source, target)
 
     def usage(self, path: Path) -> DiskUsage:
-        if self.usage_percent is None:
-            return super().usage(path)
+        del path
         return DiskUsage(self.usage_percent, 100 - self.usage_percent)
 
 
@@ -219,7 +219,7 @@ class Owner:
         self.clock = FixedClock(**clock)
         self.store = Store.open(
             configured,
-            disk=disk,
+            disk=disk or FailingDisk(),
             clock=self.clock,
             on_synced=self.synced.put,
             on_failed=self.failed.put,
