@@ -107,7 +107,7 @@ class FailingDisk(Disk):
 
     def usage(self, path: Path) -> DiskUsage:
         del path
-        return DiskUsage(self.usage_percent, 100 - self.usage_percent)
+        return DiskUsage(self.usage_percent << 32, (100 - self.usage_percent) << 32)
 
 
 class PowerCutDisk(FailingDisk):
