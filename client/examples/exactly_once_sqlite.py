@@ -34,7 +34,7 @@ from rockoon.errors import StoreLocked
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
-    topic TEXT, broker TEXT, queue_id INTEGER, next_offset INTEGER, birth INTEGER,
+    topic TEXT, broker TEXT, queue_id INTEGER, next_offset INTEGER, create revision INTEGER,
     PRIMARY KEY (topic, broker, queue_id)
 );
 CREATE TABLE IF NOT EXISTS handled (
@@ -74,8 +74,10 @@ class SqliteBackend:
                 raise
             raise StoreLocked(path=self._path) from error
         positions = {
-            MessageQueue(*queue): Position(next_offset, birth)
-            for *queue, next_offset, birth in self.database.execute("SELECT * FROM progress")
+            MessageQueue(*queue): Position(next_offset, create_revision)
+            for *queue, next_offset, create_revision in self.database.execute(
+                "SELECT * FROM progress"
+            )
         }
         return OffsetSnapshot(positions, dict(self.database.execute("SELECT * FROM since")))
 
@@ -89,15 +91,15 @@ class SqliteBackend:
 
     def _write_position(self, queue: tuple[str, str, int], position: Position) -> None:
         former = self.database.execute(
-            f"SELECT next_offset, birth FROM progress WHERE {THIS_QUEUE}", queue
+            f"SELECT next_offset, create_revision FROM progress WHERE {THIS_QUEUE}", queue
         ).fetchone()
         self.database.execute(
             "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?)",
-            (*queue, position.offset, position.birth),
+            (*queue, position.offset, position.create_revision),
         )
         # Going back, or to a new queue of the same name: these offsets are other messages now.
         is_other = former is not None and (
-            position.offset < former[0] or position.birth != former[1]
+            position.offset < former[0] or position.create_revision != former[1]
         )
         below = "" if is_other else f" AND queue_offset < {int(position.offset)}"
         self.database.execute(f"DELETE FROM handled WHERE {THIS_QUEUE}{below}", queue)

@@ -46,7 +46,7 @@ def queue_to_wire(queue: MessageQueue) -> QueueRef:
     return QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
 
 
-def create_revisions(topic: Topic) -> dict[MessageQueue, int]:
+def queue_create_revisions(topic: Topic) -> dict[MessageQueue, int]:
     """The queues of a topic as nameservers tell it, sorted.
 
     Returns:
@@ -54,7 +54,7 @@ def create_revisions(topic: Topic) -> dict[MessageQueue, int]:
     """
     name = topic.config.name
     revisions = {
-        MessageQueue(name, block.broker, queue_id): block.birth_revision
+        MessageQueue(name, block.broker, queue_id): block.create_revision
         for block in topic.blocks
         for queue_id in range(block.first_queue_id, block.first_queue_id + block.queues)
     }

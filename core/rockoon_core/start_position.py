@@ -172,7 +172,7 @@ class Facts:
     queue: MessageQueue
     state: QueueState
     # etcd revision at which the queue was born: its incarnation.
-    birth_revision: int
+    create_revision: int
     # etcd revision at which the group subscribed to the topic.
     subscription_revision: int
     rules: GroupRules
@@ -199,7 +199,7 @@ def is_new_queue(facts: Facts) -> bool:
     """Whether the rule in force calls the queue new to the group."""
     if facts.rules.rule is NewQueueRule.CLASSIC:
         return facts.state.min_offset <= 0 and facts.state.first_in_memory is not False
-    return facts.birth_revision > facts.subscription_revision
+    return facts.create_revision > facts.subscription_revision
 
 
 def search_timestamp_ms(facts: Facts) -> int | None:
@@ -227,7 +227,7 @@ def decide(facts: Facts, offset_at_time: int | None = None) -> Decision:
     """
     stored, state = facts.stored, facts.state
     if stored is not None:
-        if stored.offset is None or stored.incarnation != facts.birth_revision:
+        if stored.offset is None or stored.incarnation != facts.create_revision:
             return other_incarnation(facts, stored)
         if stored.offset < state.min_offset:
             return below_min(facts, stored.offset)
@@ -263,7 +263,7 @@ def new_queue(facts: Facts) -> Decision:
         why = f"the queue begins at {state.min_offset} and {seen} (rule CLASSIC)"
     else:
         why = (
-            f"the queue was born at revision {facts.birth_revision}, after {facts.who} subscribed "
+            f"the queue was born at revision {facts.create_revision}, after {facts.who} subscribed "
             f"at {facts.subscription_revision} (rule EXACT)"
         )
     lost = f"; {offset} messages expired before {facts.who} came" if offset else ""
@@ -278,7 +278,7 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
         old = f"not taken for new (rule CLASSIC, oldest message {state.min_offset})"
     else:
         old = (
-            f"born at revision {facts.birth_revision}, before {facts.who} subscribed at "
+            f"born at revision {facts.create_revision}, before {facts.who} subscribed at "
             f"{facts.subscription_revision}"
         )
 
@@ -355,7 +355,7 @@ def other_incarnation(facts: Facts, stored: Stored) -> Decision:
     at = "" if stored.offset is None else f" ({stored.offset})"
     what = (
         f"stored progress{at} belongs to a deleted queue of this name, born at revision "
-        f"{stored.incarnation}; this one was born at {facts.birth_revision}"
+        f"{stored.incarnation}; this one was born at {facts.create_revision}"
     )
     if facts.rules.other_incarnation is OutOfRange.FAIL:
         raise InvalidOffset(refusal(what), offset=stored.offset, incarnation=stored.incarnation)

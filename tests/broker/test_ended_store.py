@@ -30,7 +30,7 @@ async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
         disk=Disk(),
         on_failed=lambda _: None,
     )
-    block = QueueBlock(broker="broker-a", queues=1, birth_revision=1)
+    block = QueueBlock(broker="broker-a", queues=1, create_revision=1)
     topic = Topic(config=TopicConfig(name="T", permissions=6), incarnation=1, blocks=[block])
     made = RouteUpdate(revision=1, snapshot=True, topics=[topic])
     await broker.apply(change_from_wire(made, "broker-a"))

@@ -158,8 +158,8 @@ def test_what_a_restored_etcd_lacks_or_made_anew_keeps_its_messages() -> None:
         snapshot(70, topic("B", 65), topic("C", 5), deleted={"A": 60}, went_back=True),
     ):
         planned = plan(before, restored)
-        births = {each.name: each.incarnation for each in restored.topics}
-        assert shown(planned) == ({"A": INCARNATION_UNKNOWN, **births}, [])
+        create_revisions = {each.name: each.incarnation for each in restored.topics}
+        assert shown(planned) == ({"A": INCARNATION_UNKNOWN, **create_revisions}, [])
         assert planned.another_history
         assert planned.changed
         # Made again later, A is taken for what it was; deleted, it is gone.

@@ -16,11 +16,13 @@ def test_a_topic_from_its_creation_to_its_end(rockoon: Any) -> None:
     assert ["broker-b", "1", "0", "0", "0", "-"] in shown
 
     grown = rockoon("topic", "expand", "life", "--add", "broker-b=3", "--json").json
-    births = {
-        (each["broker"], each["queue_id"]): each["birth_revision"] for each in grown["queues"]
+    create_revisions = {
+        (each["broker"], each["queue_id"]): each["create_revision"] for each in grown["queues"]
     }
-    assert len(births) == 7
-    assert births["broker-b", 4] > births["broker-b", 1], "new queues are younger"
+    assert len(create_revisions) == 7
+    assert create_revisions["broker-b", 4] > create_revisions["broker-b", 1], (
+        "new queues are younger"
+    )
 
     rockoon("topic", "delete", "life", "--yes")
     assert not any("life" in words for words in rockoon("topic", "list").words)

@@ -9,7 +9,7 @@ from rockoon_proto.v1 import nameserver_pb2 as pb
 
 
 def topic(name: str, queues: int = 1, *, revision: int, permissions: int = 0) -> pb.Topic:
-    block = pb.QueueBlock(broker="broker-a", queues=queues, birth_revision=revision)
+    block = pb.QueueBlock(broker="broker-a", queues=queues, create_revision=revision)
     config = pb.TopicConfig(name=name, permissions=permissions)
     return pb.Topic(config=config, incarnation=revision, modified_revision=revision, blocks=[block])
 
@@ -20,14 +20,14 @@ def node(
     return pb.Node(kind=kind, name=name, address=address, started_at_ms=started)
 
 
-def test_queues_of_several_blocks_and_brokers_are_sorted_and_know_their_birth() -> None:
+def test_queues_of_several_blocks_and_brokers_are_sorted_and_know_their_create_revision() -> None:
     wire = pb.Topic(
         config=pb.TopicConfig(name="orders"),
         incarnation=5,
         blocks=[
-            pb.QueueBlock(broker="broker-b", first_queue_id=0, queues=1, birth_revision=5),
-            pb.QueueBlock(broker="broker-a", first_queue_id=0, queues=2, birth_revision=5),
-            pb.QueueBlock(broker="broker-a", first_queue_id=2, queues=1, birth_revision=9),
+            pb.QueueBlock(broker="broker-b", first_queue_id=0, queues=1, create_revision=5),
+            pb.QueueBlock(broker="broker-a", first_queue_id=0, queues=2, create_revision=5),
+            pb.QueueBlock(broker="broker-a", first_queue_id=2, queues=1, create_revision=9),
         ],
     )
     routes = Routes()
@@ -40,7 +40,7 @@ def test_queues_of_several_blocks_and_brokers_are_sorted_and_know_their_birth() 
         "orders@broker-a:2",
         "orders@broker-b:0",
     ]
-    assert route.births[MessageQueue("orders", "broker-a", 2)] == 9
+    assert route.create_revisions[MessageQueue("orders", "broker-a", 2)] == 9
     assert route.readable
     assert route.writable
 

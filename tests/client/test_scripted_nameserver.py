@@ -104,7 +104,7 @@ async def test_get_route_lists_what_was_asked_for_and_exists(contender: Contende
     assert [node.name for node in reply.nodes] == ["broker-a"]
     (block,) = reply.topics[0].blocks
     assert (block.broker, block.first_queue_id, block.queues) == ("broker-a", 0, 2)
-    assert 0 < block.birth_revision <= revision
+    assert 0 < block.create_revision <= revision
 
 
 async def test_a_revision_that_is_not_there_yet_is_refused(contender: Contender) -> None:

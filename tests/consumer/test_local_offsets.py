@@ -54,15 +54,17 @@ async def test_a_file_that_rocketmq_wrote_is_read(file: OffsetsFile) -> None:
     assert (await file.load()).positions == {Q0: Position(42)}
 
 
-async def test_a_file_is_read_again_with_births_and_rocketmq_reads_its_offsets(
+async def test_a_file_is_read_again_with_create_revisions_and_rocketmq_reads_its_offsets(
     file: OffsetsFile, tmp_path: Path
 ) -> None:
     await file.load()
-    await file.write(OffsetSnapshot({Q0: Position(42, birth=7)}, {"orders": 5}))
+    await file.write(OffsetSnapshot({Q0: Position(42, create_revision=7)}, {"orders": 5}))
     await file.write(OffsetSnapshot({Q1: Position(1)}))
     await file.close()
     kept = await reopened(tmp_path)
-    assert kept == OffsetSnapshot({Q0: Position(42, birth=7), Q1: Position(1)}, {"orders": 5})
+    assert kept == OffsetSnapshot(
+        {Q0: Position(42, create_revision=7), Q1: Position(1)}, {"orders": 5}
+    )
     assert read_local_offsets(file.path.read_bytes()) == {
         LocalQueue("orders", "broker-a", 0): 42,
         LocalQueue("orders", "broker-a", 1): 1,
@@ -147,7 +149,7 @@ async def test_another_process_on_the_same_folder_is_refused_until_the_first_has
     assert await reopened(tmp_path) == OffsetSnapshot()
 
 
-def test_what_java_wrote_last_has_no_births_and_minus_one_is_nothing() -> None:
+def test_what_java_wrote_last_has_no_create_revisions_and_minus_one_is_nothing() -> None:
     assert decode(WRITTEN_BY_JAVA.replace(b"42", b"-1")) == OffsetSnapshot()
     assert decode(encode(decode(WRITTEN_BY_JAVA))).positions == {Q0: Position(42)}
 

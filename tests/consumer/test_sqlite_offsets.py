@@ -107,18 +107,18 @@ async def test_what_was_handled_of_a_deleted_queue_is_not_taken_for_the_new_ones
     path = tmp_path / "orders.db"
     backend = example.SqliteBackend(str(path))
     await backend.load()
-    await backend.write(OffsetSnapshot({Q0: Position(5, birth=3)}, {"orders": 2}))
+    await backend.write(OffsetSnapshot({Q0: Position(5, create_revision=3)}, {"orders": 2}))
     backend.database.execute("INSERT INTO handled VALUES ('orders', 'broker-a', 0, 7)")
-    await backend.write(OffsetSnapshot({Q0: Position(6, birth=3)}))
+    await backend.write(OffsetSnapshot({Q0: Position(6, create_revision=3)}))
     assert backend._is_handled(("orders", "broker-a", 0), 7)
-    await backend.write(OffsetSnapshot({Q0: Position(0, birth=9)}))
+    await backend.write(OffsetSnapshot({Q0: Position(0, create_revision=9)}))
     assert not backend._is_handled(("orders", "broker-a", 0), 7)
     await backend.close()
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM handled").fetchone() == (0,)
     database.close()
     assert await reloaded(example, path) == OffsetSnapshot(
-        {Q0: Position(0, birth=9)}, {"orders": 2}
+        {Q0: Position(0, create_revision=9)}, {"orders": 2}
     )
 
 

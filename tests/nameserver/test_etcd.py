@@ -54,7 +54,7 @@ async def test_all_keys_put_by_one_transaction_are_born_at_its_revision(
     assert found.header.revision >= done.revision
 
 
-async def test_a_key_keeps_its_birth_when_put_again_and_loses_it_when_deleted(
+async def test_a_key_keeps_its_create_revision_when_put_again_and_loses_it_when_deleted(
     etcd: Etcd, cluster: str
 ) -> None:
     key = f"{cluster}/a"
@@ -63,9 +63,9 @@ async def test_a_key_keeps_its_birth_when_put_again_and_loses_it_when_deleted(
     [item] = (await etcd.read(only(key))).items
     assert (item.create_revision, item.mod_revision) == (born, changed)
     await etcd.transaction([], [Delete(only(key))])
-    reborn = await put(etcd, key)
+    recreated = await put(etcd, key)
     [item] = (await etcd.read(only(key))).items
-    assert (item.create_revision, item.mod_revision) == (reborn, reborn)
+    assert (item.create_revision, item.mod_revision) == (recreated, recreated)
 
 
 async def test_a_transaction_whose_condition_fails_changes_nothing_and_reads(

@@ -85,7 +85,7 @@ def test_a_topic_appears_whole_with_its_queues_in_order(etcd: FakeEtcd) -> None:
     [topic] = table.snapshot(ALL).topics
     assert topic.incarnation == 2
     assert topic.modified_revision == 3
-    assert [(b.broker, b.first_queue_id, b.queues, b.birth_revision) for b in topic.blocks] == [
+    assert [(b.broker, b.first_queue_id, b.queues, b.create_revision) for b in topic.blocks] == [
         ("a", 0, 4, 2),
         ("a", 4, 4, 3),
         ("b", 0, 4, 2),

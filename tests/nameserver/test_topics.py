@@ -1,4 +1,4 @@
-"""Topics and the births of their queues, through two nameservers of one cluster."""
+"""Topics and the create revisions of their queues, through two nameservers of one cluster."""
 
 import asyncio
 import random
@@ -72,7 +72,7 @@ async def test_a_topic_gets_queues_on_every_live_broker_all_born_with_it(
         reply = await create(one)
         assert reply.created
         assert blocks(reply.topic) == [("a", 0, 4), ("b", 0, 4)]
-        assert {block.birth_revision for block in reply.topic.blocks} == {reply.revision}
+        assert {block.create_revision for block in reply.topic.blocks} == {reply.revision}
         assert reply.topic.config.permissions == 6
         route = await two.call("GetRoute", GetRouteRequest(min_revision=reply.revision))
         assert list(route.topics) == [reply.topic]
@@ -80,7 +80,7 @@ async def test_a_topic_gets_queues_on_every_live_broker_all_born_with_it(
         assert route.cluster == cluster
 
 
-async def test_later_births_have_larger_revisions_whoever_made_them(
+async def test_later_create_revisions_have_larger_revisions_whoever_made_them(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:
     async with two_nameservers(shared_etcd, cluster, "a") as pair:
@@ -105,8 +105,8 @@ async def test_added_queues_go_behind_the_old_ones_and_onto_new_brokers(
         add = [Placement(broker="a", queues=3), Placement(broker="b", queues=5)]
         second = await two.call("UpdateTopic", UpdateTopicRequest(name="t", add=add))
         assert blocks(second.topic) == [("a", 0, 2), ("a", 2, 3), ("b", 0, 5)]
-        births = [block.birth_revision for block in second.topic.blocks]
-        assert births == [first.revision, second.revision, second.revision]
+        create_revisions = [block.create_revision for block in second.topic.blocks]
+        assert create_revisions == [first.revision, second.revision, second.revision]
         assert second.topic.incarnation == first.topic.incarnation
         assert second.topic.modified_revision == second.revision > first.revision
         third = await one.call("UpdateTopic", UpdateTopicRequest(name="t", add=add[:1]))

@@ -81,7 +81,7 @@ def watch(stub: Any, after: int = 0) -> Any:
     return stub.WatchRoutes(ns.WatchRoutesRequest(include_groups=True, after_revision=after))
 
 
-async def test_births_and_subscriptions_are_ordered_by_revision(nameserver: Any) -> None:
+async def test_create_revisions_and_subscriptions_are_ordered_by_revision(nameserver: Any) -> None:
     topic = (await nameserver.CreateTopic(placed("orders"))).topic
     subscribe = ns.SubscribeRequest(group="billing", topic="orders", create_group=True)
     first = await nameserver.Subscribe(subscribe)
@@ -95,10 +95,10 @@ async def test_births_and_subscriptions_are_ordered_by_revision(nameserver: Any)
     blocks = [(block.first_queue_id, block.queues) for block in grown.blocks]
     assert blocks == [(0, 2), (2, 1)]
     assert (
-        topic.blocks[0].birth_revision
-        == grown.blocks[0].birth_revision
+        topic.blocks[0].create_revision
+        == grown.blocks[0].create_revision
         < first.subscription.revision
-        < grown.blocks[1].birth_revision
+        < grown.blocks[1].create_revision
     )
     assert grown.incarnation == topic.incarnation
     assert grown.modified_revision > topic.modified_revision
@@ -217,7 +217,7 @@ async def test_what_is_created_again_is_another_incarnation(nameserver: Any) -> 
     await nameserver.DeleteGroup(ns.DeleteGroupRequest(name="billing"))
     again = (await nameserver.CreateTopic(placed("orders"))).topic
     assert again.incarnation > topic.incarnation
-    assert again.blocks[0].birth_revision > topic.blocks[0].birth_revision
+    assert again.blocks[0].create_revision > topic.blocks[0].create_revision
     fresh = (await nameserver.CreateGroup(ns.CreateGroupRequest(config=config))).group
     assert fresh.incarnation > group.incarnation
 

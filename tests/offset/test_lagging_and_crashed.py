@@ -55,7 +55,7 @@ def test_word_of_a_group_s_deletion_that_comes_late_leaves_what_its_successor_ha
     assert ledger.list_progress() == []
 
 
-def test_routes_from_before_a_queue_s_birth_do_not_say_what_became_of_it() -> None:
+def test_routes_from_before_a_queue_s_create_revision_do_not_say_what_became_of_it() -> None:
     ledger = Ledger()
     ledger.start("g", 5, QUEUE, 30, FIRST, "m1", 1)
     ledger.routes_seen(31)

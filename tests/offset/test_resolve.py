@@ -438,7 +438,7 @@ async def test_a_topic_created_again_while_its_broker_answers_is_decided_on_as_i
         release.set()
     assert not resolving.result().HasField("error")
     (progress,) = await cluster.progress()
-    assert progress.incarnation == cluster.nameserver.topics[TOPIC].blocks[0].birth_revision
+    assert progress.incarnation == cluster.nameserver.topics[TOPIC].blocks[0].create_revision
     assert resolving.result().offset <= 3
 
 

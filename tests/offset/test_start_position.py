@@ -27,8 +27,8 @@ QUEUE = MessageQueue("orders", "broker-a", 3)
 EXACT = GroupRules(NewQueueRule.EXACT)
 CLASSIC = GroupRules(NewQueueRule.CLASSIC)
 # The group subscribed at revision 20: born at 10 is older, born at 30 is newer.
-OLD = Facts(QUEUE, QueueState(5, 100), birth_revision=10, subscription_revision=20, rules=EXACT)
-NEW = replace(OLD, birth_revision=30)
+OLD = Facts(QUEUE, QueueState(5, 100), create_revision=10, subscription_revision=20, rules=EXACT)
+NEW = replace(OLD, create_revision=30)
 
 
 def with_policy(facts: Facts, policy: StartPolicy) -> Facts:
@@ -68,7 +68,7 @@ def test_what_a_new_queue_lost_to_retention_before_the_group_came_is_counted() -
 
 
 def test_a_queue_that_is_as_old_as_the_subscription_is_not_new() -> None:
-    assert outcome(replace(OLD, birth_revision=20))[0] is StartReason.LAST
+    assert outcome(replace(OLD, create_revision=20))[0] is StartReason.LAST
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_the_log_s_temperature_does_not_matter_to_the_exact_rule() -> None:
         (QueueState(100, 100, None), (StartReason.LAST, 100, 0)),
     ],
 )
-@pytest.mark.parametrize("birth_revision", [10, 30])
+@pytest.mark.parametrize("create_revision", [10, 30])
 def test_the_classic_rule_guesses_as_rocketmq_4_does_whatever_the_revisions_say(
-    state: QueueState, expected: tuple[StartReason, int, int], birth_revision: int
+    state: QueueState, expected: tuple[StartReason, int, int], create_revision: int
 ) -> None:
-    facts = replace(OLD, rules=CLASSIC, state=state, birth_revision=birth_revision)
+    facts = replace(OLD, rules=CLASSIC, state=state, create_revision=create_revision)
     assert outcome(facts) == expected
 
 
@@ -177,7 +177,7 @@ def test_a_group_may_refuse_to_go_on_when_progress_does_not_fit() -> None:
 def test_a_time_is_searched_for_only_when_the_decision_needs_it() -> None:
     at = with_policy(OLD, StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=77))
     assert search_timestamp_ms(at) == 77
-    assert search_timestamp_ms(replace(at, birth_revision=30)) is None
+    assert search_timestamp_ms(replace(at, create_revision=30)) is None
     assert search_timestamp_ms(replace(at, stored=Stored(5, 10))) is None
     ago = with_policy(
         replace(OLD, state=QueueState(5, 100, as_of_ms=1000)),

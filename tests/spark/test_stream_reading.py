@@ -121,8 +121,8 @@ async def test_a_topic_that_is_created_anew_meanwhile_fails_the_read(
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"old")
-        birth = nameserver.topics["T"].incarnation
-        planned = replace(stretch(broker, 0, 1), range=QueueRange(QUEUE, 0, 1, birth))
+        create_revision = nameserver.topics["T"].incarnation
+        planned = replace(stretch(broker, 0, 1), range=QueueRange(QUEUE, 0, 1, create_revision))
         assert await read(planned) == [b"old"]
         await nameserver.delete_topic("T")
         revision = await nameserver.create_topic("T", {"broker-a": 1})

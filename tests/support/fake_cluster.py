@@ -93,10 +93,10 @@ class FakeNameserver(NameServerServicer):
         if self.nodes.pop(name, None):
             self.changed()
 
-    def births(self, topic: str) -> dict[Place, int]:
+    def create_revisions(self, topic: str) -> dict[Place, int]:
         blocks = self.topics[topic].blocks if topic in self.topics else ()
         return {
-            (topic, block.broker, block.first_queue_id + number): block.birth_revision
+            (topic, block.broker, block.first_queue_id + number): block.create_revision
             for block in blocks
             for number in range(block.queues)
         }
@@ -518,8 +518,8 @@ class FakeOffsetService(OffsetServiceServicer):
 
     def _resolve(self, request: Any, ref: offset_wire.QueueRef) -> offset_wire.Start:
         place = _place(ref)
-        births = self.cluster.nameserver.births(ref.topic)
-        if place not in births:
+        create_revisions = self.cluster.nameserver.create_revisions(ref.topic)
+        if place not in create_revisions:
             raise errors.QueueNotFound(topic=ref.topic, queue=ref.queue_id, broker=ref.broker)
         holder = self._holder(request.group, request.member_id, place)
         if holder:
@@ -535,7 +535,7 @@ class FakeOffsetService(OffsetServiceServicer):
             reason = offset_wire.BELOW_MIN if held.offset < low else offset_wire.ABOVE_MAX
             offset = low if held.offset < low else high
             gap = max(low - held.offset, 0)
-        elif births[place] > subscribed:
+        elif create_revisions[place] > subscribed:
             offset, reason = low, offset_wire.NEW_QUEUE
         elif request.policy.consume_from == route_wire.CONSUME_FROM_FIRST:
             offset, reason = low, offset_wire.FIRST
@@ -640,7 +640,7 @@ class FakeCluster:
             broker=broker,
             first_queue_id=first,
             queues=queues,
-            birth_revision=self.nameserver.changed(),
+            create_revision=self.nameserver.changed(),
         )
 
     def delete_topic(self, topic: str) -> None:

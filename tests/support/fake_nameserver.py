@@ -323,7 +323,7 @@ class FakeNameserver(NameServerServicer):
                 broker=placement.broker,
                 first_queue_id=first,
                 queues=placement.queues,
-                birth_revision=revision,
+                create_revision=revision,
             )
 
     def _noted(self, *names: tuple[str, str]) -> list[pb.Deletion]:

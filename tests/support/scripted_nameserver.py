@@ -94,7 +94,7 @@ class ScriptedNameserver(NameServerServicer):
             incarnation=before.incarnation if before else self.revision,
             modified_revision=self.revision,
             blocks=[
-                pb.QueueBlock(broker=broker, queues=count, birth_revision=self.revision)
+                pb.QueueBlock(broker=broker, queues=count, create_revision=self.revision)
                 for broker, count in sorted(queues.items())
             ],
         )

@@ -227,7 +227,7 @@ class DeadLetters:
         marks = {queue: ReplayMarks(0) for queue in route.queues}
         for each in await reads.progress(self._cluster, REPLAY_GROUP, route.name):
             queue = MessageQueue(each.queue.topic, each.queue.broker, each.queue.queue_id)
-            if route.births.get(queue) == each.incarnation:
+            if route.create_revisions.get(queue) == each.incarnation:
                 marks[queue] = ReplayMarks.parse(each.offset, each.metadata)
         return marks
 

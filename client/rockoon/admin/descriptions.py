@@ -16,7 +16,7 @@ class QueueEnds:
     """What a broker says of one queue, or why it says nothing."""
 
     queue: MessageQueue
-    birth_revision: int
+    create_revision: int
     """etcd revision at which the queue was created."""
     state: QueueState | None
     error: RockoonError | None

@@ -55,10 +55,10 @@ async def _ends_at(
                 broker=broker,
             )
         except RockoonError as error:
-            found += [QueueEnds(each, route.births[each], None, error) for each in part]
+            found += [QueueEnds(each, route.create_revisions[each], None, error) for each in part]
             continue
         found += [
-            QueueEnds(queue, route.births[queue], state, None)
+            QueueEnds(queue, route.create_revisions[queue], state, None)
             for queue, state in zip(part, reply.queues, strict=True)
         ]
     return found

@@ -256,7 +256,7 @@ def route_json(route: "TopicRoute") -> dict[str, Any]:
             {
                 "broker": queue.broker,
                 "queue_id": queue.queue_id,
-                "birth_revision": route.births[queue],
+                "create_revision": route.create_revisions[queue],
             }
             for queue in route.queues
         ],
@@ -267,7 +267,7 @@ def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
     said: dict[str, Any] = {
         "broker": ends.queue.broker,
         "queue_id": ends.queue.queue_id,
-        "birth_revision": ends.birth_revision,
+        "create_revision": ends.create_revision,
     }
     sentence = why_unknown(ends)
     if ends.state is None or sentence:

@@ -201,19 +201,19 @@ class Assignment:
                 # Others may have them by now; if none has, what was finished is stored still.
                 self._let_go(list(self.readings.values()))
         try:
-            births = await self._births()
+            create_revisions = await self._create_revisions()
         except RockoonError as error:
             if not error.retriable:
                 raise
             log.warning("allocation has to wait for routes: %s", error)
             return False
-        mine = self._share(births)
-        self._tell_idle(len(mine), births)
+        mine = self._share(create_revisions)
+        self._tell_idle(len(mine), create_revisions)
         self._awaited &= mine
         lost = [
             reading
             for queue, reading in self.readings.items()
-            if queue not in mine or births[queue] != reading.birth
+            if queue not in mine or create_revisions[queue] != reading.create_revision
         ]
         if lost:
             log.info("%s gives up %s", self._membership.member_id, _names(r.queue for r in lost))
@@ -224,44 +224,44 @@ class Assignment:
             self._let_go(lost, claims)
         # What is on its way out has to be gone first; then allocation is looked at again.
         gained = sorted(mine - self.readings.keys() - self._departures.queues)
-        return not gained or await self._take_up(gained, births)
+        return not gained or await self._take_up(gained, create_revisions)
 
-    def _share(self, births: Collection[MessageQueue]) -> set[MessageQueue]:
+    def _share(self, create_revisions: Collection[MessageQueue]) -> set[MessageQueue]:
         if self._membership.is_paused:
             return set()
         if self._settings.mode == BROADCASTING:
-            return set(births)
+            return set(create_revisions)
         return allocate(
             self._settings.allocation,
             self._membership.member_id,
             self._membership.topics_of,
-            births,
+            create_revisions,
             self._membership.owners,
         )
 
-    def _tell_idle(self, queues: int, births: Collection[MessageQueue]) -> None:
+    def _tell_idle(self, queues: int, create_revisions: Collection[MessageQueue]) -> None:
         """Say once that this member has nothing to do."""
-        is_idle = not queues and bool(births) and not self._membership.is_paused
+        is_idle = not queues and bool(create_revisions) and not self._membership.is_paused
         if is_idle and not self._was_idle:
             log.warning(
                 "%s idles: group %s has more members (%d) than queues to share (%d)",
                 self._membership.member_id,
                 self._group,
                 len(self._membership.topics_of),
-                len(births),
+                len(create_revisions),
             )
         self._was_idle = is_idle
 
-    async def _births(self) -> dict[MessageQueue, int]:
-        births: dict[MessageQueue, int] = {}
+    async def _create_revisions(self) -> dict[MessageQueue, int]:
+        create_revisions: dict[MessageQueue, int] = {}
         for topic in self._settings.subscriptions:
             route = await self._cluster.route(topic)
             if route.readable:
-                births.update(route.births)
-        return births
+                create_revisions.update(route.create_revisions)
+        return create_revisions
 
     async def _take_up(
-        self, queues: list[MessageQueue], births: Mapping[MessageQueue, int]
+        self, queues: list[MessageQueue], create_revisions: Mapping[MessageQueue, int]
     ) -> bool:
         routes = self._cluster.routes
         revision = max(self.route_revision, *(routes.topic_revision(q.topic) for q in queues))
@@ -293,7 +293,7 @@ class Assignment:
                 self._log_undecided(queue, start)
                 is_complete = False
                 continue
-            self._read(queue, start, births[queue], lapses)
+            self._read(queue, start, create_revisions[queue], lapses)
         return is_complete
 
     def _check_undecided(self, error: RockoonError) -> None:
@@ -308,7 +308,7 @@ class Assignment:
             self._awaited.add(queue)
             log.info("%s waits: %s", self._membership.member_id, error)
 
-    def _read(self, queue: MessageQueue, start: Start, birth: int, lapses: int) -> None:
+    def _read(self, queue: MessageQueue, start: Start, create_revision: int, lapses: int) -> None:
         log.log(
             logging.WARNING if start.gap else logging.INFO,
             "%s reads %s from %d (%s): %s",
@@ -322,7 +322,7 @@ class Assignment:
             queue=queue,
             subscription=self._settings.subscriptions[queue.topic],
             start=start,
-            birth=birth,
+            create_revision=create_revision,
             process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
             holds=partial(self._membership.holds_since, lapses),
         )

@@ -43,7 +43,7 @@ class Assigned:
     """Offset of the next message the caller gets. Written by polls only."""
     next_offset: int
     """Where the next pull starts. Written by the queue's task only."""
-    birth: int
+    create_revision: int
     """Revision at which the queue was created; 0 when not known."""
     room: asyncio.Semaphore
     """One permit for each batch that may still be fetched ahead."""
@@ -97,11 +97,11 @@ class Prefetcher:
         self._relocate = relocate
 
     def begin(
-        self, queue: MessageQueue, subscription: Subscription, offset: int, birth: int
+        self, queue: MessageQueue, subscription: Subscription, offset: int, create_revision: int
     ) -> Assigned:
         """Fetch a queue from an offset on."""
         room = asyncio.Semaphore(self._prefetch_batches)
-        assigned = Assigned(queue, subscription, offset, offset, birth, room)
+        assigned = Assigned(queue, subscription, offset, offset, create_revision, room)
         assigned.task = self._cluster.tasks.create_task(
             self._fetch(assigned), name=f"rockoon pull {queue}"
         )

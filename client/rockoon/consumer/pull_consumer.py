@@ -194,14 +194,14 @@ class PullConsumer:
         ]
         await self._drop(gone)
         added = [queue for queue in queues if queue not in self._assigned]
-        births: dict[MessageQueue, int] = {}
+        create_revisions: dict[MessageQueue, int] = {}
         for topic in {queue.topic for queue in added}:
-            births.update((await self._cluster.route(topic)).births)
+            create_revisions.update((await self._cluster.route(topic)).create_revisions)
         starts = await self._start(added)
         for queue, start in starts.items():
             self.starts[queue] = start
             self._assigned[queue] = self._prefetcher.begin(
-                queue, subscriptions[queue.topic], start.offset, births.get(queue, 0)
+                queue, subscriptions[queue.topic], start.offset, create_revisions.get(queue, 0)
             )
 
     async def _drop(self, queues: Iterable[MessageQueue]) -> None:
@@ -265,7 +265,9 @@ class PullConsumer:
             raise InvalidArgument(reason=f"{offset} is not an offset")
         old = self._of(queue)
         await self._prefetcher.end([old])
-        self._assigned[queue] = self._prefetcher.begin(queue, old.subscription, offset, old.birth)
+        self._assigned[queue] = self._prefetcher.begin(
+            queue, old.subscription, offset, old.create_revision
+        )
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of these queues, or of all."""
@@ -480,8 +482,12 @@ class PullConsumer:
     async def _catch_up(self, topic: str, expression: str) -> None:
         route = self._cluster.routes.topic(topic) or await self._cluster.route(topic)
         mine = {queue: a for queue, a in self._assigned.items() if queue.topic == topic}
-        reborn = [q for q, a in mine.items() if a.birth not in (0, route.births.get(q))]
-        await self._drop(reborn)
+        recreated = [
+            q
+            for q, a in mine.items()
+            if a.create_revision not in (0, route.create_revisions.get(q))
+        ]
+        await self._drop(recreated)
         added = [queue for queue in route.queues if queue not in self._assigned]
         if self._store is None:
             starts = await self._places.choose(added, ConsumeFrom.FIRST)
@@ -491,7 +497,7 @@ class PullConsumer:
         for queue, start in starts.items():
             self.starts[queue] = start
             self._assigned[queue] = self._prefetcher.begin(
-                queue, subscription, start.offset, route.births[queue]
+                queue, subscription, start.offset, route.create_revisions[queue]
             )
 
     async def _retried(

@@ -75,7 +75,7 @@ class QueueReader:
     queue: MessageQueue
     subscription: Subscription
     start: Start
-    birth: int
+    create_revision: int
     """Revision at which the queue was created."""
     process_queue: ProcessQueue[Batch]
     finished: Changes = field(default_factory=Changes)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rockoon_core.message_queue import MessageQueue, create_revisions
+from rockoon_core.message_queue import MessageQueue, queue_create_revisions
 from rockoon_format.topic_attributes import is_compacted
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, Node, RouteUpdate, Topic
 
@@ -25,7 +25,7 @@ class TopicRoute:
     name: str
     queues: tuple[MessageQueue, ...]
     """Sorted; those of brokers that are away at the moment are listed too."""
-    births: Mapping[MessageQueue, int] = field(repr=False)
+    create_revisions: Mapping[MessageQueue, int] = field(repr=False)
     """etcd revision at which each queue was created."""
     incarnation: int
     """etcd revision at which the topic was created."""
@@ -49,11 +49,11 @@ class TopicRoute:
     @classmethod
     def from_wire(cls, topic: Topic) -> "TopicRoute":
         name = topic.config.name
-        births = create_revisions(topic)
+        create_revisions = queue_create_revisions(topic)
         return cls(
             name=name,
-            queues=tuple(births),
-            births=MappingProxyType(births),
+            queues=tuple(create_revisions),
+            create_revisions=MappingProxyType(create_revisions),
             incarnation=topic.incarnation,
             modified_revision=topic.modified_revision,
             permissions=topic.config.permissions or PERMISSION_READ | PERMISSION_WRITE,

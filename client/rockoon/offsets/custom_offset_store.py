@@ -13,7 +13,7 @@ progress in your own database by writing a backend (two methods and a close):
 Invariants:
 - Where a queue starts is kept before it is answered: after a crash "behind the newest message" is
   the same place still.
-- Nothing is written that was not resolved; an offset goes with the birth of the queue it is of.
+- Nothing is written that was not resolved; an offset goes with its queue's create revision.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class _Reading:
     """One reading of a queue, from Resolve until it is removed."""
 
     offset: int
-    birth: int
+    create_revision: int
 
 
 class CustomOffsetStore:
@@ -141,15 +141,17 @@ class CustomOffsetStore:
         group = await self._group_config()
         if group.consume_disabled:
             raise ConsumeDisabled(group=self._group)
-        births: dict[MessageQueue, int] = {}
+        create_revisions: dict[MessageQueue, int] = {}
         since: dict[str, int] = {}
         for topic in {queue.topic for queue in queues}:
-            births.update((await self._cluster.route(topic, route_revision)).births)
+            create_revisions.update(
+                (await self._cluster.route(topic, route_revision)).create_revisions
+            )
             since[topic] = self._kept.since.get(topic) or self._cluster.routes.topic_revision(topic)
         found: dict[MessageQueue, Start | RockoonError] = {}
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
-            if queue in births:
+            if queue in create_revisions:
                 by_broker[queue.broker].append(queue)
             else:
                 found[queue] = QueueNotFound(
@@ -157,11 +159,11 @@ class CustomOffsetStore:
                 )
         for some in by_broker.values():
             try:
-                found.update(await self._decide(some, births, since, group, consume_from))
+                found.update(await self._decide(some, create_revisions, since, group, consume_from))
             except RockoonError as error:
                 found.update(dict.fromkeys(some, error))
         starts = [start for start in found.values() if isinstance(start, Start)]
-        await self._keep_starts(starts, births, since)
+        await self._keep_starts(starts, create_revisions, since)
         return found
 
     async def _group_config(self) -> GroupConfig:
@@ -173,7 +175,7 @@ class CustomOffsetStore:
     async def _decide(
         self,
         queues: list[MessageQueue],
-        births: Mapping[MessageQueue, int],
+        create_revisions: Mapping[MessageQueue, int],
         since: Mapping[str, int],
         group: GroupConfig,
         reader: ConsumeFrom,
@@ -187,7 +189,12 @@ class CustomOffsetStore:
         rules = rules_from_wire(group, policy_from_wire(reader.to_wire()), cluster_rule)
         facts = {
             queue: facts_of(
-                queue, births[queue], states[queue], since[queue.topic], rules, kept.get(queue)
+                queue,
+                create_revisions[queue],
+                states[queue],
+                since[queue.topic],
+                rules,
+                kept.get(queue),
             )
             for queue in queues
         }
@@ -213,16 +220,17 @@ class CustomOffsetStore:
     async def _keep_starts(
         self,
         starts: Iterable[Start],
-        births: Mapping[MessageQueue, int],
+        create_revisions: Mapping[MessageQueue, int],
         since: Mapping[str, int],
     ) -> None:
         async with self._writing:
             positions = {
-                start.queue: Position(start.offset, births[start.queue]) for start in starts
+                start.queue: Position(start.offset, create_revisions[start.queue])
+                for start in starts
             }
             await self._write(positions, since)
             for queue, position in positions.items():
-                self._readings[queue] = _Reading(position.offset, position.birth)
+                self._readings[queue] = _Reading(position.offset, position.create_revision)
 
     async def _write(
         self, positions: Mapping[MessageQueue, Position], since: Mapping[str, int] | None = None
@@ -260,7 +268,7 @@ class CustomOffsetStore:
                 queue: position
                 for queue in queues
                 if (reading := self._readings.get(queue))
-                and (position := Position(reading.offset, reading.birth))
+                and (position := Position(reading.offset, reading.create_revision))
                 != self._kept.positions.get(queue)
             }
             try:
@@ -291,9 +299,13 @@ class CustomOffsetStore:
         async with self._writing:
             reading = self._readings[queue]
             stored = self._kept.positions.get(queue)
-            if stored is not None and stored.birth == reading.birth and offset < stored.offset:
+            if (
+                stored is not None
+                and stored.create_revision == reading.create_revision
+                and offset < stored.offset
+            ):
                 raise CommitBehind(offset=offset, stored=stored.offset, queue=queue)
-            await self._write({queue: Position(offset, reading.birth)})
+            await self._write({queue: Position(offset, reading.create_revision)})
             reading.offset = max(reading.offset, offset)
 
     def remove(self, queue: MessageQueue) -> None:

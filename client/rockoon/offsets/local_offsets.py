@@ -5,9 +5,9 @@
         offsets.json.bak    the one before
         lock                held while a process uses the directory
 
-Beside RocketMQ's `offsetTable` the file has an object `rockoon`, which Java ignores: the birth of
-each queue and since when each topic is read. Without it (a file that Java wrote last) offsets are
-taken to be of the queues that are there now.
+Beside RocketMQ's `offsetTable` the file has an object `rockoon`, which Java ignores: the create
+revision of each queue and since when each topic is read. Without it (a file that Java
+wrote last) offsets are taken to be of the queues that are there now.
 
 Invariants:
 - At every moment one of the two files is whole: a file is written under another name, synced, and
@@ -29,7 +29,7 @@ from typing import Literal, TypeVar
 from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotWritable
 from rockoon.net.connection import Connection
 from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapshot
-from rockoon.offsets.own_start import BIRTH_UNKNOWN, Position
+from rockoon.offsets.own_start import CREATE_REVISION_UNKNOWN, Position
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
@@ -225,12 +225,17 @@ def encode(kept: OffsetSnapshot) -> bytes:
         for queue, position in kept.positions.items()
     }
     root = json.loads(write_local_offsets(offsets))
-    births = [
-        {"topic": queue.topic, "brokerName": queue.broker, "queueId": queue.queue_id, "at": birth}
+    create_revisions = [
+        {
+            "topic": queue.topic,
+            "brokerName": queue.broker,
+            "queueId": queue.queue_id,
+            "at": create_revision,
+        }
         for queue, position in sorted(kept.positions.items())
-        if (birth := position.birth) != BIRTH_UNKNOWN
+        if (create_revision := position.create_revision) != CREATE_REVISION_UNKNOWN
     ]
-    root[_OWN_FIELD] = {"births": births, "since": dict(sorted(kept.since.items()))}
+    root[_OWN_FIELD] = {"births": create_revisions, "since": dict(sorted(kept.since.items()))}
     return json.dumps(root, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -245,23 +250,25 @@ def decode(content: bytes) -> OffsetSnapshot:
     offsets = read_local_offsets(content)
     root = parse_json(content)
     own = root.get(_OWN_FIELD) if isinstance(root, dict) else None
-    births: dict[MessageQueue, int] = {}
+    create_revisions: dict[MessageQueue, int] = {}
     since: dict[str, int] = {}
     if isinstance(own, dict):
         listed, topics = own.get("births"), own.get("since")
         if not isinstance(listed, list) or not isinstance(topics, dict):
             raise ConfigError(f"{_OWN_FIELD}: births or since is missing")
-        births = dict(_birth(each) for each in listed)
+        create_revisions = dict(_create_revision(each) for each in listed)
         since = {topic: _number(revision, "since") for topic, revision in topics.items()}
     positions = {
-        (queue := MessageQueue(*local)): Position(offset, births.get(queue, BIRTH_UNKNOWN))
+        (queue := MessageQueue(*local)): Position(
+            offset, create_revisions.get(queue, CREATE_REVISION_UNKNOWN)
+        )
         for local, offset in offsets.items()
         if offset >= 0  # RocketMQ's -1: nothing known
     }
     return OffsetSnapshot(positions, since)
 
 
-def _birth(entry: Json) -> tuple[MessageQueue, int]:
+def _create_revision(entry: Json) -> tuple[MessageQueue, int]:
     if not isinstance(entry, dict):
         raise ConfigError(f"{_OWN_FIELD}: births: not an object")
     topic, broker = entry.get("topic"), entry.get("brokerName")

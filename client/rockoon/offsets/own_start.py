@@ -6,7 +6,7 @@ topic, however long the group has been there. So a member that comes late starts
 queues that were added while it was away are read from their beginning.
 
 Source: RebalancePushImpl#computePullFromWhereWithException for broadcasting; RocketMQ knows neither
-births nor policies for progress that does not fit.
+create revisions nor policies for progress that does not fit.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rockoon.offsets.start import Start
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Facts, GroupRules, QueueState, Stored, decide
 
-BIRTH_UNKNOWN = 0
+CREATE_REVISION_UNKNOWN = 0
 """Of progress that RocketMQ wrote: taken to be of the queue that is there now."""
 
 
@@ -25,13 +25,13 @@ class Position:
 
     offset: int
     """Next offset to consume."""
-    birth: int = BIRTH_UNKNOWN
+    create_revision: int = CREATE_REVISION_UNKNOWN
     """Revision at which the queue was created: a queue of the same name is another one."""
 
 
 def facts_of(
     queue: MessageQueue,
-    birth: int,
+    create_revision: int,
     state: QueueState,
     since: int,
     rules: GroupRules,
@@ -40,7 +40,7 @@ def facts_of(
     """What one decision is made on.
 
     Args:
-        queue, birth: which, and the revision at which it was created.
+        queue, create revision: which, and the revision at which it was created.
         state: as its broker tells.
         since: revision at which this reader first looked at the topic.
         rules: of its group.
@@ -48,8 +48,13 @@ def facts_of(
     """
     stored = None
     if kept is not None:
-        stored = Stored(kept.offset, birth if kept.birth == BIRTH_UNKNOWN else kept.birth)
-    return Facts(queue, state, birth, since, rules, stored, who="this reader")
+        stored = Stored(
+            kept.offset,
+            create_revision
+            if kept.create_revision == CREATE_REVISION_UNKNOWN
+            else kept.create_revision,
+        )
+    return Facts(queue, state, create_revision, since, rules, stored, who="this reader")
 
 
 def start_on(queue: MessageQueue, facts: Facts, offset_at_time: int | None = None) -> Start:

@@ -440,9 +440,9 @@ class Producer:
             return lane
         check_topic(topic)
         route = self._sender.routes.get(topic)
-        if route is not None and queue not in route.births:
+        if route is not None and queue not in route.create_revisions:
             route = self._sender.look(topic)
-        if route is not None and queue not in route.births:
+        if route is not None and queue not in route.create_revisions:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
         return self._accumulator.open_chosen(queue)
 

@@ -337,7 +337,7 @@ class Sender:
         route = self.routes.get(lane.topic)
         if route is None:
             return TopicNotFound(topic=lane.topic)
-        if lane.queue is not None and lane.queue not in route.births:
+        if lane.queue is not None and lane.queue not in route.create_revisions:
             return _queue_not_found(lane.queue)
         return None
 
@@ -420,13 +420,13 @@ class Sender:
             return
         known = self.routes.get(route.name)
         if self._sequences is not None and known is not None:
-            for queue, birth in route.births.items():
-                if known.births.get(queue, birth) != birth:
+            for queue, create_revision in route.create_revisions.items():
+                if known.create_revisions.get(queue, create_revision) != create_revision:
                     self._sequences.renew(queue)
         self.routes[route.name] = route
         self._scheduler.set_queues(route.name, route.queues)
         for lane in self.accumulator.lanes_of(route.name):
-            if lane.queue is not None and lane.queue not in route.births:
+            if lane.queue is not None and lane.queue not in route.create_revisions:
                 queue = lane.queue
                 self.accumulator.forget(lane)
                 for batch in lane.take_all():

@@ -396,7 +396,7 @@ class TransactionalProducer:
         if not route.writable:
             raise TopicNotWritable(topic=route.name)
         if queue is not None:
-            if queue not in route.births:
+            if queue not in route.create_revisions:
                 raise QueueNotFound(topic=route.name, queue=queue.queue_id, broker=queue.broker)
             return queue
         if key is not None and route.queues:

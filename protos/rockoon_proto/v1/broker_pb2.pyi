@@ -129,7 +129,7 @@ class AppendReply(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "birth_revision")
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "create_revision")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -140,7 +140,7 @@ class PullRequest(_message.Message):
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     SQL_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    BIRTH_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -151,8 +151,8 @@ class PullRequest(_message.Message):
     route_revision: int
     sql_expression: str
     group: str
-    birth_revision: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., birth_revision: _Optional[int] = ...) -> None: ...
+    create_revision: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths")

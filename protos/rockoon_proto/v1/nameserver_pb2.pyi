@@ -164,16 +164,16 @@ class TopicConfig(_message.Message):
     def __init__(self, name: _Optional[str] = ..., permissions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class QueueBlock(_message.Message):
-    __slots__ = ("broker", "first_queue_id", "queues", "birth_revision")
+    __slots__ = ("broker", "first_queue_id", "queues", "create_revision")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     FIRST_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
-    BIRTH_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     broker: str
     first_queue_id: int
     queues: int
-    birth_revision: int
-    def __init__(self, broker: _Optional[str] = ..., first_queue_id: _Optional[int] = ..., queues: _Optional[int] = ..., birth_revision: _Optional[int] = ...) -> None: ...
+    create_revision: int
+    def __init__(self, broker: _Optional[str] = ..., first_queue_id: _Optional[int] = ..., queues: _Optional[int] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("config", "incarnation", "modified_revision", "blocks")

@@ -289,13 +289,13 @@ class Broker:
             self.appends.taken.add(topic, kind, len(sizes), len(batch.frames), sizes)
         return placed
 
-    async def pull(self, wish: PullWish, route_revision: int, birth_revision: int = 0) -> Pulled:
+    async def pull(self, wish: PullWish, route_revision: int, create_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.
 
         Args:
             wish: what is wanted.
             route_revision: routes that the reader has seen the queue in, 0 for none.
-            birth_revision: etcd's when the queue was created, 0 for any: in a topic that was
+            create_revision: etcd's when the queue was created, 0 for any: in a topic that was
                 created later it is another queue, and the one meant is not found.
         """
         await self.catch_up([(wish.topic, wish.queue_id)], route_revision)
@@ -303,7 +303,7 @@ class Broker:
         def check() -> None:
             self.check_readable(wish.topic, wish.queue_id, route_revision)
             topic = self.served(wish.topic, wish.queue_id)
-            if 0 < birth_revision < topic.incarnation:
+            if 0 < create_revision < topic.incarnation:
                 raise QueueNotFound(
                     topic=wish.topic, queue=wish.queue_id, broker=self.settings.name
                 )

@@ -11,8 +11,8 @@
     /rockoon/{cluster}/deleted/since                            nothing: deletions are noted since
 
 Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
-skipped. What a key says is not repeated in its value. Births and incarnations are etcd's own
-create revisions and are written nowhere.
+skipped. What a key says is not repeated in its value. Incarnations and create
+revisions are etcd's own and are written nowhere.
 """
 
 import json

@@ -375,7 +375,7 @@ class RouteTable:
                     broker=broker,
                     first_queue_id=first_queue_id,
                     queues=read_block(value),
-                    birth_revision=created,
+                    create_revision=created,
                 )
                 self._block_counts[broker] += 1
             case GroupKey(group):

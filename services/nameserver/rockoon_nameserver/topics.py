@@ -1,4 +1,4 @@
-"""Creating, changing and deleting topics: one transaction each, so that births have one order.
+"""Creating, changing and deleting topics: one transaction each, so create revisions have one order.
 
 A topic's key is put anew with every change of its queues: its modification revision is what
 concurrent changes are decided by.
@@ -230,7 +230,7 @@ class Topics:
                 broker=place.broker,
                 first_queue_id=place.first_queue_id,
                 queues=read_block(block.value),
-                birth_revision=block.create_revision,
+                create_revision=block.create_revision,
             )
         sort_blocks(topic)
         return topic
@@ -256,7 +256,7 @@ def born(
             broker=block.broker,
             first_queue_id=block.first_queue_id,
             queues=placement.queues,
-            birth_revision=revision,
+            create_revision=revision,
         )
         for block, placement in zip(blocks, placements, strict=True)
     ]

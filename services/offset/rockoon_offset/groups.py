@@ -114,7 +114,7 @@ class Groups:
         Args:
             group: whose progress.
             queue: what it wants to read.
-            incarnation: birth revision of the queue in the routes now.
+            incarnation: create revision of the queue in the routes now.
             member_id: who asks; empty for a reader outside membership, which takes nothing over.
 
         Raises:
@@ -228,12 +228,12 @@ class Groups:
 
     def _is_contradicted(self, change: Change, revision: int) -> bool:
         """Whether the routes cannot follow from those before; looked for where it can show."""
-        is_telling = change.snapshot or change.reborn or change.topics & self._lost_topics
+        is_telling = change.snapshot or change.recreated or change.topics & self._lost_topics
         if not is_telling and not any(map(self._is_another, change.groups)):
             return False
         table = self._table
         return self._store.ledger.is_contradicted(
-            revision, table.birth_or_none, table.group_incarnations(), table.deletions
+            revision, table.create_revision_or_none, table.group_incarnations(), table.deletions
         )
 
     def _keep_all(self, revision: int) -> None:
@@ -245,14 +245,16 @@ class Groups:
             "topics that are created again",
             revision,
         )
-        births = {
-            queue: birth for topic in table.topics.values() for queue, birth in topic.births.items()
+        create_revisions = {
+            queue: create_revision
+            for topic in table.topics.values()
+            for queue, create_revision in topic.create_revisions.items()
         }
         etcd, groups = ledger.counters.etcd_cluster_id, table.group_incarnations()
         # A queue on which a member has no progress may have been born at any revision: nothing of
         # it is skipped.
         self._store.write(
-            ledger.accept_etcd(etcd, revision, births, groups, table.deletions, since=0)
+            ledger.accept_etcd(etcd, revision, create_revisions, groups, table.deletions, since=0)
         )
 
     def _drop_deleted(self, change: Change, revision: int) -> None:
@@ -282,10 +284,10 @@ class Groups:
             self._store.write(ledger.forget_group(group, at, incarnation))
             self.membership.end_group(group, stays, self._now_ns())
             self._watch.group_deleted(group, stays)
-        if change.snapshot or change.reborn or change.removed_topics:
+        if change.snapshot or change.recreated or change.removed_topics:
             read = {each.queue for each in ledger.all_progress()}
             self._lost_topics = {
-                queue.topic for queue in read if self._table.birth_or_none(queue) is None
+                queue.topic for queue in read if self._table.create_revision_or_none(queue) is None
             }
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
             self._store.write(ledger.routes_seen(revision))

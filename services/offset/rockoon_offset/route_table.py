@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rockoon_core.errors import QueueNotFound, TopicNotFound
-from rockoon_core.message_queue import MessageQueue, create_revisions
+from rockoon_core.message_queue import MessageQueue, queue_create_revisions
 from rockoon_node.deletions import Deletions
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
@@ -24,27 +24,29 @@ class Change(NamedTuple):
     readers: frozenset[str]
     # etcd was restored from a backup: the routes do not continue those before.
     went_back: bool = False
-    # Topics of which a queue is missing, or was born anew.
-    reborn: frozenset[str] = frozenset()
+    # Topics of which a queue is missing, or was created again.
+    recreated: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic with the birth revision of each of its queues."""
+    """A topic with the create revision of each of its queues."""
 
     modified_revision: int
     # Sorted by queue.
-    births: dict[MessageQueue, int]
+    create_revisions: dict[MessageQueue, int]
 
 
 def topic_from_wire(topic: WireTopic) -> Topic:
-    return Topic(topic.modified_revision, create_revisions(topic))
+    return Topic(topic.modified_revision, queue_create_revisions(topic))
 
 
-def births_in(update: RouteUpdate) -> dict[MessageQueue, int]:
-    """Queue → birth revision of every queue that an update tells of."""
+def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
+    """Queue → create revision of every queue that an update tells of."""
     return {
-        queue: birth for topic in update.topics for queue, birth in create_revisions(topic).items()
+        queue: create_revision
+        for topic in update.topics
+        for queue, create_revision in queue_create_revisions(topic).items()
     }
 
 
@@ -75,7 +77,7 @@ class RouteTable:
             removed_groups = set(update.removed_groups)
         changed_topics = {name for name, topic in topics.items() if self.topics.get(name) != topic}
         changed_groups = {name for name, group in groups.items() if self.groups.get(name) != group}
-        reborn = {name for name in changed_topics if self._is_reborn(name, topics[name])}
+        recreated = {name for name in changed_topics if self._is_recreated(name, topics[name])}
         touched = changed_topics | removed_topics
         # A deleted topic takes its subscriptions along.
         readers = self._readers_of(touched)
@@ -99,10 +101,10 @@ class RouteTable:
             removed_groups=frozenset(removed_groups),
             readers=readers | self._readers_of(touched),
             went_back=update.etcd_went_back,
-            reborn=frozenset(reborn),
+            recreated=frozenset(recreated),
         )
 
-    def birth(self, queue: MessageQueue) -> int:
+    def create_revision(self, queue: MessageQueue) -> int:
         """When a queue was born: its incarnation.
 
         Raises:
@@ -111,14 +113,14 @@ class RouteTable:
         topic = self.topics.get(queue.topic)
         if topic is None:
             raise TopicNotFound(topic=queue.topic)
-        birth = topic.births.get(queue)
-        if birth is None:
+        create_revision = topic.create_revisions.get(queue)
+        if create_revision is None:
             raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
-        return birth
+        return create_revision
 
-    def birth_or_none(self, queue: MessageQueue) -> int | None:
+    def create_revision_or_none(self, queue: MessageQueue) -> int | None:
         topic = self.topics.get(queue.topic)
-        return None if topic is None else topic.births.get(queue)
+        return None if topic is None else topic.create_revisions.get(queue)
 
     def is_paused(self, group: str) -> bool:
         known = self.groups.get(group)
@@ -133,9 +135,12 @@ class RouteTable:
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}
 
-    def _is_reborn(self, name: str, topic: Topic) -> bool:
-        births = self.topics[name].births if name in self.topics else {}
-        return any(topic.births.get(queue) != birth for queue, birth in births.items())
+    def _is_recreated(self, name: str, topic: Topic) -> bool:
+        create_revisions = self.topics[name].create_revisions if name in self.topics else {}
+        return any(
+            topic.create_revisions.get(queue) != create_revision
+            for queue, create_revision in create_revisions.items()
+        )
 
     def _readers_of(self, topics: set[str]) -> frozenset[str]:
         return frozenset().union(*(self.readers.get(topic, ()) for topic in topics))

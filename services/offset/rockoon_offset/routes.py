@@ -7,7 +7,7 @@ from rockoon_core.errors import NotReady
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.journal.store import Store
-from rockoon_offset.route_table import Change, RouteTable, births_in
+from rockoon_offset.route_table import Change, RouteTable, create_revisions_in
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
 
@@ -115,7 +115,7 @@ class Routes:
         if known and told:
             return known == told
         if told and update.snapshot:
-            return ledger.vouched_for(births_in(update))
+            return ledger.vouched_for(create_revisions_in(update))
         return not self._refused
 
     def _missing_in(self, update: RouteUpdate) -> list[str]:
@@ -131,7 +131,7 @@ class Routes:
             self._store.ledger.accept_etcd(
                 update.etcd_cluster_id,
                 update.revision,
-                births_in(update),
+                create_revisions_in(update),
                 self.table.group_incarnations(),
             )
         )

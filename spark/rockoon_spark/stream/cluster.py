@@ -71,9 +71,12 @@ class StreamCluster:
         return self._call(self._look)
 
     async def _look(self) -> dict[MessageQueue, QueueNow]:
-        births = await self._births(await self._topics())
-        ends = await OffsetLookup(self._cluster).ends(births)
-        return {queue: QueueNow(births[queue], *ends[queue]) for queue in sorted(births)}
+        create_revisions = await self._create_revisions(await self._topics())
+        ends = await OffsetLookup(self._cluster).ends(create_revisions)
+        return {
+            queue: QueueNow(create_revisions[queue], *ends[queue])
+            for queue in sorted(create_revisions)
+        }
 
     async def _topics(self) -> Sequence[str]:
         if not self._options.topic_pattern:
@@ -126,7 +129,9 @@ class StreamCluster:
         if progress is None:
             return
         try:
-            self._call(lambda: progress.join({queue: each.birth for queue, each in now.items()}))
+            self._call(
+                lambda: progress.join({queue: each.create_revision for queue, each in now.items()})
+            )
         except OffsetServiceUnavailable as error:
             if not progress.starts():
                 raise
@@ -179,15 +184,15 @@ class StreamCluster:
             raise failures[0]
         return found
 
-    def births(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
+    def create_revisions(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
         """The queues of topics, as far as they exist."""
-        return self._call(lambda: self._births(topics))
+        return self._call(lambda: self._create_revisions(topics))
 
-    async def _births(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
+    async def _create_revisions(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
         found: dict[MessageQueue, int] = {}
         for topic in topics:
             try:
-                found.update((await self._cluster.route(topic)).births)
+                found.update((await self._cluster.route(topic)).create_revisions)
             except TopicNotFound:
                 continue
         return found

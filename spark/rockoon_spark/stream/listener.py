@@ -69,7 +69,9 @@ class BatchEnds(StreamingQueryListener):
         async def commit() -> None:
             for topic in {queue.topic for queue in offsets.queues}:
                 await self._blocking.asyncio.route(topic)
-            await progress.join({queue: place.birth for queue, place in offsets.queues.items()})
+            await progress.join(
+                {queue: place.create_revision for queue, place in offsets.queues.items()}
+            )
             await progress.store({queue: place.offset for queue, place in offsets.queues.items()})
 
         self._blocking.call(commit())

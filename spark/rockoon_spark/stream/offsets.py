@@ -7,8 +7,8 @@ Invariants:
   does not go on at the previous batch's end (it joined, or messages were lost), `first` says where
   the batch begins. So a batch that is run again after a crash is the same, whatever the options,
   the routes and the queues' ends say by then.
-- A queue is known by its birth as well as by its name: one that was deleted and created anew is
-  another one.
+- A queue is known by its create revision as well as by its name: one that was deleted and created
+  again is another one. (In the checkpoint that is `birth`: a stored name does not change.)
 """
 
 from collections.abc import Callable, Mapping
@@ -30,13 +30,13 @@ class Place:
 
     Args:
         offset: queue offset of the next message.
-        birth: etcd revision at which the queue was created.
+        create revision: etcd revision at which the queue was created.
         first: queue offset at which the batch that ends here begins; None means at the end of the
             batch before.
     """
 
     offset: int
-    birth: int
+    create_revision: int
     first: int | None = None
 
 
@@ -82,7 +82,7 @@ class StreamOffsets:
         """What Spark stores; the same offsets always make the same text."""
         queues: dict[str, dict[str, dict[str, int]]] = {}
         for queue, place in sorted(self.queues.items()):
-            entry = {"offset": place.offset, "birth": place.birth}
+            entry = {"offset": place.offset, "birth": place.create_revision}
             if place.first is not None:
                 entry["first"] = place.first
             queues.setdefault(queue.topic, {})[f"{queue.broker}:{queue.queue_id}"] = entry

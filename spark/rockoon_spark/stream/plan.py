@@ -12,12 +12,12 @@ class QueueNow:
     """A queue as its broker and the routes have it.
 
     Args:
-        birth: etcd revision at which it was created.
+        create revision: etcd revision at which it was created.
         min_offset: oldest message kept.
         end: behind the newest.
     """
 
-    birth: int
+    create_revision: int
     min_offset: int
     end: int
 
@@ -54,18 +54,22 @@ def backlog(
     for queue, place in start.queues.items():
         if queue not in now:
             losses.append(f"queue {queue} was deleted; it was read up to offset {place.offset}")
-        elif now[queue].birth != place.birth:
+        elif now[queue].create_revision != place.create_revision:
             losses.append(
                 f"queue {queue} was deleted and created anew; the old one was read up to offset"
                 f" {place.offset}"
             )
     for queue, found in sorted(now.items()):
         known = start.queues.get(queue)
-        if known is not None and known.birth == found.birth:
-            begins[queue] = _within(queue, Place(known.offset, known.birth), found, losses)
+        if known is not None and known.create_revision == found.create_revision:
+            begins[queue] = _within(
+                queue, Place(known.offset, known.create_revision), found, losses
+            )
         else:
             first = starting[queue] if start.is_initial else 0
-            begins[queue] = _within(queue, Place(first, found.birth, first), found, losses)
+            begins[queue] = _within(
+                queue, Place(first, found.create_revision, first), found, losses
+            )
     messages = {queue: now[queue].end - place.offset for queue, place in begins.items()}
     return Backlog(begins, messages, losses)
 
@@ -77,12 +81,12 @@ def _within(queue: MessageQueue, place: Place, now: QueueNow, losses: list[str])
         losses.append(
             f"offsets {at} to {now.min_offset} of queue {queue} were deleted before they were read"
         )
-        return Place(now.min_offset, place.birth, now.min_offset)
+        return Place(now.min_offset, place.create_revision, now.min_offset)
     if at > now.end:
         losses.append(
             f"queue {queue} ends at offset {now.end}: offsets from there to {at} are lost"
         )
-        return Place(now.end, place.birth, now.end)
+        return Place(now.end, place.create_revision, now.end)
     return place
 
 
@@ -95,7 +99,7 @@ def ends_after(
         `start` itself if that changes nothing: then there is no batch.
     """
     queues = {
-        queue: Place(place.offset + taken[queue], place.birth, place.first)
+        queue: Place(place.offset + taken[queue], place.create_revision, place.first)
         for queue, place in found.begins.items()
     }
     is_news = start.is_initial or queues.keys() != start.queues.keys()
@@ -154,7 +158,7 @@ class QueueRange:
     queue: MessageQueue
     start: int
     stop: int
-    birth: int = 0
+    create_revision: int = 0
     """etcd revision at which the queue was created; 0 when that is not known."""
 
 
@@ -164,7 +168,7 @@ def ranges(start: StreamOffsets, end: StreamOffsets) -> list[QueueRange]:
     for queue, place in sorted(end.queues.items()):
         first = start.queues[queue].offset if place.first is None else place.first
         if first < place.offset:
-            found.append(QueueRange(queue, first, place.offset, place.birth))
+            found.append(QueueRange(queue, first, place.offset, place.create_revision))
     return found
 
 

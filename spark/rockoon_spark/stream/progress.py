@@ -46,26 +46,30 @@ class GroupProgress:
         self._cluster = cluster
         self._group = group
         self._store = RemoteOffsetStore(cluster, group)
-        self._births: dict[MessageQueue, int] = {}
+        self._create_revisions: dict[MessageQueue, int] = {}
         # Queues on which nobody's progress was found.
         self._unread: set[MessageQueue] = set()
         self._revisions: dict[str, int] = {}
         self._is_behind = False
 
-    async def join(self, births: Mapping[MessageQueue, int]) -> None:
+    async def join(self, create_revisions: Mapping[MessageQueue, int]) -> None:
         """Be known to the offset service as a reader of queues.
 
         Args:
-            births: all queues that are read, with the etcd revisions of their creation.
+            create revisions: all queues that are read, with the etcd revisions of their creation.
 
         Raises:
             GroupInUse: live consumers read them with this group.
             RockoonError: the service does not answer, or refuses.
         """
-        new = [queue for queue, birth in births.items() if self._births.get(queue) != birth]
+        new = [
+            queue
+            for queue, create_revision in create_revisions.items()
+            if self._create_revisions.get(queue) != create_revision
+        ]
         if not new:
             return
-        await self._refuse_members({queue.topic for queue in births})
+        await self._refuse_members({queue.topic for queue in create_revisions})
         for topic in sorted({queue.topic for queue in new} - self._revisions.keys()):
             reply = await self._cluster.call_nameserver(
                 "Subscribe", SubscribeRequest(group=self._group, topic=topic, create_group=True)
@@ -78,13 +82,13 @@ class GroupProgress:
         for queue, answer in found.items():
             if not isinstance(answer, Start):
                 raise answer
-            self._births[queue] = births[queue]
+            self._create_revisions[queue] = create_revisions[queue]
             if answer.reason not in _KEPT:
                 self._unread.add(queue)
 
     def starts(self) -> dict[MessageQueue, int]:
         """Where the group is on each queue it was joined for."""
-        found = {queue: self._store.read_memory(queue) for queue in self._births}
+        found = {queue: self._store.read_memory(queue) for queue in self._create_revisions}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     async def store(self, finished: Mapping[MessageQueue, int]) -> None:
@@ -139,7 +143,7 @@ class GroupProgress:
     def _lose(self, queue: MessageQueue, failure: RockoonError) -> None:
         """Give up a queue: a deleted one is told of by the plan, another reader's at once."""
         self._store.remove(queue)
-        self._births.pop(queue, None)
+        self._create_revisions.pop(queue, None)
         if isinstance(failure, Fenced):
             raise GroupFenced(
                 f"group {self._group!r} cannot be committed for: {failure}. Its progress was reset,"

@@ -90,7 +90,7 @@ class QueueStretch:
             max_messages=min(self.range.stop - position, _MESSAGES_PER_PULL_MAX),
             max_bytes=_BYTES_PER_PULL,
             route_revision=self.route_revision,
-            birth_revision=self.range.birth,
+            create_revision=self.range.create_revision,
         )
 
     def _records(self, reply: PullReply) -> Iterator[LogRecords]:

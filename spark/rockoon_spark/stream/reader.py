@@ -27,9 +27,9 @@ Options:
         that a crash takes from a log, and deleted topics are then told by a warning.
     consumerGroup: the group whose progress follows the stream: `rockoon lag` then shows it.
 
-*The checkpoint is the truth.* It holds, for each queue, the offset and the revision of its birth:
-a queue that was deleted and created anew is not taken for the old one. A batch that was planned and
-not finished is read again exactly as it was planned.
+*The checkpoint is the truth.* It holds, for each queue, the offset and its create revision:
+a queue that was deleted and created again is not taken for the old one. A batch that was planned
+and not finished is read again exactly as it was planned.
 
 *Progress of the group* follows: when Spark plans a batch, or looks whether there is one, it says
 how far it has come, and that much is committed; at the end of a run with `Trigger.AvailableNow`
@@ -137,7 +137,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {
                 queue: place.offset
                 for queue, place in finished.queues.items()
-                if queue in now and now[queue].birth == place.birth
+                if queue in now and now[queue].create_revision == place.create_revision
             }
         )
         starting = self._planner.starting(now) if finished.is_initial else {}
@@ -153,7 +153,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**end.to_json(), **group}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        ends = {queue: Place(each.end, each.birth) for queue, each in self._seen.items()}
+        ends = {queue: Place(each.end, each.create_revision) for queue, each in self._seen.items()}
         return StreamOffsets(ends).to_json() if ends else None
 
     def _look(self) -> Mapping[MessageQueue, QueueNow]:
@@ -190,8 +190,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _still_there(self, planned: list[QueueRange], end: StreamOffsets) -> list[QueueRange]:
         """Without queues that are others now: a batch can run again long after it was planned."""
-        births = self._planner.births(sorted({each.queue.topic for each in planned}))
-        gone = [each for each in planned if births.get(each.queue) != end.queues[each.queue].birth]
+        create_revisions = self._planner.create_revisions(
+            sorted({each.queue.topic for each in planned})
+        )
+        gone = [
+            each
+            for each in planned
+            if create_revisions.get(each.queue) != end.queues[each.queue].create_revision
+        ]
         self._report(
             [
                 f"queue {each.queue} was deleted, and offsets {each.start} to {each.stop} of it"

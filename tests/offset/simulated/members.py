@@ -145,7 +145,7 @@ class MemberDoings(Driver):
         lost = [
             queue
             for queue, held in member.owns.items()
-            if queue not in mine or view.birth(queue) != held.birth
+            if queue not in mine or view.create_revision(queue) != held.create_revision
         ]
         if lost and not member.stuck:
             self._let_go(member, lost)
@@ -187,23 +187,23 @@ class MemberDoings(Driver):
     def _resolve(self, member: Member, queues: list[MessageQueue]) -> None:
         member.asking.update(queues)
         view = self.world.at(member.revision)
-        births = {queue: view.birth(queue) for queue in queues}
+        create_revisions = {queue: view.create_revision(queue) for queue in queues}
         call = Call("resolve", member.group, member.member_id)
         coroutine = self.service.resolver.resolve(
             member.group, member.member_id, queues, StartPolicy(), member.revision
         )
-        self._call(call, coroutine, partial(self._resolved, member, births))
+        self._call(call, coroutine, partial(self._resolved, member, create_revisions))
 
     def _resolved(
         self,
         member: Member,
-        births: dict[MessageQueue, int | None],
+        create_revisions: dict[MessageQueue, int | None],
         answers: dict[MessageQueue, Start | RockoonError] | None,
     ) -> None:
-        member.asking.difference_update(births)
+        member.asking.difference_update(create_revisions)
         if answers is None or not member.running or self.chance.random() < 0.02:
             return
-        for queue, birth in births.items():
+        for queue, create_revision in create_revisions.items():
             start = answers[queue]
             if isinstance(start, RockoonError):
                 continue
@@ -215,7 +215,7 @@ class MemberDoings(Driver):
             holding = Holding(
                 start.epoch,
                 start.decision.offset,
-                birth or 0,
+                create_revision or 0,
                 entry.incarnation,
                 entry.group_incarnation,
             )
@@ -233,7 +233,7 @@ class MemberDoings(Driver):
         commits: dict[MessageQueue, Commit] = {}
         for queue, held in member.owns.items():
             log = self.world.log(queue)
-            if log is not None and self.world.view.birth(queue) == held.birth:
+            if log is not None and self.world.view.create_revision(queue) == held.create_revision:
                 ahead = max(0, log.max - held.offset)
                 held.offset += self.chance.randint(0, min(20, ahead))
             force = self.chance.random() < 0.002

@@ -113,8 +113,8 @@ class Simulation(MemberDoings):
 
     def _do_append(self) -> None:
         topic = self.chance.choice(TOPICS)
-        for queue, birth in self.world.view.topics.get(topic, {}).items():
-            self.world.logs[queue, birth].append(self.chance.randrange(30))
+        for queue, create_revision in self.world.view.topics.get(topic, {}).items():
+            self.world.logs[queue, create_revision].append(self.chance.randrange(30))
 
     def _do_retention(self) -> None:
         queue = self._some_queue()
@@ -249,7 +249,7 @@ class Simulation(MemberDoings):
                     entry = written[group, queue]
                     assert entry.owner == owner.member_id, f"{entry}, read by {owner.member_id}"
                     assert entry.epoch == owner.owns[queue].epoch, f"{entry}, {owner}"
-                    assert entry.incarnation == view.birth(queue), f"{entry} of {queue}"
+                    assert entry.incarnation == view.create_revision(queue), f"{entry} of {queue}"
 
     def _is_refused(self, group: str, queue: MessageQueue) -> bool:
         """Whether the group's policy is to fail on this queue."""

@@ -73,7 +73,7 @@ class Holding:
     # Next offset to read.
     offset: int
     # As the member's routes say, and as the service's did.
-    birth: int
+    create_revision: int
     incarnation: int
     group_incarnation: int
     # Taken away rightly, and the member has not heard yet.
@@ -274,8 +274,8 @@ class Witness:
                     assert vacated.owner == cause.member_id, f"{cause} releases {vacated}"
                     self._settled(group, queue)
             case QueueDeleted(group, queue, incarnation):
-                birth = self.told_view.birth(queue)
-                assert birth != incarnation, f"{group} forgets {queue}, which exists"
+                create_revision = self.told_view.create_revision(queue)
+                assert create_revision != incarnation, f"{group} forgets {queue}, which exists"
             case Counters():
                 before = self.written.counters
                 assert record.epoch >= before.epoch, record

@@ -53,13 +53,13 @@ class View:
     """All that etcd held at one revision. Never changed: views share what they have in common."""
 
     revision: int
-    # topic → queue → birth revision.
+    # topic → queue → create revision.
     topics: Mapping[str, Mapping[MessageQueue, int]]
     modified: Mapping[str, int]
     groups: Mapping[str, ns.Group]
     subscriptions: Mapping[tuple[str, str], int]
 
-    def birth(self, queue: MessageQueue) -> int | None:
+    def create_revision(self, queue: MessageQueue) -> int | None:
         return self.topics.get(queue.topic, {}).get(queue)
 
 
@@ -93,8 +93,8 @@ class World:
         del self.history[: max(0, before - self.history[0].revision)]
 
     def log(self, queue: MessageQueue) -> Log | None:
-        birth = self.view.birth(queue)
-        return None if birth is None else self.logs[queue, birth]
+        create_revision = self.view.create_revision(queue)
+        return None if create_revision is None else self.logs[queue, create_revision]
 
     def advance(self, nanoseconds: int) -> None:
         self.now_ns += nanoseconds
@@ -112,20 +112,20 @@ class World:
     def add_queues(self, topic: str, broker: str, count: int) -> None:
         """Create a topic, or expand it."""
         revision = self.view.revision + 1
-        births = dict(self.view.topics.get(topic, {}))
-        first = sum(1 for queue in births if queue.broker == broker)
+        create_revisions = dict(self.view.topics.get(topic, {}))
+        first = sum(1 for queue in create_revisions if queue.broker == broker)
         for queue_id in range(first, first + count):
             queue = MessageQueue(topic, broker, queue_id)
-            births[queue] = revision
+            create_revisions[queue] = revision
             self.logs[queue, revision] = Log(self.wall_ms)
         self._changed(
-            topics={**self.view.topics, topic: dict(sorted(births.items()))},
+            topics={**self.view.topics, topic: dict(sorted(create_revisions.items()))},
             modified={**self.view.modified, topic: revision},
         )
 
     def delete_topic(self, topic: str) -> None:
-        for queue, birth in self.view.topics[topic].items():
-            del self.logs[queue, birth]
+        for queue, create_revision in self.view.topics[topic].items():
+            del self.logs[queue, create_revision]
         self._changed(
             topics=without(self.view.topics, topic),
             subscriptions={
@@ -175,16 +175,16 @@ def update_between(old: View | None, new: View) -> ns.RouteUpdate:
         etcd_reachable=True,
     )
     was = old or View(0, {}, {}, {}, {})
-    for name, births in topics.items():
-        if was.topics.get(name) is not births:
+    for name, create_revisions in topics.items():
+        if was.topics.get(name) is not create_revisions:
             topic = update.topics.add(modified_revision=new.modified[name])
             topic.config.name = name
-            for queue, birth in births.items():
+            for queue, create_revision in create_revisions.items():
                 topic.blocks.add(
                     broker=queue.broker,
                     first_queue_id=queue.queue_id,
                     queues=1,
-                    birth_revision=birth,
+                    create_revision=create_revision,
                 )
     update.groups.extend(group for name, group in groups.items() if was.groups.get(name) != group)
     update.subscriptions.extend(

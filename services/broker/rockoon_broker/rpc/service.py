@@ -264,7 +264,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             group=request.group,
         )
         came_ns = 0 if self._pull_tracing is None else time.time_ns()
-        pulled = await self._open().pull(wish, request.route_revision, request.birth_revision)
+        pulled = await self._open().pull(wish, request.route_revision, request.create_revision)
         if self._pull_tracing is not None:
             self._pull_tracing.pulled(wish, pulled, came_ns)
         found = pulled.found

@@ -36,7 +36,7 @@ def check_commit(
     Args:
         commit: the wish.
         progress: what is stored.
-        incarnation: birth revision of the queue in the routes now; None when it is unknown.
+        incarnation: create revision of the queue in the routes now; None when it is unknown.
         end: a recent end of the queue; None when nobody can tell.
 
     Raises:

@@ -156,7 +156,10 @@ class Commits:
             error: RockoonError | None = None
             try:
                 records += self._store.ledger.commit(
-                    commit, self._table.birth_or_none(commit.queue), self._end(commit), now_ms
+                    commit,
+                    self._table.create_revision_or_none(commit.queue),
+                    self._end(commit),
+                    now_ms,
                 )
             except RockoonError as reason:
                 error = self._explained(commit, reason)
@@ -197,7 +200,7 @@ class Commits:
             # Without routes nothing is known not to exist.
             return reason
         try:
-            self._table.birth(commit.queue)
+            self._table.create_revision(commit.queue)
         except RockoonError as unknown:
             return unknown
         group = group_of(commit.group)

@@ -67,7 +67,7 @@ class Lags:
         queues = sorted(
             queue
             for name in topics & self._table.topics.keys()
-            for queue in self._table.topics[name].births
+            for queue in self._table.topics[name].create_revisions
         )
         filters = {name: self._filter(group, name) for name in topics}
         rows = [
@@ -128,7 +128,7 @@ class Lags:
     def _of_this_queue(self, reader: str, queue: MessageQueue) -> Progress | None:
         """Progress, unless it belongs to a deleted queue of the same name."""
         progress = self._store.ledger.find(reader, queue)
-        if progress is None or progress.incarnation != self._table.birth_or_none(queue):
+        if progress is None or progress.incarnation != self._table.create_revision_or_none(queue):
             return None
         return progress
 

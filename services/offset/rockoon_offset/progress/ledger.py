@@ -435,7 +435,9 @@ class Ledger:
                 topic = progress.queue.topic
                 read[topic] = max(read[topic], progress.incarnation)
         return self.forget_topics(
-            topic for topic, birth in read.items() if deletions.topic_is_over(topic, birth, seen)
+            topic
+            for topic, create_revision in read.items()
+            if deletions.topic_is_over(topic, create_revision, seen)
         )
 
     def compare_with_routes(
@@ -474,13 +476,14 @@ class Ledger:
             return []
         return self._apply_all([self.counters._replace(route_revision=revision)])
 
-    def vouched_for(self, births: Mapping[MessageQueue, int]) -> bool:
+    def vouched_for(self, create_revisions: Mapping[MessageQueue, int]) -> bool:
         """Whether routes are of the etcd that counted the incarnations here, as far as they show.
 
         For a ledger that was never told which etcd that is: one queue that both know is proof.
         """
         return not self.groups() or any(
-            births.get(progress.queue) == progress.incarnation for progress in self._places
+            create_revisions.get(progress.queue) == progress.incarnation
+            for progress in self._places
         )
 
     def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
@@ -500,7 +503,7 @@ class Ledger:
     def is_contradicted(
         self,
         revision: int,
-        birth: Callable[[MessageQueue], int | None],
+        create_revision: Callable[[MessageQueue], int | None],
         groups: Mapping[str, int],
         deletions: Deletions,
     ) -> bool:
@@ -510,7 +513,7 @@ class Ledger:
 
         Args:
             revision: of the routes; what is later is not known to them.
-            birth: of a queue in them; None when it is not there.
+            create revision: of a queue in them; None when it is not there.
             groups: name → incarnation in them.
             deletions: as they tell.
         """
@@ -521,7 +524,9 @@ class Ledger:
 
         for each in self._places:
             topic, group = each.queue.topic, group_of(each.group)
-            if is_lost(each.incarnation, birth(each.queue), deletions.topic_is_over, topic):
+            if is_lost(
+                each.incarnation, create_revision(each.queue), deletions.topic_is_over, topic
+            ):
                 return True
             now = groups.get(group)
             if is_lost(each.group_incarnation, now, deletions.group_is_over, group):
@@ -532,7 +537,7 @@ class Ledger:
         self,
         etcd_cluster_id: int,
         revision: int,
-        births: Mapping[MessageQueue, int],
+        create_revisions: Mapping[MessageQueue, int],
         groups: Mapping[str, int],
         deletions: Deletions = NONE_DELETED,
         since: int | None = None,
@@ -547,7 +552,7 @@ class Ledger:
         Args:
             etcd_cluster_id: its identity.
             revision: its revision; revisions seen before mean nothing any more.
-            births: queue → birth revision there.
+            create revisions: queue → create revision there.
             groups: name → incarnation there.
             deletions: what was deleted since it was read is another one.
             since: queues born later are new to members that have no progress on them; None: those
@@ -561,7 +566,7 @@ class Ledger:
             group, group_was = group_of(progress.group), progress.group_incarnation
             group_is_over = deletions.group_is_over(group, group_was, seen)
             return progress._replace(
-                incarnation=was if is_over else births.get(queue, was),
+                incarnation=was if is_over else create_revisions.get(queue, was),
                 group_incarnation=group_was if group_is_over else groups.get(group, group_was),
             )
 

@@ -23,7 +23,7 @@ class Progress(NamedTuple):
     offset: int
     # Who may commit: only the bearer of this number. Drawn from one counter for all queues.
     epoch: int
-    # Birth revision of the queue the offset belongs to.
+    # Create revision revision of the queue the offset belongs to.
     incarnation: int
     # Create revision of the group: a re-created group of the same name is another one.
     group_incarnation: int
@@ -89,8 +89,8 @@ class KnownMember(NamedTuple):
     member: str
     # Create revision of the group.
     group_incarnation: int
-    # (topic, revision), sorted: what it reads, and the birth of the youngest queue that it named
-    # when it first asked for the topic.
+    # (topic, revision), sorted: what it reads, and the create revision of the youngest queue
+    # that it named when it first asked for the topic.
     since: tuple[tuple[str, int], ...]
     # When it was last known to be alive, epoch milliseconds; not exact while it is.
     seen_at_ms: int

@@ -114,7 +114,7 @@ class ResetPlans:
             for each in members
             for queue in chosen
         }
-        births = {queue: self._table.birth(queue) for queue in chosen}
+        create_revisions = {queue: self._table.create_revision(queue) for queue in chosen}
         states = {
             queue: raised(state)
             for queue, state in (await self._brokers.queue_states(chosen)).items()
@@ -125,7 +125,12 @@ class ResetPlans:
             for (each, queue), progress in stored.items()
             if (
                 step := resets.step(
-                    queue, target, progress, births[queue], states[queue], found.get(queue)
+                    queue,
+                    target,
+                    progress,
+                    create_revisions[queue],
+                    states[queue],
+                    found.get(queue),
                 )
             )
         )
@@ -163,7 +168,8 @@ class ResetPlans:
         if plan is not None:
             group = self._table.groups.get(plan.group)
             if group is None or any(
-                self._table.birth_or_none(step.queue) != step.incarnation for step in plan.steps
+                self._table.create_revision_or_none(step.queue) != step.incarnation
+                for step in plan.steps
             ):
                 raise PlanStale(reset=reset_id)
             self._store.write(
@@ -238,8 +244,8 @@ class ResetPlans:
         if any(queue.topic != topic for queue in named):
             raise InvalidArgument(reason=f"a queue does not belong to topic {topic!r}")
         for queue in named:
-            self._table.birth(queue)
-        return sorted(named or self._table.topics[topic].births)
+            self._table.create_revision(queue)
+        return sorted(named or self._table.topics[topic].create_revisions)
 
     async def _offsets_at_time(
         self, target: resets.Target, states: dict[MessageQueue, QueueState]

@@ -62,7 +62,7 @@ def step(
         queue: which.
         target: where to.
         stored: progress now.
-        incarnation: birth revision of the queue now.
+        incarnation: create revision of the queue now.
         state: its ends.
         offset_at_time: first offset at or after `search_timestamp_ms`, when that is not None.
     """

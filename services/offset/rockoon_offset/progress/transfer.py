@@ -182,12 +182,14 @@ class Importer:
         if len(entries) > ENTRIES_MAX:
             raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
         self._store.admit()
-        births = {entry.queue: self._table.birth_or_none(entry.queue) for entry in entries}
-        states = await self._brokers.queue_states(births)
+        create_revisions = {
+            entry.queue: self._table.create_revision_or_none(entry.queue) for entry in entries
+        }
+        states = await self._brokers.queue_states(create_revisions)
         done = Imported([], [])
         for entry in entries:
             queue = entry.queue
-            step = self._step(entry, births[queue], states[queue], overwrite=overwrite)
+            step = self._step(entry, create_revisions[queue], states[queue], overwrite=overwrite)
             if isinstance(step, str):
                 done.skipped.append(f"{entry.group} on {entry.queue}: {step}")
                 continue
@@ -207,7 +209,7 @@ class Importer:
 
         Args:
             entry: which.
-            asked: birth revision of its queue when the broker was asked; None if there was none.
+            asked: create revision of its queue when the broker was asked; None if there was none.
             state: what the broker said.
             overwrite: see `take`.
         """
@@ -217,10 +219,10 @@ class Importer:
         if not 0 <= entry.offset <= OFFSET_MAX:
             return f"{entry.offset} is not an offset"
         try:
-            birth = self._table.birth(entry.queue)
+            create_revision = self._table.create_revision(entry.queue)
         except RockoonError as reason:
             return str(reason)
-        if birth != asked:
+        if create_revision != asked:
             return CREATED_AGAIN
         if isinstance(state, RockoonError):
             return str(state)
@@ -235,7 +237,7 @@ class Importer:
             min_offset=state.min_offset,
             max_offset=state.max_offset,
             clamped=offset != entry.offset,
-            incarnation=birth,
+            incarnation=create_revision,
             epoch=0 if stored is None else stored.epoch,
         )
 
@@ -252,7 +254,7 @@ class Importer:
                 self._make_known(group, subscription.group.incarnation, member, step.queue.topic)
         except RockoonError as reason:
             return str(reason)
-        if self._table.birth_or_none(step.queue) != step.incarnation:
+        if self._table.create_revision_or_none(step.queue) != step.incarnation:
             return CREATED_AGAIN
         if not overwrite and self._store.ledger.find(reader, step.queue) is not None:
             return "an offset was stored meanwhile"
@@ -273,7 +275,7 @@ class Importer:
     def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
         """A member that has progress has come; queues that are there now are not new to it."""
         found = self._table.topics.get(topic)
-        revision = max(found.births.values(), default=0) if found else 0
+        revision = max(found.create_revisions.values(), default=0) if found else 0
         known = self._store.ledger.known.reads(
             group, incarnation, member, topic, revision, self._now_ms()
         )

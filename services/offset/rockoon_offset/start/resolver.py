@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     """What was true of a queue before its broker was asked."""
 
     stored: Stored | None
-    birth: int
+    create_revision: int
 
 
 class Resolver:
@@ -72,7 +72,7 @@ class Resolver:
 
     Args:
         store: progress; decisions are durable before they are returned.
-        routes: births and groups.
+        routes: create revisions and groups.
         subscriptions: since when groups read topics.
         groups: who holds the queues.
         brokers: the queues' ends.
@@ -169,7 +169,7 @@ class Resolver:
             TopicNotFound, QueueNotFound: as the text says.
             BrokerUnavailable: the rule needs the queue's ends and cannot have them.
         """
-        birth = self._routes.table.birth(queue)
+        create_revision = self._routes.table.create_revision(queue)
         subscription = self._subscriptions.find(group, queue.topic)
         config = GroupConfig() if subscription is None else subscription.group.config
         rules = rules_from_wire(config, StartPolicy(), self._cluster_rule)
@@ -178,21 +178,25 @@ class Resolver:
             since = self._since(group, member, queue.topic)
             subscription = None if since is None else subscription._replace(revision=since)
         await self._store.durable()
-        if stored is not None and stored.offset is not None and stored.incarnation == birth:
+        if (
+            stored is not None
+            and stored.offset is not None
+            and stored.incarnation == create_revision
+        ):
             text = f"the stored offset is {stored.offset}"
             return Found(Decision(stored.offset, StartReason.COMMITTED, text), text, rules.rule)
         if stored is not None:
             text = "what is stored belongs to a deleted queue of this name"
             return Found(None, text, rules.rule)
         # A group that has not subscribed did so after every queue that exists.
-        revision = birth if subscription is None else subscription.revision
+        revision = create_revision if subscription is None else subscription.revision
         state: QueueState | RockoonError = QueueState(0, 0)
-        facts = Facts(queue, QueueState(0, 0), birth, revision, rules)
+        facts = Facts(queue, QueueState(0, 0), create_revision, revision, rules)
         if rules.rule is NewQueueRule.CLASSIC or is_new_queue(facts):
             state = (await self._brokers.queue_states([queue]))[queue]
             if isinstance(state, RockoonError):
                 raise state
-            facts = Facts(queue, state, birth, revision, rules)
+            facts = Facts(queue, state, create_revision, revision, rules)
             if is_new_queue(facts):
                 decision = new_queue(facts)
                 return Found(decision, decision.explanation, rules.rule)
@@ -213,7 +217,7 @@ class Resolver:
         for queue in queues:
             topic = queue.topic
             try:
-                self._routes.table.birth(queue)
+                self._routes.table.create_revision(queue)
                 if topic in refused:
                     raise refused[topic]
                 if topic not in subscribed:
@@ -223,7 +227,7 @@ class Resolver:
                     subscribed[topic] = found
             except RockoonError as reason:
                 answers[queue] = reason
-                if self._routes.table.birth_or_none(queue) is not None:
+                if self._routes.table.create_revision_or_none(queue) is not None:
                     refused[topic] = reason
         return subscribed
 
@@ -246,7 +250,9 @@ class Resolver:
         """
         for topic, found in list(subscribed.items()):
             asked = [queue for queue in queues if queue.topic == topic]
-            births = [self._routes.table.birth_or_none(queue) or 0 for queue in asked]
+            create_revisions = [
+                self._routes.table.create_revision_or_none(queue) or 0 for queue in asked
+            ]
             try:
                 if found.group.config.broadcast_progress != BROADCAST_SERVER:
                     raise InvalidArgument(
@@ -254,7 +260,12 @@ class Resolver:
                         "(broadcast_progress)"
                     )
                 known = self._store.ledger.known.reads(
-                    group, found.group.incarnation, member, topic, max(births), self._now_ms()
+                    group,
+                    found.group.incarnation,
+                    member,
+                    topic,
+                    max(create_revisions),
+                    self._now_ms(),
                 )
                 self._store.write(self._store.ledger.members_changed(*known))
             except RockoonError as reason:
@@ -281,14 +292,14 @@ class Resolver:
         asked: dict[MessageQueue, Asked] = {}
         for queue in queues:
             try:
-                birth = self._routes.table.birth(queue)
+                create_revision = self._routes.table.create_revision(queue)
                 self._store.ledger.require_reached(group, queue, self._routes.table.revision)
                 # Before its broker is asked: the wait begins, whether that one answers or not.
-                self._groups.require_free(group, queue, birth, member_id)
+                self._groups.require_free(group, queue, create_revision, member_id)
             except RockoonError as reason:
                 answers[queue] = reason
                 continue
-            asked[queue] = Asked(self._store.ledger.stored(group, queue), birth)
+            asked[queue] = Asked(self._store.ledger.stored(group, queue), create_revision)
         facts: dict[MessageQueue, Facts] = {}
         for queue, state in (await self._brokers.queue_states(asked)).items():
             if isinstance(state, RockoonError):
@@ -298,7 +309,7 @@ class Resolver:
             facts[queue] = Facts(
                 queue=queue,
                 state=state,
-                birth_revision=asked[queue].birth,
+                create_revision=asked[queue].create_revision,
                 subscription_revision=subscription.revision,
                 rules=rules_from_wire(subscription.group.config, reader, self._cluster_rule),
                 stored=asked[queue].stored,
@@ -340,7 +351,7 @@ class Resolver:
         table = self._routes.table
         # The facts are of another queue of the name, deleted and made again while they were
         # fetched.
-        if table.birth_or_none(queue) != facts.birth_revision:
+        if table.create_revision_or_none(queue) != facts.create_revision:
             return None
         if table.is_over(group_of(group), group_incarnation):
             # What it wrote would pass for its successor's, until a snapshot of the routes drops it.
@@ -350,7 +361,7 @@ class Resolver:
         now = Facts(
             queue,
             facts.state,
-            facts.birth_revision,
+            facts.create_revision,
             facts.subscription_revision,
             facts.rules,
             stored,
@@ -368,7 +379,7 @@ class Resolver:
             return None
         try:
             # Another member may have been quicker while the broker was asked.
-            self._groups.require_free(group, queue, facts.birth_revision, member_id)
+            self._groups.require_free(group, queue, facts.create_revision, member_id)
         except QueueHeld as reason:
             return reason
         # Before the write, after which the owner of then is not known any more.
@@ -380,7 +391,7 @@ class Resolver:
                 group,
                 group_incarnation,
                 queue,
-                facts.birth_revision,
+                facts.create_revision,
                 decision,
                 member_id,
                 self._now_ms(),
