@@ -1,7 +1,7 @@
 """`make bench-spark`: what Spark makes of a log, a gibibyte and two, one core and two.
 
 The machine is shared and noisy: compare ratios, not numbers, and only within one run. The store is
-made anew each time, and removed.
+made again each time, and removed.
 """
 
 import argparse

@@ -31,7 +31,7 @@ _TROUBLES = (
         "instead can be given",
     ),
     ("CERTIFICATE_VERIFY_FAILED", NOT_SIGNED),
-    # By one of the same name, as when a private authority was made anew.
+    # By one of the same name, as when a private authority was made again.
     ("certificate signature failure", NOT_SIGNED),
     ("ALERT_CERTIFICATE_EXPIRED", "this side's certificate has expired"),
     ("ALERT_UNKNOWN_CA", _NOT_TAKEN),

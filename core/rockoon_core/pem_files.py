@@ -1,4 +1,4 @@
-"""Certificates and keys in files: read, tried out, and read anew when they are renewed.
+"""Certificates and keys in files: read, tried out, and read again when they are renewed.
 
 - What is in force always works: a renewal that does not is told in the log, and the former goes on.
 - Nothing here holds or prints a key for longer than it takes to hand it on.

@@ -199,7 +199,7 @@ async def test_an_index_file_is_made_anew_whatever_became_of_it(
         assert bodies_of(reply) == bodies[::-1]
         for body in bodies:
             assert await found(broker, f"k{body.decode()}") == [body]
-    assert "made anew" in caplog.text
+    assert "made again" in caplog.text
     if harm is a_directory:
         kept = tmp_path / f"lost/index-{files[which].name}/somebody's"
         assert kept.read_bytes() == b"file"

@@ -76,12 +76,20 @@ def test_delayed_messages_have_lanes_of_their_own_that_come_and_go_like_others()
     accumulator = Accumulator(set[BatchQueue]().add)
     queue = MessageQueue("T", "broker-a", 0)
     ordinary = [accumulator.open_spread("T"), accumulator.open_chosen(queue)]
-    delayed = [accumulator.delayed_lane("T", None), accumulator.delayed_lane("T", queue)]
-    assert [lane.delayed for lane in (*ordinary, *delayed)] == [False, False, True, True]
-    assert accumulator.delayed_lane("T", queue) is delayed[1]
-    assert set(accumulator.lanes_of("T")) == {*ordinary, *delayed}
-    for lane in delayed:
-        accumulator.forget(lane)
-    assert set(accumulator.lanes()) == set(ordinary)
+    delayed = [
+        accumulator.delayed_batch_queue("T", None),
+        accumulator.delayed_batch_queue("T", queue),
+    ]
+    assert [batch_queue.delayed for batch_queue in (*ordinary, *delayed)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert accumulator.delayed_batch_queue("T", queue) is delayed[1]
+    assert set(accumulator.batch_queues_of("T")) == {*ordinary, *delayed}
+    for batch_queue in delayed:
+        accumulator.forget(batch_queue)
+    assert set(accumulator.batch_queues()) == set(ordinary)
     accumulator.forget_idle(())
-    assert accumulator.lanes() == []
+    assert accumulator.batch_queues() == []

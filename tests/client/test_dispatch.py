@@ -42,8 +42,8 @@ class Bench:
         self.dispatcher = BatchScheduler(self.accumulator, in_flight_max)
         self.now = 0.0
 
-    def hurried(self, lane: BatchQueue) -> None:
-        self.dispatcher.ready(lane)
+    def hurried(self, batch_queue: BatchQueue) -> None:
+        self.dispatcher.ready(batch_queue)
 
     def routes(self, *queues: MessageQueue, live: set[str] | None = None) -> None:
         topics = {queue.topic for queue in queues}
@@ -51,13 +51,13 @@ class Bench:
             self.dispatcher.set_queues(topic, sorted(q for q in queues if q.topic == topic))
         self.dispatcher.set_live({queue.broker for queue in queues} if live is None else live)
 
-    def lane(self, queue: MessageQueue | None = None, topic: str = "orders") -> BatchQueue:
+    def batch_queue(self, queue: MessageQueue | None = None, topic: str = "orders") -> BatchQueue:
         if queue is None:
             return self.accumulator.spread.get(topic) or self.accumulator.open_spread(topic)
         return self.accumulator.chosen.get(queue) or self.accumulator.open_chosen(queue)
 
-    def add(self, lane: BatchQueue, body: bytes, *, close: bool = False) -> ProducerBatch:
-        batch = lane.batch
+    def add(self, batch_queue: BatchQueue, body: bytes, *, close: bool = False) -> ProducerBatch:
+        batch = batch_queue.batch
         batch.bodies.append(body)
         size = len(body) + MESSAGE_OVERHEAD_BYTES
         batch.bytes += size
@@ -68,8 +68,8 @@ class Bench:
             batch.deadline = self.now + DELIVERY_SECONDS
             self.accumulator.pending[batch] = None
         if close:
-            lane.close_batch()
-        self.dispatcher.ready(lane)
+            batch_queue.close_batch()
+        self.dispatcher.ready(batch_queue)
         return batch
 
     def out(self) -> list[AssignedBatch]:
@@ -86,7 +86,7 @@ class Bench:
 def test_a_message_for_an_idle_broker_goes_at_once() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 2))
-    batch = bench.add(bench.lane(), b"one")
+    batch = bench.add(bench.batch_queue(), b"one")
     assert [each.batch for each in bench.out()] == [batch]
 
 
@@ -95,15 +95,15 @@ def test_while_the_broker_is_busy_a_batch_lingers_until_its_time_or_until_the_br
 ):
     bench = Bench()
     bench.routes(*queues_of("broker-a", 4))
-    first = bench.add(bench.lane(), b"one")
+    first = bench.add(bench.batch_queue(), b"one")
     bench.out()
-    second = bench.add(bench.lane(), b"two")
+    second = bench.add(bench.batch_queue(), b"two")
     assert bench.out() == []
     assert bench.dispatcher.next_alarm() == second.linger_end
     bench.now = second.linger_end
     assert [each.batch for each in bench.out()] == [second]
 
-    third = bench.add(bench.lane(), b"three")
+    third = bench.add(bench.batch_queue(), b"three")
     assert bench.out() == []
     bench.acknowledge(first)
     assert bench.out() == [], "the broker has the second batch"
@@ -115,9 +115,9 @@ def test_a_broker_that_becomes_idle_takes_what_lingers_for_other_queues_too() ->
     bench = Bench()
     queues = queues_of("broker-a", 2)
     bench.routes(*queues)
-    first = bench.add(bench.lane(queues[0]), b"one")
+    first = bench.add(bench.batch_queue(queues[0]), b"one")
     bench.out()
-    second = bench.add(bench.lane(queues[1]), b"two")
+    second = bench.add(bench.batch_queue(queues[1]), b"two")
     assert bench.out() == []
     bench.acknowledge(first)
     assert [each.batch for each in bench.out()] == [second]
@@ -126,9 +126,9 @@ def test_a_broker_that_becomes_idle_takes_what_lingers_for_other_queues_too() ->
 def test_a_batch_that_somebody_awaits_does_not_linger() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 4))
-    bench.add(bench.lane(), b"one")
+    bench.add(bench.batch_queue(), b"one")
     bench.out()
-    second = bench.add(bench.lane(), b"two")
+    second = bench.add(bench.batch_queue(), b"two")
     assert bench.out() == []
     bench.accumulator.claim(second, 0)
     assert [each.batch for each in bench.out()] == [second]
@@ -137,9 +137,9 @@ def test_a_batch_that_somebody_awaits_does_not_linger() -> None:
 def test_a_full_batch_does_not_linger() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 4))
-    bench.add(bench.lane(), b"one")
+    bench.add(bench.batch_queue(), b"one")
     bench.out()
-    second = bench.add(bench.lane(), b"two", close=True)
+    second = bench.add(bench.batch_queue(), b"two", close=True)
     assert [each.batch for each in bench.out()] == [second]
 
 
@@ -147,7 +147,7 @@ def test_round_robin_gives_each_batch_the_next_queue_and_no_queue_two() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 2), *queues_of("broker-b", 1))
     for number in range(5):
-        bench.add(bench.lane(), b"%d" % number, close=True)
+        bench.add(bench.batch_queue(), b"%d" % number, close=True)
     out = bench.out()
     assert sorted(each.queue for each in out) == [
         *queues_of("broker-a", 2),
@@ -162,7 +162,7 @@ def test_a_chosen_queue_has_one_batch_out_and_a_failed_one_goes_first() -> None:
     queue = MessageQueue("orders", "broker-a", 1)
     bench.routes(*queues_of("broker-a", 4))
     first, second, third = (
-        bench.add(bench.lane(queue), b"%d" % number, close=True) for number in range(3)
+        bench.add(bench.batch_queue(queue), b"%d" % number, close=True) for number in range(3)
     )
     assert [each.batch for each in bench.out()] == [first]
     bench.refuse(first, Busy(reason="a test"))
@@ -180,7 +180,7 @@ def test_a_chosen_queue_has_one_batch_out_and_a_failed_one_goes_first() -> None:
 def test_round_robin_goes_around_a_broker_that_failed() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 2), *queues_of("broker-b", 2))
-    batch = bench.add(bench.lane(), b"one")
+    batch = bench.add(bench.batch_queue(), b"one")
     (first,) = bench.out()
     bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
     (second,) = bench.out()
@@ -192,8 +192,8 @@ def test_a_broker_has_no_more_than_its_share_in_flight_and_serves_lanes_in_turn(
     bench = Bench(in_flight_max=2)
     queues = queues_of("broker-a", 5)
     bench.routes(*queues)
-    batches = [bench.add(bench.lane(queue), b"x", close=True) for queue in queues]
-    more = bench.add(bench.lane(queues[0]), b"y", close=True)
+    batches = [bench.add(bench.batch_queue(queue), b"x", close=True) for queue in queues]
+    more = bench.add(bench.batch_queue(queues[0]), b"y", close=True)
     order = [each.batch for each in bench.out()]
     assert order == batches[:2]
     for batch in (*batches, more):
@@ -204,7 +204,7 @@ def test_a_broker_has_no_more_than_its_share_in_flight_and_serves_lanes_in_turn(
 
 def test_messages_for_a_topic_that_is_not_known_yet_wait_for_its_routes() -> None:
     bench = Bench()
-    batch = bench.add(bench.lane(), b"one")
+    batch = bench.add(bench.batch_queue(), b"one")
     assert bench.out() == []
     bench.routes(*queues_of("broker-a", 1))
     assert [each.batch for each in bench.out()] == [batch]
@@ -214,7 +214,7 @@ def test_messages_for_a_broker_that_is_away_wait_for_it() -> None:
     bench = Bench()
     queue = MessageQueue("orders", "broker-a", 0)
     bench.routes(queue, live=set())
-    batch = bench.add(bench.lane(queue), b"one")
+    batch = bench.add(bench.batch_queue(queue), b"one")
     assert bench.out() == []
     bench.dispatcher.set_live({"broker-a"})
     assert [each.batch for each in bench.out()] == [batch]
@@ -224,7 +224,7 @@ def test_a_broker_that_came_back_is_not_held_to_what_it_failed_with_before() -> 
     bench = Bench()
     queue = MessageQueue("orders", "broker-a", 0)
     bench.routes(queue)
-    batch = bench.add(bench.lane(queue), b"one")
+    batch = bench.add(bench.batch_queue(queue), b"one")
     bench.out()
     bench.refuse(batch, BrokerUnavailable(broker="broker-a"), blame=True)
     bench.dispatcher.set_live(set())
@@ -246,11 +246,11 @@ def test_an_overdue_batch_fails_with_what_stood_in_its_way(
     bench = Bench(in_flight_max=1)
     queue = MessageQueue("orders", "broker-a", 0)
     bench.routes(queue, live=live)
-    lane = bench.lane(queue if chosen else None)
+    batch_queue = bench.batch_queue(queue if chosen else None)
     if live:
-        bench.add(lane, b"in the way", close=True)
+        bench.add(batch_queue, b"in the way", close=True)
         bench.out()
-    batch = bench.add(lane, b"one")
+    batch = bench.add(batch_queue, b"one")
     bench.out()
     assert bench.dispatcher.expire(batch.deadline - 1) == []
     assert bench.dispatcher.expire(batch.deadline) == [batch]
@@ -260,7 +260,7 @@ def test_an_overdue_batch_fails_with_what_stood_in_its_way(
 def test_an_overdue_batch_that_was_refused_fails_with_the_last_refusal() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 1))
-    batch = bench.add(bench.lane(), b"one")
+    batch = bench.add(bench.batch_queue(), b"one")
     bench.out()
     bench.refuse(batch, Busy(reason="the last"))
     bench.dispatcher.expire(DELIVERY_SECONDS)
@@ -271,10 +271,10 @@ def test_an_overdue_batch_that_was_never_sent_fails_with_what_its_broker_failed_
     bench = Bench()
     queues = queues_of("broker-a", 2)
     bench.routes(*queues)
-    first = bench.add(bench.lane(queues[0]), b"one")
+    first = bench.add(bench.batch_queue(queues[0]), b"one")
     bench.out()
     bench.refuse(first, StoreNotWritable(reason="full"), blame=True)
-    second = bench.add(bench.lane(queues[1]), b"two")
+    second = bench.add(bench.batch_queue(queues[1]), b"two")
     assert bench.out() == []
     bench.dispatcher.expire(DELIVERY_SECONDS)
     assert isinstance(second.outcome, StoreNotWritable)
@@ -283,8 +283,8 @@ def test_an_overdue_batch_that_was_never_sent_fails_with_what_its_broker_failed_
 def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_awaiters() -> None:
     bench = Bench()
     bench.routes(*queues_of("broker-a", 1))
-    batch = bench.add(bench.lane(), b"x" * 40)
-    bench.add(bench.lane(), b"y" * 40)
+    batch = bench.add(bench.batch_queue(), b"x" * 40)
+    bench.add(bench.batch_queue(), b"y" * 40)
     assert bench.accumulator.unclaimed_bytes == 400
     bench.accumulator.claim(batch, 1)
     assert bench.accumulator.unclaimed_bytes == 200
@@ -296,13 +296,13 @@ def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_
 
 def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
     bench = Bench()
-    batch = bench.add(bench.lane(topic="no-such-topic"), b"one")
+    batch = bench.add(bench.batch_queue(topic="no-such-topic"), b"one")
     bench.accumulator.forget_idle({"orders"})
-    assert bench.accumulator.lanes() == [batch.lane]
-    batch.lane.take()
-    bench.accumulator.settle(batch, QueueNotFound(topic="x", queue=0, broker="x"))
+    assert bench.accumulator.batch_queues() == [batch.batch_queue]
+    batch.batch_queue.take()
+    bench.accumulator.complete(batch, QueueNotFound(topic="x", queue=0, broker="x"))
     bench.accumulator.forget_idle({"orders"})
-    assert bench.accumulator.lanes() == []
+    assert bench.accumulator.batch_queues() == []
 
 
 @pytest.mark.parametrize("seed", seeds(10))
@@ -313,7 +313,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
     brokers = ["broker-a", "broker-b", "broker-c"][: chance.randint(1, 3)]
     queues = [queue for broker in brokers for queue in queues_of(broker, chance.randint(1, 3))]
     bench.routes(*queues)
-    lanes: list[MessageQueue | None] = [
+    batch_queues: list[MessageQueue | None] = [
         None,
         *chance.sample(queues, chance.randint(1, len(queues))),
     ]
@@ -326,12 +326,12 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
         nonlocal sent
         what = chance.random()
         if not calm and what < 0.35:
-            queue = chance.choice(lanes)
-            bench.add(bench.lane(queue), b"%d" % sent, close=chance.random() < 0.5)
+            queue = chance.choice(batch_queues)
+            bench.add(bench.batch_queue(queue), b"%d" % sent, close=chance.random() < 0.5)
             sent += 1
         elif out and what < 0.6:
             done = out.pop(chance.randrange(len(out)))
-            stored[done.batch.lane.queue] += [int(body) for body in done.batch.bodies]
+            stored[done.batch.batch_queue.queue] += [int(body) for body in done.batch.bodies]
             bench.acknowledge(done.batch)
         elif out and not calm and what < 0.7:
             gone = out.pop(chance.randrange(len(out)))
@@ -344,10 +344,10 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
         for assignment in bench.dispatcher.assignments(bench.now):
             assert assignment.queue.broker in live
             out.append(assignment)
-            lane = assignment.batch.lane
-            same = [each for each in out if each.batch.lane is lane]
+            batch_queue = assignment.batch.batch_queue
+            same = [each for each in out if each.batch.batch_queue is batch_queue]
             assert len({each.queue for each in same}) == len(same), "two batches for one queue"
-            assert len(same) == 1 or lane.queue is None, "a chosen queue has two batches out"
+            assert len(same) == 1 or batch_queue.queue is None, "a chosen queue has two batches out"
             at_broker = [each for each in out if each.queue.broker == assignment.queue.broker]
             assert len(at_broker) <= in_flight_max
 

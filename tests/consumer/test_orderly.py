@@ -194,16 +194,16 @@ async def test_no_call_begins_once_the_lease_may_have_ended_and_all_goes_on_when
         delivery = consumer.statistics.delivery
         # Messages still come from the broker; who else has the queue cannot be known.
         member = consumer._membership
-        await eventually(lambda: not member.holds_since(member.lapses))
+        await eventually(lambda: not member.valid_since(member.expirations))
         fake.append("orders", bodies(5))
         await eventually(lambda: delivery.unsure > 0)
         assert seen.count == 0
         await fake.offset.listener.start()
         await eventually(lambda: seen.count == 5)
         await eventually(lambda: committed(fake) == 5)
-        assert not member.holds_since(0), "what was granted before is not sure again"
+        assert not member.valid_since(0), "what was granted before is not sure again"
         # On a busy machine heartbeats come late after that, too.
-        await eventually(lambda: member.holds_since(member.lapses))
+        await eventually(lambda: member.valid_since(member.expirations))
     assert seen.offsets[Q0] == list(range(5))
 
 
@@ -229,7 +229,9 @@ async def test_a_member_that_was_cut_off_calls_no_handler_after_another_has_its_
             seen = Seen()
             async with consumer_of(cluster, seen, member_id="b"):
                 await eventually(lambda: seen.count == 20)
-                await eventually(lambda: not old._membership.holds_since(old._membership.lapses))
+                await eventually(
+                    lambda: not old._membership.valid_since(old._membership.expirations)
+                )
                 gate.set()
                 await eventually(lambda: old.statistics.delivery.unsure > 0)
                 assert cut_off.offsets[Q0] == [0], "only the call that ran already"

@@ -27,7 +27,7 @@ def tenure(
     made = MembershipLease(orderly=orderly)
     made.ticks(100.0)
     made.answered(100.0, 100.1)
-    made.settle(lease, handover, 3.0)
+    made.renew(lease, handover, 3.0)
     return made
 
 
@@ -44,35 +44,35 @@ def test_who_keeps_no_order_goes_on_however_long_the_service_is_silent() -> None
     plain, orderly = tenure(), tenure(orderly=True)
     for each in (plain, orderly):
         runs(each, 100.0, 1000.0)
-    assert plain.holds_since(0, 1000.5)
-    assert not orderly.holds_since(0, 1000.5)
+    assert plain.valid_since(0, 1000.5)
+    assert not orderly.valid_since(0, 1000.5)
     assert plain.answered(1000.0, 1000.1) is not None, "others may have had its lease end"
-    assert not plain.holds_since(0, 1000.5)
-    assert plain.holds_since(1, 1000.5)
+    assert not plain.valid_since(0, 1000.5)
+    assert plain.valid_since(1, 1000.5)
 
 
 def test_who_slept_trusts_nothing_from_before_and_nothing_at_all_until_it_is_heard() -> None:
     made = tenure()
-    assert made.holds_since(0, 104.4)
-    assert not made.holds_since(0, 104.6), "the last heartbeat may be three seconds older"
+    assert made.valid_since(0, 104.4)
+    assert not made.valid_since(0, 104.6), "the last heartbeat may be three seconds older"
     assert made.ticks(200.0)
     assert not made.ticks(200.1)
-    assert not made.holds_since(0, 200.2), "the clock ticks again, and that is all"
+    assert not made.valid_since(0, 200.2), "the clock ticks again, and that is all"
     assert made.answered(100.5, 200.2) is not None
-    assert not made.holds_since(1, 200.2), "that answer is to what was sent before the sleep"
+    assert not made.valid_since(1, 200.2), "that answer is to what was sent before the sleep"
     assert made.answered(200.1, 200.3) is not None
-    assert made.holds_since(2, 200.3)
-    assert not made.holds_since(1, 200.3)
+    assert made.valid_since(2, 200.3)
+    assert not made.valid_since(1, 200.3)
     made.ticks(201.0)
     assert made.answered(201.0, 201.1) is None
 
 
 def test_a_sleep_is_what_is_too_long_for_the_time_to_let_go_too() -> None:
     made = tenure(lease=60.0, handover=8.0)
-    assert made.holds_since(0, 102.9)
-    assert not made.holds_since(0, 103.1)
+    assert made.valid_since(0, 102.9)
+    assert not made.valid_since(0, 103.1)
     # A pause between heartbeats is no sleep where all is taken at once.
-    assert tenure(lease=4.0, handover=0.5).holds_since(0, 100.1)
+    assert tenure(lease=4.0, handover=0.5).valid_since(0, 100.1)
 
 
 def consumer_of(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
@@ -158,7 +158,7 @@ async def test_who_wakes_when_another_has_its_queue_leaves_it_to_that_one(
         async with consumer_of(cluster, other, member_id="b") as consumer:
             await eventually(lambda: handled[-1] == ("b", 49))
             assert consumer.assignment == [Q0]
-            await eventually(lambda: not old._membership.holds_since(old._membership.lapses))
+            await eventually(lambda: not old._membership.valid_since(old._membership.expirations))
             wakes.set()
             await eventually(lambda: old.statistics.delivery.unsure > 3)
             assert [offset for member, offset in handled if member == "a"] == list(range(11))

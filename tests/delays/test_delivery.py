@@ -319,7 +319,7 @@ async def test_after_a_clean_stop_only_the_snapshot_is_read(
     await desk.send(*[{"TIMER_DELAY_SEC": 100 + n} for n in range(50)])
     again = desk.restarted()
     assert len(again.delays) == 50
-    assert again.aside.settlement.capture().snapshot.covered_end == again.store.appended_end
+    assert again.aside.pending_index.capture().snapshot.covered_end == again.store.appended_end
     again.clock.pass_ms(200_000)
     await again.turns()
     assert len(again.bodies()) == 50

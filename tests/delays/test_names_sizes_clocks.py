@@ -115,7 +115,7 @@ async def test_a_list_of_large_messages_is_cut_before_reading_them_keeps_everybo
 async def test_a_snapshot_with_names_of_another_form_is_worked_out_anew(tmp_path: Path) -> None:
     desk = AsideDesk(tmp_path)
     await desk.send({"DELAY": 1}, {"DELAY": 1})
-    captured = desk.aside.settlement.capture().snapshot
+    captured = desk.aside.pending_index.capture().snapshot
     desk.store.close()
     spoiled = replace(captured, sections={**captured.sections, "delays/rolled": b"newer form"})
     (tmp_path / "config").mkdir(exist_ok=True)

@@ -27,7 +27,7 @@ def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
     times = [NOW_MS + 5, NOW_MS + 1, NOW_MS + 3]
     table.take_in(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [100, 200]
-    queue.settle([100])
+    queue.complete([100])
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [0]
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [200, 0], "they were not settled"
 
@@ -40,9 +40,9 @@ def test_of_very_many_that_are_due_each_comes_though_few_are_asked_for_at_a_time
     came: list[int] = []
     while len(due := table.due(NOW_MS + LONGEST_MS, LONGEST_MS, 64)):
         came += due.positions.tolist()
-        queue.settle(due.positions[:-1])
+        queue.complete(due.positions[:-1])
         if len(came) % 7 == 0:
-            queue.settle([due.positions[-1]])
+            queue.complete([due.positions[-1]])
         assert len(came) < 20_000
     assert set(came) == set(positions.tolist())
 
@@ -90,7 +90,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
         assert np.sort(found).tolist() == due, turn
         assert step >= quiet_ms or not any(at < known for at in due), "it would be slept through"
         taken = choose.sample(due, choose.randrange(len(due) + 1))
-        queue.settle(taken)
+        queue.complete(taken)
         for at in taken:
             del waiting[at]
         if choose.random() < 0.01:
@@ -113,7 +113,7 @@ def test_it_says_when_something_is_due_by_either_clock() -> None:
     assert table.next_due_ms(NOW_MS + 1000, 1000) == 2000
     assert table.next_due_ms(NOW_MS - 9000, 1000) == 2000, "the clock was set back"
     assert table.next_due_ms(NOW_MS + 2500, 1000) == 500, "the clock was set forward"
-    queue.settle(table.due(NOW_MS + 3000, 3000, 9).positions)
+    queue.complete(table.due(NOW_MS + 3000, 3000, 9).positions)
     assert table.next_due_ms(NOW_MS + 3000, 3000) <= NEAR_MS
 
 

@@ -66,7 +66,7 @@ SCENARIOS = (
     ),
     Scenario(
         "broker-sizes",
-        "files derived from the log empty, cut in half, too long or missing: made anew, or told",
+        "files derived from the log empty, cut in half, too long or missing: made again, or told",
         flips.broker_sizes,
     ),
     Scenario(

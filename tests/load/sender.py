@@ -181,10 +181,10 @@ class Sender:
             start = 0
             while start < len(receipts):
                 end = _end_of_batch(receipts, start)
-                await self._settle_batch(lane, stretch, start, end)
+                await self._complete_batch(lane, stretch, start, end)
                 start = end
 
-    async def _settle_batch(self, lane: Lane, stretch: _Stretch, start: int, end: int) -> None:
+    async def _complete_batch(self, lane: Lane, stretch: _Stretch, start: int, end: int) -> None:
         first = stretch.first
         try:
             await stretch.receipts[end - 1]

@@ -95,7 +95,7 @@ async def test_a_service_that_is_refused_at_first_ends_and_says_no_goodbye(
     nameserver.refuse_register = reason
     async with registering(told_of(nameserver.address)) as (registration, stop):
         assert await stop.wait() == str(reason)
-        assert registration.settled.is_set()
+        assert registration.attempted.is_set()
         assert not registration.in_routes.is_set()
     assert stop.fatal is not None
     assert stop.fatal.status is ExitStatus.CONFIGURATION
@@ -146,7 +146,7 @@ async def test_a_service_that_nobody_answers_knows_that_everybody_was_asked(
     told_of: TellsOf,
 ) -> None:
     async with registering(told_of(NOBODY, "127.0.0.1:2")) as (registration, stop):
-        await registration.settled.wait()
+        await registration.attempted.wait()
         assert not registration.in_routes.is_set()
         assert not stop.requested
 
@@ -164,7 +164,7 @@ async def test_a_service_says_goodbye_also_when_nobody_told_it_that_it_is_in_the
 ) -> None:
     async with ForgetsToAnswer() as nameserver:
         async with registering(told_of(nameserver.address)) as (registration, _):
-            await registration.settled.wait()
+            await registration.attempted.wait()
             assert list(nameserver.nodes.values()) == [NODE]
         await registration.leave()
         assert nameserver.nodes == {}

@@ -121,7 +121,7 @@ async def test_a_service_that_nobody_answers_knows_that_everybody_was_asked(
     told_of: TellsOf,
 ) -> None:
     async with following(told_of(NOBODY, "127.0.0.1:2")) as follower:
-        await follower.routes.settled.wait()
+        await follower.routes.attempted.wait()
         assert not follower.routes.loaded.is_set()
         assert not follower.stop.requested
 
@@ -166,7 +166,7 @@ async def test_nameservers_of_another_cluster_end_a_service_that_knows_no_routes
     other.cluster = "other"
     async with other, following(told_of(other.address)) as follower:
         assert "this is cluster 'other'" in await follower.stop.wait()
-        assert follower.routes.settled.is_set()
+        assert follower.routes.attempted.is_set()
         assert follower.stop.fatal is not None
         assert follower.stop.fatal.status is ExitStatus.CONFIGURATION
 

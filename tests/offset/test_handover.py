@@ -96,12 +96,12 @@ def test_a_member_that_comes_back_under_its_id_starts_anew() -> None:
     assert handovers.must_wait(held, "b", BOUND)
 
 
-def test_who_waited_is_told_once_when_the_queue_is_settled() -> None:
+def test_who_waited_is_told_once_when_the_queue_is_released() -> None:
     handovers, held = Handovers(BOUND), owned(Ledger(), "a")
     handovers.must_wait(held, "b", 0)
     handovers.must_wait(held, "c", 0)
-    assert handovers.settled("g", QUEUE) == {"b", "c"}
-    assert handovers.settled("g", QUEUE) == frozenset()
+    assert handovers.released("g", QUEUE) == {"b", "c"}
+    assert handovers.released("g", QUEUE) == frozenset()
     assert len(handovers) == 0
 
 

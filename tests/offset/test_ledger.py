@@ -302,27 +302,27 @@ def test_undoing_a_reset_takes_no_queue_from_its_owner() -> None:
 
 
 def test_who_holds_a_queue_without_progress_is_forgotten_like_progress() -> None:
-    def vacated() -> Ledger:
+    def reverted() -> Ledger:
         ledger = Ledger()
         ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 3)], "ops", 5)
         ledger.start("g", 5, QUEUE, 7, COMMITTED, "m1", 6)
         ledger.undo_reset("r1", 5, "ops", 7)
         return ledger
 
-    ledger = vacated()
+    ledger = reverted()
     assert ledger.release("g", QUEUE, "m2") == []
     assert ledger.release("g", QUEUE, "m1")
     assert ledger.holder("g", QUEUE) is None
-    ledger = vacated()
+    ledger = reverted()
     ledger.forget_topics(["orders"])
     assert ledger.holder("g", QUEUE) is None
     assert ledger.stored("g", QUEUE) is None
-    ledger = vacated()
+    ledger = reverted()
     assert ledger.forget_group("g", 4) == []
     assert ledger.forget_group("g", 9, incarnation=5) == []
     ledger.forget_group("g", 9)
     assert ledger.holder("g", QUEUE) is None
-    ledger = vacated()
+    ledger = reverted()
     ledger.compare_with_routes(9, frozenset(), {"g": 5})
     assert ledger.holder("g", QUEUE) is None
 

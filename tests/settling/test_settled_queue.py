@@ -24,24 +24,24 @@ def filled(count: int, step: int = 100) -> PendingQueue:
 def test_entries_are_settled_in_any_order_and_the_low_water_follows() -> None:
     queue = filled(5)
     assert (len(queue), queue.low_water, queue.next_offset) == (5, 0, 5)
-    assert queue.settle([100, 300]) == 2
+    assert queue.complete([100, 300]) == 2
     assert queue.low_water == 0
-    assert queue.settle([0]) == 1
+    assert queue.complete([0]) == 1
     assert queue.low_water == 2
-    assert queue.settle([200, 400]) == 2
+    assert queue.complete([200, 400]) == 2
     assert (len(queue), queue.low_water) == (0, 5)
 
 
 def test_what_is_settled_twice_or_unknown_counts_once() -> None:
     queue = filled(3)
-    assert queue.settle([100, 100, 7, 10**12, -1]) == 1
-    assert queue.settle([100]) == 0
+    assert queue.complete([100, 100, 7, 10**12, -1]) == 1
+    assert queue.complete([100]) == 0
     assert queue.are_pending([0, 100, 7]).tolist() == [True, False, False]
 
 
 def test_an_empty_queue_knows_nothing() -> None:
     queue = PendingQueue()
-    assert queue.settle([0]) == 0
+    assert queue.complete([0]) == 0
     assert not queue.are_pending([0]).any()
     assert len(queue.take_gone(10**9)) == len(queue.pending_until(10**18, 10**18)) == 0
 
@@ -65,7 +65,7 @@ def test_a_gap_that_retention_left_is_nobodys() -> None:
 
 def test_records_that_the_log_lost_are_told_once() -> None:
     queue = filled(5)
-    queue.settle([100])
+    queue.complete([100])
     assert queue.take_gone(300).positions.tolist() == [0, 200]
     assert len(queue.take_gone(300)) == 0
     assert queue.pending().positions.tolist() == [300, 400]
@@ -98,7 +98,7 @@ def test_bytes_that_are_no_queue_are_refused(spoil: str) -> None:
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed: int) -> None:
     choose = random.Random(seed)
-    queue, model, settled_ever = PendingQueue(), {}, 0
+    queue, model, completed_ever = PendingQueue(), {}, 0
     position = 0
     for _ in range(300):
         first, positions = queue.next_offset, []
@@ -108,8 +108,8 @@ def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed
         queue.take_in(first, entries_at(positions, [p * 2 for p in positions]))
         model |= {p: first + index for index, p in enumerate(positions)}
         chosen = choose.sample(sorted(model), min(len(model), choose.randrange(70)))
-        assert queue.settle(chosen) == len(chosen)
-        settled_ever += len(chosen)
+        assert queue.complete(chosen) == len(chosen)
+        completed_ever += len(chosen)
         for gone in chosen:
             del model[gone]
         if choose.random() < 0.2:
@@ -122,4 +122,4 @@ def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed
         assert queue.low_water == min(model.values(), default=queue.next_offset)
         kept = len(queue._positions)
         assert kept <= max(4 * len(model), 1024), "settled entries are not let go of"
-    assert settled_ever > 1000
+    assert completed_ever > 1000

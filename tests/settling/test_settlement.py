@@ -22,17 +22,17 @@ WAITING = ("W", 0)
 
 def opened(owner: Owner) -> tuple[PendingIndex, Loaded]:
     config = owner.store.settings.root / "config"
-    settlement = PendingIndex(owner.store, config, PowerCutDisk(config))
-    settlement.add_queue(*WAITING)
-    return settlement, settlement.load({})
+    pending_index = PendingIndex(owner.store, config, PowerCutDisk(config))
+    pending_index.add_queue(*WAITING)
+    return pending_index, pending_index.load({})
 
 
-def take_in(settlement: PendingIndex) -> None:
-    while (found := settlement.new_entries(WAITING)) is not None:
-        settlement.queue(*WAITING).take_in(*found)
+def take_in(pending_index: PendingIndex) -> None:
+    while (found := pending_index.new_entries(WAITING)) is not None:
+        pending_index.queue(*WAITING).take_in(*found)
 
 
-def settle(owner: Owner, settlement: PendingIndex, source: int, body: bytes = b"done") -> int:
+def complete(owner: Owner, pending_index: PendingIndex, source: int, body: bytes = b"done") -> int:
     """Append a record made out of the one at `source`; returns its physical offset."""
     frame = encode_record(
         Record(
@@ -43,20 +43,20 @@ def settle(owner: Owner, settlement: PendingIndex, source: int, body: bytes = b"
             prepared_transaction_offset=named_source(source),
         )
     )
-    made = owner.store.append("D", 0, frame, [len(frame)], owner.clock.time_ms, made_here=True)
-    assert settlement.queue(*WAITING).settle([source]) == 1
+    made = owner.store.append("D", 0, frame, [len(frame)], owner.clock.time_ms, internal=True)
+    assert pending_index.queue(*WAITING).complete([source]) == 1
     return made.first_physical_offset
 
 
-def write_snapshot(owner: Owner, settlement: PendingIndex) -> None:
+def write_snapshot(owner: Owner, pending_index: PendingIndex) -> None:
     owner.write_point()
-    captured = settlement.capture()
+    captured = pending_index.capture()
     assert captured.snapshot.covered_end <= owner.store.durable_end
-    settlement.write(captured)
+    pending_index.write(captured)
 
 
-def pending(settlement: PendingIndex) -> list[int]:
-    return settlement.queue(*WAITING).pending().positions.tolist()
+def pending(pending_index: PendingIndex) -> list[int]:
+    return pending_index.queue(*WAITING).pending().positions.tolist()
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_a_producer_cannot_name_a_source(owner: Owner) -> None:
 def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
     owner: Owner, tmp_path: Path
 ) -> None:
-    settlement, _ = opened(owner)
+    pending_index, _ = opened(owner)
     positions = [owner.append("W").first_physical_offset for _ in range(30)]
-    take_in(settlement)
+    take_in(pending_index)
     for source in positions[::3]:
-        settle(owner, settlement, source)
+        complete(owner, pending_index, source)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
     found, loaded = opened(again)
     assert pending(found) == [p for i, p in enumerate(positions) if i % 3]
@@ -93,10 +93,10 @@ def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
 
 
 def test_the_record_at_offset_zero_can_be_settled(owner: Owner, tmp_path: Path) -> None:
-    settlement, _ = opened(owner)
+    pending_index, _ = opened(owner)
     assert owner.append("W").first_physical_offset == 0
-    take_in(settlement)
-    settle(owner, settlement, 0)
+    take_in(pending_index)
+    complete(owner, pending_index, 0)
     owner.append("W")
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
     assert 0 not in pending(opened(again)[0])
@@ -104,20 +104,20 @@ def test_the_record_at_offset_zero_can_be_settled(owner: Owner, tmp_path: Path) 
 
 
 def test_a_snapshot_spares_the_log_before_it(owner: Owner, tmp_path: Path) -> None:
-    settlement, _ = opened(owner)
+    pending_index, _ = opened(owner)
     for _ in range(50):
         owner.append("T", bodies=[bytes(300)])
         owner.append("W")
-    take_in(settlement)
-    write_snapshot(owner, settlement)
+    take_in(pending_index)
+    write_snapshot(owner, pending_index)
     late = owner.append("W").first_physical_offset
-    settle(owner, settlement, pending(settlement)[7])
-    take_in(settlement)
+    complete(owner, pending_index, pending(pending_index)[7])
+    take_in(pending_index)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
     found, loaded = opened(again)
     assert loaded.rebuilt_because == ""
     assert loaded.log_bytes_read < 1000
-    assert pending(found) == pending(settlement)
+    assert pending(found) == pending(pending_index)
     assert late in pending(found)
     again.store.close()
 
@@ -127,13 +127,13 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     damage: str, owner: Owner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    settlement, _ = opened(owner)
+    pending_index, _ = opened(owner)
     for _ in range(10):
         owner.append("W")
-    take_in(settlement)
-    settle(owner, settlement, pending(settlement)[4])
-    write_snapshot(owner, settlement)
-    expected = pending(settlement)
+    take_in(pending_index)
+    complete(owner, pending_index, pending(pending_index)[4])
+    write_snapshot(owner, pending_index)
+    expected = pending(pending_index)
     copy = crashed_copy(owner.store.settings.root, tmp_path / "copy")
     file = copy / "config" / SNAPSHOT_FILE
     raw = bytearray(file.read_bytes())
@@ -160,22 +160,22 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
 def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: Path) -> None:
     disk = HoldingDisk()
     owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC), disk)
-    settlement, _ = opened(owner)
+    pending_index, _ = opened(owner)
     first = owner.append_durably("W").first_physical_offset
-    take_in(settlement)
+    take_in(pending_index)
     disk.hold()
-    settle(owner, settlement, first)
-    settlement.capture_if_due(1000.0)
-    assert settlement.take_durable() is None
+    complete(owner, pending_index, first)
+    pending_index.capture_if_due(1000.0)
+    assert pending_index.take_durable() is None
     disk.release()
     end = owner.store.appended_end
     owner.confirm(end)
-    captured = settlement.take_durable()
+    captured = pending_index.take_durable()
     assert captured is not None
     assert captured.snapshot.covered_end == end
-    assert settlement.take_durable() is None
-    settlement.capture_if_due(2000.0)
-    assert settlement.take_durable() is None, "nothing has changed since"
+    assert pending_index.take_durable() is None
+    pending_index.capture_if_due(2000.0)
+    assert pending_index.take_durable() is None, "nothing has changed since"
     owner.store.close()
 
 
@@ -188,22 +188,22 @@ def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_it
         root = tmp_path / str(turn)
         disk = PowerCutDisk(root)
         owner = Owner(settings(root, flush=Flush.SYNC), disk)
-        settlement = PendingIndex(owner.store, root / "config", disk)
-        settlement.add_queue(*WAITING)
-        settlement.load({})
+        pending_index = PendingIndex(owner.store, root / "config", disk)
+        pending_index.add_queue(*WAITING)
+        pending_index.load({})
         acknowledged: list[int] = []
         for _ in range(choose.randrange(5, 60)):
             appended = owner.append("W")
             if choose.random() < 0.8:
                 owner.confirm(appended.end_offset)
                 acknowledged.append(appended.first_physical_offset)
-            take_in(settlement)
-            waiting = pending(settlement)
+            take_in(pending_index)
+            waiting = pending(pending_index)
             if waiting and choose.random() < 0.6:
-                settle(owner, settlement, choose.choice(waiting))
-            settlement.capture_if_due(choose.random() * 1e6)
-            if (captured := settlement.take_durable()) is not None:
-                settlement.write(captured)
+                complete(owner, pending_index, choose.choice(waiting))
+            pending_index.capture_if_due(choose.random() * 1e6)
+            if (captured := pending_index.take_durable()) is not None:
+                pending_index.write(captured)
         disk.cut(tmp_path / f"{turn} cut", choose)
         after = Owner(settings(tmp_path / f"{turn} cut", flush=Flush.SYNC))
         found, _ = opened(after)

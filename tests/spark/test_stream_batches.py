@@ -224,7 +224,7 @@ def test_a_topic_that_is_deleted_ends_the_stream_or_is_left_behind(
             assert not careless.batch()
         connection.call(connection.admin.create_topic(topic))
         connection.send_many(topic, numbers(10, 20))
-        with pytest.raises(DataLost, match="deleted and created anew"):
+        with pytest.raises(DataLost, match="deleted and created again"):
             stream.batch()
         assert until_all(careless, 10) == list(range(10, 20))
         assert not careless.plan()

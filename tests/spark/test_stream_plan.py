@@ -57,7 +57,7 @@ def test_without_news_there_is_no_batch() -> None:
     ("now", "sentence", "first"),
     [
         ({}, "queue T@broker-a:0 was deleted; it was read up to offset 10", None),
-        ({A: QueueNow(6, 0, 3)}, "deleted and created anew; .* up to offset 10", 0),
+        ({A: QueueNow(6, 0, 3)}, "deleted and created again; .* up to offset 10", 0),
         ({A: QueueNow(5, 12, 20)}, "offsets 10 to 12 of queue T@broker-a:0 were deleted", 12),
         ({A: QueueNow(5, 0, 8)}, "ends at offset 8: offsets from there to 10 are lost", 8),
     ],

@@ -207,6 +207,6 @@ def test_limits_lowered_since_are_for_what_clients_send_not_for_what_is_made_of_
         sent, sizes = encode_batch(b"T", 0, wrong, [properties], NOW_MS, BORN_HOST)
         with pytest.raises(BatchError, match="more than 10 bytes"):
             owner.store.append("T", 0, sent, sizes, NOW_MS)
-    owner.store.append("T", 0, frames, lengths, NOW_MS, made_here=True)
+    owner.store.append("T", 0, frames, lengths, NOW_MS, internal=True)
     assert owner.bodies() == [body]
     owner.store.close()

@@ -160,9 +160,9 @@ class AsideDesk:
     def write_snapshot(self) -> None:
         """As it is written every ten seconds."""
         self.sync()
-        captured = self.aside.settlement.capture()
+        captured = self.aside.pending_index.capture()
         assert captured.snapshot.covered_end <= self.store.durable_end
-        self.aside.settlement.write(captured)
+        self.aside.pending_index.write(captured)
 
     def sync(self) -> None:
         """Wait until all of the log is durable."""
@@ -179,7 +179,7 @@ class AsideDesk:
 
     def restarted(self, **changes: Any) -> "AsideDesk":
         """The next process after a clean stop."""
-        captured = self.aside.settlement.capture()
+        captured = self.aside.pending_index.capture()
         self.store.close()
         self.aside.write_last(captured)
         return AsideDesk(self.settings.store_path, self.clock, **changes)

@@ -67,7 +67,7 @@ def append(store: Store, record: Record, now_ms: int = NOW_MS) -> int:
     """Store a record as RocketMQ would have; returns where."""
     frame = encode_record(record)
     placed = store.append(
-        record.topic.decode(), record.queue_id, frame, [len(frame)], now_ms, made_here=True
+        record.topic.decode(), record.queue_id, frame, [len(frame)], now_ms, internal=True
     )
     return placed.first_physical_offset
 

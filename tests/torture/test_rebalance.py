@@ -52,7 +52,7 @@ class Group:
     async def settled(self, what: str, duplicates_max: int = 0) -> None:
         """Wait until live members share all queues evenly, and messages flow; note the cost."""
         began = time.monotonic()
-        while not await self._is_settled():
+        while not await self._is_completed():
             assert time.monotonic() < began + SETTLED_SECONDS_MAX, self._members.errors()
             await asyncio.sleep(WATCH_SECONDS)
         seconds = time.monotonic() - began
@@ -63,7 +63,7 @@ class Group:
         running = sum(len(each.members) for each in self._members.running)
         self.costs.append(Cost(what, running, seconds, self._duplicates(), duplicates_max))
 
-    async def _is_settled(self) -> bool:
+    async def _is_completed(self) -> bool:
         alive = {member for each in self._members.running for member in each.members}
         progress = await self._cluster.admin.progress(GROUP, TOPIC)
         shares = Counter(dict.fromkeys(alive, 0))

@@ -122,10 +122,10 @@ async def test_of_opposite_ends_at_the_same_moment_one_wins(
                 return True
 
             async with asyncio.TaskGroup() as tasks:
-                wishes = (pb.COMMIT, pb.ROLLBACK) * 3
-                ends = [(wish, tasks.create_task(said(wish))) for wish in wishes]
-            won = {wish for wish, task in ends if task.result()}
-            lost = {wish for wish, task in ends if not task.result()}
+                checks = (pb.COMMIT, pb.ROLLBACK) * 3
+                ends = [(check, tasks.create_task(said(check))) for check in checks]
+            won = {check for check, task in ends if task.result()}
+            lost = {check for check, task in ends if not task.result()}
             assert len(won) == 1
             assert not won & lost
         described = await broker.describe()

@@ -3,7 +3,7 @@
     cluster.admin.dead_letters.replay("billing")
 
 They lie in %DLQ%GROUP, one queue on each broker, as long as other messages do. Replaying sends a
-message anew: to its original topic, where every group gets it, or to the one group again. What was
+message again: to its original topic, where every group gets it, or to the one group again. What was
 replayed is remembered as the progress of a group of its own, so a second run leaves it out. It is
 noted after the message is stored: a replay that is killed in between sends some twice.
 """
@@ -245,7 +245,7 @@ class DeadLetters:
         dry_run: bool = False,
         on_letter: Callable[[DeadLetter], None] = lambda _: None,
     ) -> ReplayReport:
-        """Send dead letters anew; their attempts count from the beginning.
+        """Send dead letters again; their attempts count from the beginning.
 
         Cancelling it is safe: what was sent and not noted yet, some hundred messages, is sent again
         by the next run. A run that begins takes the queues over from one that is still at work.

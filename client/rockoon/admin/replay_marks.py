@@ -27,7 +27,7 @@ class ReplayMarks:
         self._ranges: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
             self._add(first, last)
-        self._settle()
+        self._complete()
 
     @classmethod
     def parse(cls, low: int, *texts: str) -> "ReplayMarks":
@@ -65,7 +65,7 @@ class ReplayMarks:
             ranges, self._ranges = sorted(self._ranges), []
             for first, last in ranges:
                 self._add(first, last)
-            self._settle()
+            self._complete()
 
     def count(self, first: int, stop: int) -> int:
         """How many offsets of [first, stop) are marked."""
@@ -82,6 +82,6 @@ class ReplayMarks:
         else:
             self._ranges.append((first, last))
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         while self._ranges and self._ranges[0][0] <= self.low:
             self.low = max(self.low, self._ranges.pop(0)[1] + 1)

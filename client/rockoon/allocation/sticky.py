@@ -5,7 +5,7 @@ Invariants, for any owners and without them:
 - Shares differ by one at most.
 - The same members, queues and owners give the same answer, on every member.
 - With owners, as many queues stay where they are as even shares allow.
-- Half-way through a hand-over nothing is decided anew: however many of the queues that change
+- Half-way through a hand-over nothing is decided again: however many of the queues that change
   hands have been let go or taken up already, the answer is the one the hand-over began with.
 """
 

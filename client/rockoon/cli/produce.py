@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Between two looks at what was acknowledged. The producer's own buffer bounds what is on its way.
 LINES_PER_TURN = 1_000
-UNSETTLED_BYTES_MAX = 4 << 20
+UNANSWERED_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ async def produce(
             except CommandError as failure:
                 tally.trouble = str(failure)
             finally:
-                await settle(tally)
+                await flush_answers(tally)
                 tally.seconds = time.perf_counter() - began
     return tally
 
@@ -183,7 +183,7 @@ async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -
         for key in keys:
             tally.waiting.append(producer.send(topic, b"", ordering_key=key, keys=key))
             tally.sent += 1
-        await settle(tally)
+        await flush_answers(tally)
     tally.seconds = time.perf_counter() - began
     return tally
 
@@ -219,7 +219,7 @@ async def send_some(
 ) -> None:
     from rockoon.errors import RockoonError
 
-    unsettled_bytes = 0
+    unanswered_bytes = 0
     for line in lines:
         tally.line_number += 1
         if not line:
@@ -238,16 +238,16 @@ async def send_some(
             raise CommandError(f"line {tally.line_number}: {error}") from None
         tally.waiting.append(receipt)
         tally.sent += 1
-        unsettled_bytes += len(line)
-        if unsettled_bytes > UNSETTLED_BYTES_MAX:
-            unsettled_bytes = 0
+        unanswered_bytes += len(line)
+        if unanswered_bytes > UNANSWERED_BYTES_MAX:
+            unanswered_bytes = 0
             await producer.wait_capacity()
     await producer.wait_capacity()
     while tally.waiting and tally.waiting[0].done:
         await note(tally)
 
 
-async def settle(tally: Tally) -> None:
+async def flush_answers(tally: Tally) -> None:
     while tally.waiting:
         await note(tally)
 

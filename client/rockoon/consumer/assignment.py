@@ -147,7 +147,7 @@ class Assignment:
         self._reset_meanwhile: set[MessageQueue] = set()
         # Queues that other members have been asked for.
         self._awaited: set[MessageQueue] = set()
-        self._lapses_seen = 0
+        self._expirations_seen = 0
         self._was_idle = False
         membership.positions = self._positions
 
@@ -195,8 +195,8 @@ class Assignment:
         current = [r for r in void if self.readings.get(r.queue) is r]
         self._claims.update(reading.queue for reading in current)
         await self._give_up(current)
-        if self._membership.lapses != self._lapses_seen:
-            self._lapses_seen = self._membership.lapses
+        if self._membership.expirations != self._expirations_seen:
+            self._expirations_seen = self._membership.expirations
             if self._settings.mode != BROADCASTING:
                 # Others may have them by now; if none has, what was finished is stored still.
                 self._let_go(list(self.readings.values()))
@@ -271,7 +271,7 @@ class Assignment:
         self._reset_meanwhile.clear()
         # Before the call: a lease that ends during it may have given the queues to others, so what
         # was granted then is not sure.
-        lapses = self._membership.lapses
+        expirations = self._membership.expirations
         try:
             found = await self._store.resolve(queues, self._settings.consume_from, revision)
         except RockoonError as error:
@@ -293,7 +293,7 @@ class Assignment:
                 self._log_undecided(queue, start)
                 is_complete = False
                 continue
-            self._read(queue, start, create_revisions[queue], lapses)
+            self._read(queue, start, create_revisions[queue], expirations)
         return is_complete
 
     def _check_undecided(self, error: RockoonError) -> None:
@@ -308,7 +308,9 @@ class Assignment:
             self._awaited.add(queue)
             log.info("%s waits: %s", self._membership.member_id, error)
 
-    def _read(self, queue: MessageQueue, start: Start, create_revision: int, lapses: int) -> None:
+    def _read(
+        self, queue: MessageQueue, start: Start, create_revision: int, expirations: int
+    ) -> None:
         log.log(
             logging.WARNING if start.gap else logging.INFO,
             "%s reads %s from %d (%s): %s",
@@ -324,7 +326,7 @@ class Assignment:
             start=start,
             create_revision=create_revision,
             process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
-            holds=partial(self._membership.holds_since, lapses),
+            holds=partial(self._membership.valid_since, expirations),
         )
         self._awaited.discard(queue)
         self.starts[queue] = start

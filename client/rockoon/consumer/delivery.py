@@ -6,7 +6,7 @@ before, up to the flow limits of the queue.
 
 No call begins for a queue that another member may have because this process slept.
 
-With an order to keep (`Order`), a queue has one parcel of messages out at a time, also while that
+With an order to keep (`Order`), a queue has one call of messages out at a time, also while that
 rests after a failure; and no call begins while another member may have the queue for any reason.
 """
 
@@ -73,7 +73,7 @@ class Source(Protocol):
     attempts: dict[int, int]
     """Offset to failed deliveries, of messages that have any and are not finished."""
     listed: bool
-    """Whether it waits for its turn or, in order, has a parcel out. Written by `Delivery` only."""
+    """Whether it waits for its turn or, in order, has a call out. Written by `Delivery` only."""
     running: int
     """Handler calls with its messages that have not ended. Written by `Delivery` only."""
 
@@ -99,7 +99,7 @@ class DeliveryStatistics:
 
 
 @dataclass(slots=True, eq=False)
-class _Parcel:
+class _HandlerCall:
     """What one handler call gets, and gets again if it fails."""
 
     source: Source
@@ -149,13 +149,13 @@ class Delivery:
         self._order = order
         self._timeout_seconds = timeout_seconds
         # The oldest call first.
-        self._calls: dict[_Parcel, None] = {}
+        self._calls: dict[_HandlerCall, None] = {}
         # In order only: queues with a call that runs, maybe of a reading that was given up.
         self._busy: set[MessageQueue] = set()
         # A source is listed once while it has messages to hand out, so the queue is bounded by
         # the number of sources and of failed parcels, which the flow limits bound.
-        self._work: asyncio.Queue[Source | _Parcel | None] = asyncio.Queue()
-        self._timers: dict[Source | _Parcel, asyncio.TimerHandle] = {}
+        self._work: asyncio.Queue[Source | _HandlerCall | None] = asyncio.Queue()
+        self._timers: dict[Source | _HandlerCall, asyncio.TimerHandle] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = False
@@ -171,15 +171,15 @@ class Delivery:
             work = await self._work.get()
             if self._stopping or work is None:
                 return
-            source = work.source if isinstance(work, _Parcel) else work
+            source = work.source if isinstance(work, _HandlerCall) else work
             # A queue that was given up may still be in line; its next owner handles what it holds.
             if not source.process_queue.retired:
                 if not self._may_begin(source):
                     self._put_off(work, source)
                     continue
-                parcel = work if isinstance(work, _Parcel) else self._take(work)
-                if parcel is not None:
-                    await self._deliver_noted(parcel)
+                handler_call = work if isinstance(work, _HandlerCall) else self._take(work)
+                if handler_call is not None:
+                    await self._deliver_noted(handler_call)
             if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
                 # A handler that never waits would keep heartbeats and pulls from the loop.
                 await asyncio.sleep(0)
@@ -208,7 +208,7 @@ class Delivery:
     def forget(self, source: Source) -> None:
         """Cancel what was to be delivered again of a source that was retired."""
         for work in list(self._timers):
-            if work is source or (isinstance(work, _Parcel) and work.source is source):
+            if work is source or (isinstance(work, _HandlerCall) and work.source is source):
                 self._timers.pop(work).cancel()
 
     def stop(self) -> None:
@@ -248,7 +248,7 @@ class Delivery:
             # shutdown.
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self, source: Source) -> _Parcel | None:
+    def _take(self, source: Source) -> _HandlerCall | None:
         runs = source.process_queue.take(self._batch_max)
         # Without an order the source goes back in line at once, so that other workers take from it
         # while this one is in the handler; with one it comes back when the message is finished.
@@ -262,36 +262,36 @@ class Delivery:
         for run in runs:
             messages += run.batch[run.start : run.stop]
             offsets += run.offsets
-        return _Parcel(source, messages, offsets)
+        return _HandlerCall(source, messages, offsets)
 
-    async def _deliver_noted(self, parcel: _Parcel) -> None:
-        source = parcel.source
+    async def _deliver_noted(self, handler_call: _HandlerCall) -> None:
+        source = handler_call.source
         source.running += 1
-        parcel.has_returned = False
-        parcel.overdue_from = asyncio.get_running_loop().time() + self._timeout_seconds
-        self._calls[parcel] = None
+        handler_call.has_returned = False
+        handler_call.overdue_from = asyncio.get_running_loop().time() + self._timeout_seconds
+        self._calls[handler_call] = None
         if self._order is not None:
             self._busy.add(source.queue)
         try:
-            await self._deliver(parcel)
+            await self._deliver(handler_call)
         finally:
             # Also where the worker is cancelled: the queue may come back to this member.
             self._busy.discard(source.queue)
-            self._end_call(parcel)
+            self._end_call(handler_call)
 
-    def _end_call(self, parcel: _Parcel) -> None:
-        if parcel not in self._calls:
+    def _end_call(self, handler_call: _HandlerCall) -> None:
+        if handler_call not in self._calls:
             return
-        del self._calls[parcel]
-        parcel.source.running -= 1
-        if parcel.source.process_queue.retired:
+        del self._calls[handler_call]
+        handler_call.source.running -= 1
+        if handler_call.source.process_queue.retired:
             self.ended.note()
 
     def _may_begin(self, source: Source) -> bool:
         # Without an order `_busy` is empty.
         return source.queue not in self._busy and source.may_begin()
 
-    def _put_off(self, work: "Source | _Parcel", source: Source) -> None:
+    def _put_off(self, work: "Source | _HandlerCall", source: Source) -> None:
         loop = asyncio.get_running_loop()
         self.statistics.unsure += 1
         if loop.time() >= self._log_unsure_from:
@@ -302,68 +302,70 @@ class Delivery:
             )
         self._timers[work] = loop.call_later(_UNSURE_SECONDS, self._hand_out, work)
 
-    async def _deliver(self, parcel: _Parcel) -> None:
-        result, exception = await self._outcome(parcel)
-        parcel.has_returned = True
+    async def _deliver(self, handler_call: _HandlerCall) -> None:
+        result, exception = await self._outcome(handler_call)
+        handler_call.has_returned = True
         # Its messages were given to `Redelivery` when it was late: they are finished already, or an
         # ordered call's belong to the queue's next owner.
-        if parcel.is_abandoned:
+        if handler_call.is_abandoned:
             return
         if result.verdict is Verdict.SUCCESS:
-            self._finish(parcel)
+            self._finish(handler_call)
             return
         self.statistics.failures += 1
-        pause = await self._pause_after(parcel, exception, result.delay)
+        pause = await self._pause_after(handler_call, exception, result.delay)
         if pause is None:
-            self._finish(parcel)
+            self._finish(handler_call)
         else:
-            self._deliver_later(parcel, pause)
+            self._deliver_later(handler_call, pause)
 
-    async def _outcome(self, parcel: _Parcel) -> tuple[ConsumeResult, BaseException | None]:
+    async def _outcome(
+        self, handler_call: _HandlerCall
+    ) -> tuple[ConsumeResult, BaseException | None]:
         try:
-            result = await self._call(parcel)
+            result = await self._call(handler_call)
             return read_result(result, orderly=self._order is not None), None
         except asyncio.CancelledError as cancelled:
             if is_being_cancelled():
                 raise
             return ConsumeResult.LATER, cancelled
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            if not parcel.is_abandoned:
-                self._log_failure(parcel, error)
+            if not handler_call.is_abandoned:
+                self._log_failure(handler_call, error)
             return ConsumeResult.LATER, error
 
-    def _deliver_later(self, parcel: _Parcel, pause: float) -> None:
+    def _deliver_later(self, handler_call: _HandlerCall, pause: float) -> None:
         # Not finished, so not committed either: the next owner gets it from the broker.
-        if self._stopping or parcel.source.process_queue.retired:
+        if self._stopping or handler_call.source.process_queue.retired:
             return
-        for offset in parcel.offsets:
-            parcel.source.attempts[offset] = parcel.attempt
-        parcel.attempt += 1
-        self._timers[parcel] = asyncio.get_running_loop().call_later(
-            pause, self._deliver_again, parcel
+        for offset in handler_call.offsets:
+            handler_call.source.attempts[offset] = handler_call.attempt
+        handler_call.attempt += 1
+        self._timers[handler_call] = asyncio.get_running_loop().call_later(
+            pause, self._deliver_again, handler_call
         )
 
-    def _log_failure(self, parcel: _Parcel, error: Exception) -> None:
+    def _log_failure(self, handler_call: _HandlerCall, error: Exception) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._log_failures_from:
             self._failures_unlogged += 1
             return
         log.warning(
             "the handler failed on %s, delivery %d (%d more failures since the last such line)",
-            parcel.messages[0],
-            parcel.attempt,
+            handler_call.messages[0],
+            handler_call.attempt,
             self._failures_unlogged,
             exc_info=error,
         )
         self._log_failures_from = now + _TRACEBACK_SECONDS_MIN
         self._failures_unlogged = 0
 
-    async def _call(self, parcel: _Parcel) -> Any:
-        argument: Any = parcel.messages if self._batch_max > 1 else parcel.messages[0]
+    async def _call(self, handler_call: _HandlerCall) -> Any:
+        argument: Any = handler_call.messages if self._batch_max > 1 else handler_call.messages[0]
         if self._threads is None:
             if self._order is None:
                 return await self._handler(argument)
-            async with asyncio.timeout(None) as parcel.interruption:
+            async with asyncio.timeout(None) as handler_call.interruption:
                 return await self._handler(argument)
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._threads, self._handler, argument)
@@ -371,41 +373,41 @@ class Delivery:
         return await result if inspect.isawaitable(result) else result
 
     async def _pause_after(
-        self, parcel: _Parcel, exception: BaseException | None, delay: Delay | None
+        self, handler_call: _HandlerCall, exception: BaseException | None, delay: Delay | None
     ) -> float | None:
         is_last = False
         if self._order is not None:
             attempts_max = self._order.attempts_max
-            is_last = attempts_max is not None and parcel.attempt >= attempts_max
+            is_last = attempts_max is not None and handler_call.attempt >= attempts_max
             is_last = is_last or (delay is not None and (delay.level or 0) < 0)
             if not is_last:
                 return suspension_seconds(delay, self._order.suspend_seconds)
-        failure = Failure(parcel.messages, parcel.attempt, exception, delay, is_last)
+        failure = Failure(handler_call.messages, handler_call.attempt, exception, delay, is_last)
         try:
             return await self._redelivery.failed(failure)
         except Exception:
-            log.exception("what to do with %s could not be decided", parcel.messages[0])
+            log.exception("what to do with %s could not be decided", handler_call.messages[0])
             # Kept here and tried again: a rule that fails must not lose the message it was asked
             # about.
             return await LocalRedelivery().failed(failure)
 
-    def _deliver_again(self, parcel: _Parcel) -> None:
+    def _deliver_again(self, handler_call: _HandlerCall) -> None:
         self.statistics.redeliveries += 1
-        self._hand_out(parcel)
+        self._hand_out(handler_call)
 
-    def _hand_out(self, work: Source | _Parcel) -> None:
+    def _hand_out(self, work: Source | _HandlerCall) -> None:
         self._timers.pop(work, None)
         self._work.put_nowait(work)
 
-    def _finish(self, parcel: _Parcel) -> None:
-        source = parcel.source
+    def _finish(self, handler_call: _HandlerCall) -> None:
+        source = handler_call.source
         # Not `retired`: a queue on its way out still stores what its last calls have finished.
         if source.process_queue.dropped:
             return
-        if parcel.attempt > 1:
-            for offset in parcel.offsets:
+        if handler_call.attempt > 1:
+            for offset in handler_call.offsets:
                 source.attempts.pop(offset, None)
-        self.statistics.messages += source.process_queue.done(parcel.offsets)
+        self.statistics.messages += source.process_queue.done(handler_call.offsets)
         source.finished.note()
         if self._order is not None:
             source.listed = False
@@ -425,30 +427,30 @@ class Delivery:
         while True:
             await asyncio.sleep(min(pause, _OVERDUE_CHECK_SECONDS_MAX))
             now = loop.time()
-            for parcel in list(self._calls):
-                if now >= parcel.overdue_from and not parcel.has_returned:
-                    await self._give_up_waiting(parcel)
+            for handler_call in list(self._calls):
+                if now >= handler_call.overdue_from and not handler_call.has_returned:
+                    await self._give_up_waiting(handler_call)
 
-    async def _give_up_waiting(self, parcel: _Parcel) -> None:
-        if parcel.source.process_queue.retired or parcel not in self._calls:
+    async def _give_up_waiting(self, handler_call: _HandlerCall) -> None:
+        if handler_call.source.process_queue.retired or handler_call not in self._calls:
             return
         # Before the await below, during which the call may return: only one of both may finish it.
-        parcel.is_abandoned = True
+        handler_call.is_abandoned = True
         self.statistics.timeouts += 1
         seconds = self._timeout_seconds
-        log.error("the handler has not returned %s after %.0f s", parcel.messages[0], seconds)
+        log.error("the handler has not returned %s after %.0f s", handler_call.messages[0], seconds)
         exception = TimeoutError(f"the handler has not returned after {seconds:.0f} s")
-        pause = await self._pause_after(parcel, exception, None)
+        pause = await self._pause_after(handler_call, exception, None)
         if pause is None:
-            self._end_call(parcel)
-            self._finish(parcel)
+            self._end_call(handler_call)
+            self._finish(handler_call)
             return
         # It stays here, so the call's result counts after all.
-        parcel.is_abandoned = False
-        if parcel.has_returned:
-            self._deliver_later(parcel, pause)
+        handler_call.is_abandoned = False
+        if handler_call.has_returned:
+            self._deliver_later(handler_call, pause)
         else:
-            parcel.overdue_from = asyncio.get_running_loop().time() + seconds + pause
+            handler_call.overdue_from = asyncio.get_running_loop().time() + seconds + pause
 
     def interrupt(self, source: Source) -> bool:
         """End the ordered calls with messages of a source that is given up: its next owner may
@@ -458,8 +460,10 @@ class Delivery:
             Whether there is a call that will end.
         """
         interrupted = False
-        for parcel in [parcel for parcel in self._calls if parcel.source is source]:
-            if parcel.interruption is not None and not parcel.has_returned:
-                interrupted = parcel.is_abandoned = True
-                parcel.interruption.reschedule(asyncio.get_running_loop().time())
+        for handler_call in [
+            handler_call for handler_call in self._calls if handler_call.source is source
+        ]:
+            if handler_call.interruption is not None and not handler_call.has_returned:
+                interrupted = handler_call.is_abandoned = True
+                handler_call.interruption.reschedule(asyncio.get_running_loop().time())
         return interrupted

@@ -58,7 +58,7 @@ class Membership:
         changes: noted when something changed that allocation depends on.
         on_reset: called with queues whose progress was reset.
         mode: members of another mode share nothing with this one.
-        orderly: it matters that `holds_since` is true while all is well.
+        orderly: it matters that `valid_since` is true while all is well.
         allocation: how members share queues. Others are told its name; if it looks at owners, the
             offset service is asked for them.
     """
@@ -106,28 +106,28 @@ class Membership:
         self._contradictions: list[str] = []
         self._version = -1
         # Set when the next heartbeat is not to wait for its time.
-        self._hurry = asyncio.Event()
+        self._heartbeat_now = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
         self._lease = MembershipLease(orderly=orderly)
 
     @property
-    def lapses(self) -> int:
+    def expirations(self) -> int:
         """How often the membership may have run out because no heartbeat came through."""
-        return self._lease.lapses
+        return self._lease.expirations
 
-    def holds_since(self, lapses: int) -> bool:
+    def valid_since(self, expirations: int) -> bool:
         """Whether a call may begin for what the offset service granted this member.
 
         In order: only while it is certainly still its own. Otherwise: unless this process slept
         for so long that others may have it; it learns of that here, before it hears from anybody.
 
         Args:
-            lapses: as they were counted before the grant was asked for.
+            expirations: as they were counted before the grant was asked for.
         """
         if self._mode != CLUSTERING:
             return True
-        return self._lease.holds_since(lapses, asyncio.get_running_loop().time())
+        return self._lease.valid_since(expirations, asyncio.get_running_loop().time())
 
     async def beat(self) -> None:
         """Send one heartbeat: join the group, or stay in it.
@@ -173,7 +173,7 @@ class Membership:
         self._heartbeat_seconds = reply.heartbeat_seconds or self._heartbeat_seconds
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
-        self._lease.settle(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
+        self._lease.renew(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
         self._take_in_pause(is_paused=reply.consume_disabled)
         # An event may have overtaken this answer, and older members must not replace newer ones.
         if reply.membership_version >= self._version:
@@ -190,9 +190,9 @@ class Membership:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_seconds()):
-                    await self._hurry.wait()
+                    await self._heartbeat_now.wait()
             # Before the beat: who asks for one during it gets another.
-            self._hurry.clear()
+            self._heartbeat_now.clear()
             while True:
                 try:
                     await self.beat()
@@ -204,7 +204,7 @@ class Membership:
                     if not self.heartbeats_failed:
                         log.warning("heartbeats fail: %s", error)
                     self.heartbeats_failed += 1
-                    # A service that was restarted counts members and versions anew.
+                    # A service that was restarted counts members and versions again.
                     self._version = -1
                 # Never longer than a heartbeat's time: the lease goes on meanwhile.
                 pause = min(backoff.next_seconds(), self._heartbeat_seconds)
@@ -222,7 +222,7 @@ class Membership:
         while True:
             await asyncio.sleep(self._lease.tick_seconds)
             if self._lease.ticks(loop.time()):
-                self._hurry.set()
+                self._heartbeat_now.set()
 
     async def watch(self) -> None:
         """Follow the group's events for ever.
@@ -282,7 +282,7 @@ class Membership:
             self._take_in(event.membership_version, event.members)
         elif event.membership_version > self._version:
             # Members and owners have to be of the same version, and an answer brings both.
-            self._hurry.set()
+            self._heartbeat_now.set()
         if event.routes_changed or event.released_queues:
             self._changes.note()
 

@@ -30,7 +30,7 @@ class MembershipLease:
     """
 
     def __init__(self, *, orderly: bool) -> None:
-        self.lapses = 0
+        self.expirations = 0
         """How often all that had been granted may have ended."""
         self.granted_seconds = float("inf")
         """How long the member keeps its queues without a word."""
@@ -46,7 +46,7 @@ class MembershipLease:
         # When the last sleep was found to be over.
         self._woke_at = 0.0
 
-    def settle(
+    def renew(
         self, lease_seconds: float, handover_seconds_max: float, heartbeat_seconds: float
     ) -> None:
         """Take in what the service grants, as its last answer says."""
@@ -87,18 +87,18 @@ class MembershipLease:
         self._heard_at = sent_at
         if not lapsed:
             return None
-        self.lapses += 1
+        self.expirations += 1
         return silence
 
-    def holds_since(self, lapses: int, now: float) -> bool:
+    def valid_since(self, expirations: int, now: float) -> bool:
         """Whether a grant is to be trusted.
 
         Args:
-            lapses: as they were counted before it was asked for.
+            expirations: as they were counted before it was asked for.
             now: the time.
         """
         # Granted before a lapse: the service may have given it away since.
-        if lapses != self.lapses:
+        if expirations != self.expirations:
             return False
         if self._orderly:
             return now - self._heard_at < self._sure_seconds

@@ -187,7 +187,7 @@ class PullConsumer:
             topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
         }
         wanted = set(queues)
-        # Who was told of a pause asks anew, and is refused until the group is resumed.
+        # Who was told of a pause asks again, and is refused until the group is resumed.
         is_paused = self._store is not None and self._store.is_paused
         gone = [
             q for q, held in self._assigned.items() if q not in wanted or held.fenced or is_paused

@@ -337,7 +337,7 @@ class PushConsumer:
             SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
-        # A group that was deleted meanwhile was made anew.
+        # A group that was deleted meanwhile was made again.
         self._membership.group_incarnation = reply.group.incarnation
         tell_group(self._store, reply.group.config)
 

@@ -42,7 +42,7 @@ class PullStatistics:
     damaged: int = 0
     """Messages skipped because they are damaged."""
     expired: int = 0
-    """Queues looked up anew because no pull was answered for too long."""
+    """Queues looked up again because no pull was answered for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ReadRules:
     """Go on behind a damaged message instead of raising; for so many in a row at most as no single
     fault of a disk damages."""
     expired_seconds: float = PULL_EXPIRED_SECONDS
-    """How long a queue may go without an answer before it is looked up anew."""
+    """How long a queue may go without an answer before it is looked up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class QueueReader:
 
         Returns:
             What the place was, when it has left the queue; None when no pull was answered for so
-            long that the queue should be looked up anew.
+            long that the queue should be looked up again.
 
         Raises:
             StoreCorrupt: the next message is damaged, and all before it are handled: asking again

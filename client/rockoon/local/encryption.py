@@ -13,7 +13,7 @@ CLIENT = "client"
 
 
 class Encryption:
-    """The certificates of a local cluster, made anew at every start.
+    """The certificates of a local cluster, made again at every start.
 
     Args:
         directory: theirs; the authority in it stays the same.

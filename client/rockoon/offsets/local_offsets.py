@@ -76,7 +76,7 @@ class OffsetsFile:
         return await self._in_turn(self._load)
 
     async def write(self, changed: OffsetSnapshot) -> None:
-        """Write the whole file anew.
+        """Write the whole file again.
 
         Raises:
             StoreNotWritable: it could not be; the former file is as it was.

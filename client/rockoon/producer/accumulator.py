@@ -3,11 +3,12 @@
 Pure: no loop, clock or socket; times are given. (A future is made where a task waits.)
 
 Invariants:
-- A message is in exactly one batch, a batch belongs to one lane, and a lane's batches leave it in
-  the order in which they were opened. A batch that comes back goes in again at the front.
-- A lane with a queue (the sender chose it, by name or by key) has one batch out at a time: that is
-  what keeps its order when a batch fails and is tried again. A lane without one (round robin) has
-  one batch out per queue.
+- A message is in exactly one batch, a batch belongs to one batch queue, and a batch queue's batches
+  leave it in the order in which they were opened. A batch that comes back goes in again at the
+  front.
+- A batch queue with a queue (the sender chose it, by name or by key) has one batch out at a time:
+  that is what keeps its order when a batch fails and is tried again. A batch queue without one
+  (round robin) has one batch out per queue.
 - `claimed_bytes` counts the messages not acknowledged that a task awaits, `unclaimed_bytes` those
   that none does. Only these have to be bounded here: a task that awaits sends nothing meanwhile.
 """
@@ -33,13 +34,14 @@ MESSAGE_OVERHEAD_BYTES = 160
 
 
 class ProducerBatch:
-    """Messages of one lane that are sent together."""
+    """Messages of one batch queue that are sent together."""
 
     __slots__ = (
         "_starts",
         "_waiters",
         "awaited",
         "awaited_bytes",
+        "batch_queue",
         "bodies",
         "born_timestamp_ms",
         "bytes",
@@ -49,7 +51,6 @@ class ProducerBatch:
         "extras",
         "ids",
         "is_done",
-        "lane",
         "last_error",
         "lengths",
         "linger_end",
@@ -60,8 +61,8 @@ class ProducerBatch:
         "tries",
     )
 
-    def __init__(self, lane: "BatchQueue") -> None:
-        self.lane = lane
+    def __init__(self, batch_queue: "BatchQueue") -> None:
+        self.batch_queue = batch_queue
         self.bodies: list[bytes] = []
         self.extras: dict[int, Extras] = {}
         self.bytes = 0
@@ -96,10 +97,10 @@ class ProducerBatch:
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         if index is not None:
-            self.lane.accumulator.claim(self, index)
+            self.batch_queue.accumulator.claim(self, index)
         return future
 
-    def settle(self, outcome: Appended | RockoonError) -> None:
+    def complete(self, outcome: Appended | RockoonError) -> None:
         """Give the outcome, once, and let go of the messages."""
         # Kept, since results are still asked for when the bodies are gone.
         self.count = len(self.bodies)
@@ -180,7 +181,7 @@ class BatchQueue:
         "batch",
         "busy",
         "delayed",
-        "is_hurried",
+        "is_flushing",
         "is_ready",
         "not_before",
         "out",
@@ -209,8 +210,8 @@ class BatchQueue:
         self.out = 0
         """How many are with a broker."""
         self.busy: set[MessageQueue] = set()
-        """Queues that a batch of this lane is out to."""
-        self.is_hurried = False
+        """Queues that a batch of this batch queue is out to."""
+        self.is_flushing = False
         """Somebody awaits a message of the open batch: do not let it linger."""
         self.is_ready = False
         """It is in the scheduler's ready line."""
@@ -239,7 +240,7 @@ class BatchQueue:
             return self.waiting.popleft()
         batch = self.batch
         self.batch = ProducerBatch(self)
-        self.is_hurried = False
+        self.is_flushing = False
         return batch
 
     def take_all(self) -> list[ProducerBatch]:
@@ -253,7 +254,7 @@ class BatchQueue:
         """Close the open batch, which has messages."""
         self.waiting.append(self.batch)
         self.batch = ProducerBatch(self)
-        self.is_hurried = False
+        self.is_flushing = False
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Put a batch that failed in front again."""
@@ -262,19 +263,19 @@ class BatchQueue:
 
 
 class Accumulator:
-    """All lanes of a producer, and the count of what they hold.
+    """All batch queues of a producer, and the count of what they hold.
 
     Args:
-        hurry: is told when a task begins to await a message of a lane's open batch.
+        flush_now: is told when a task begins to await a message of a batch queue's open batch.
         sequences: of an idempotent producer.
     """
 
     def __init__(
-        self, hurry: "Callable[[BatchQueue], None]", sequences: SequenceBook | None = None
+        self, flush_now: "Callable[[BatchQueue], None]", sequences: SequenceBook | None = None
     ) -> None:
         self.sequences = sequences
         self.spread: dict[str, BatchQueue] = {}
-        """Round robin lanes by topic."""
+        """Round robin batch queues by topic."""
         self.chosen: dict[MessageQueue, BatchQueue] = {}
         """Lanes of chosen queues."""
         self.delayed_spread: dict[str, BatchQueue] = {}
@@ -285,34 +286,36 @@ class Accumulator:
         self.claimed_bytes = 0
         self.unclaimed_bytes = 0
         self.pending: dict[ProducerBatch, None] = {}
-        """Opened and not settled, oldest first."""
-        self._hurry = hurry
+        """Opened and not completed, oldest first."""
+        self._flush_now = flush_now
 
     @property
     def buffered_bytes(self) -> int:
         return self.claimed_bytes + self.unclaimed_bytes
 
     def open_spread(self, topic: str) -> BatchQueue:
-        lane = self.spread[topic] = BatchQueue(self, topic, None)
-        return lane
+        batch_queue = self.spread[topic] = BatchQueue(self, topic, None)
+        return batch_queue
 
     def open_chosen(self, queue: MessageQueue) -> BatchQueue:
-        lane = self.chosen[queue] = BatchQueue(self, queue.topic, queue)
-        return lane
+        batch_queue = self.chosen[queue] = BatchQueue(self, queue.topic, queue)
+        return batch_queue
 
-    def delayed_lane(self, topic: str, queue: MessageQueue | None) -> BatchQueue:
-        """The lane of delayed messages to a topic's queues in turn, or to one queue."""
+    def delayed_batch_queue(self, topic: str, queue: MessageQueue | None) -> BatchQueue:
+        """The batch queue of delayed messages to a topic's queues in turn, or to one queue."""
         if queue is None:
-            lane = self.delayed_spread.get(topic)
-            if lane is None:
-                lane = self.delayed_spread[topic] = BatchQueue(self, topic, None, delayed=True)
-            return lane
-        lane = self.delayed_chosen.get(queue)
-        if lane is None:
-            lane = self.delayed_chosen[queue] = BatchQueue(self, topic, queue, delayed=True)
-        return lane
+            batch_queue = self.delayed_spread.get(topic)
+            if batch_queue is None:
+                batch_queue = self.delayed_spread[topic] = BatchQueue(
+                    self, topic, None, delayed=True
+                )
+            return batch_queue
+        batch_queue = self.delayed_chosen.get(queue)
+        if batch_queue is None:
+            batch_queue = self.delayed_chosen[queue] = BatchQueue(self, topic, queue, delayed=True)
+        return batch_queue
 
-    def lanes(self) -> list[BatchQueue]:
+    def batch_queues(self) -> list[BatchQueue]:
         return [
             *self.spread.values(),
             *self.chosen.values(),
@@ -324,10 +327,12 @@ class Accumulator:
     @property
     def is_idle(self) -> bool:
         """Nothing waits to be sent, and nothing is out."""
-        return all(lane.is_empty and not lane.out for lane in self.lanes())
+        return all(
+            batch_queue.is_empty and not batch_queue.out for batch_queue in self.batch_queues()
+        )
 
-    def lanes_of(self, topic: str) -> list[BatchQueue]:
-        return [lane for lane in self.lanes() if lane.topic == topic]
+    def batch_queues_of(self, topic: str) -> list[BatchQueue]:
+        return [batch_queue for batch_queue in self.batch_queues() if batch_queue.topic == topic]
 
     def claim(self, batch: ProducerBatch, index: int) -> None:
         """A task awaits a message: its bytes are that task's now."""
@@ -340,23 +345,23 @@ class Accumulator:
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size
         self.claimed_bytes += size
-        self.hurry(batch)
+        self.flush_now(batch)
 
-    def hurry(self, batch: ProducerBatch) -> None:
+    def flush_now(self, batch: ProducerBatch) -> None:
         """Do not let a batch linger."""
-        lane = batch.lane
-        if lane.batch is batch and not lane.is_hurried:
-            lane.is_hurried = True
-            self._hurry(lane)
+        batch_queue = batch.batch_queue
+        if batch_queue.batch is batch and not batch_queue.is_flushing:
+            batch_queue.is_flushing = True
+            self._flush_now(batch_queue)
 
-    def settle(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
+    def complete(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
         """A batch is acknowledged or given up."""
         if batch.sequence is not None and self.sequences is not None:
-            outcome = self.sequences.settled(batch, outcome)
+            outcome = self.sequences.completed(batch, outcome)
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)
-        batch.settle(outcome)
+        batch.complete(outcome)
 
     def move(self, batch: ProducerBatch) -> None:
         """A batch's messages have been put into others: forget it and wake who awaits them."""
@@ -366,21 +371,21 @@ class Accumulator:
         batch.wake()
 
     def forget_idle(self, known: Container[str]) -> None:
-        """Drop the empty lanes of topics that are not among the known ones."""
-        for lane in self.lanes():
-            # With a batch out it stays: a refusal puts the batch back into this very lane.
-            if lane.topic not in known and lane.is_empty and not lane.out:
-                self.forget(lane)
+        """Drop the empty batch queues of topics that are not among the known ones."""
+        for batch_queue in self.batch_queues():
+            # With a batch out it stays: a refusal puts the batch back into this very batch queue.
+            if batch_queue.topic not in known and batch_queue.is_empty and not batch_queue.out:
+                self.forget(batch_queue)
 
-    def forget(self, lane: BatchQueue) -> None:
-        """Drop a lane; whoever empties it settles its batches."""
-        if lane.delayed and lane.queue is not None:
-            del self.delayed_chosen[lane.queue]
-        elif lane.delayed:
-            del self.delayed_spread[lane.topic]
-        elif lane.queue is not None:
-            del self.chosen[lane.queue]
-        elif self.early.get(lane.topic) is lane:
-            del self.early[lane.topic]
+    def forget(self, batch_queue: BatchQueue) -> None:
+        """Drop a batch queue; whoever empties it completes its batches."""
+        if batch_queue.delayed and batch_queue.queue is not None:
+            del self.delayed_chosen[batch_queue.queue]
+        elif batch_queue.delayed:
+            del self.delayed_spread[batch_queue.topic]
+        elif batch_queue.queue is not None:
+            del self.chosen[batch_queue.queue]
+        elif self.early.get(batch_queue.topic) is batch_queue:
+            del self.early[batch_queue.topic]
         else:
-            del self.spread[lane.topic]
+            del self.spread[batch_queue.topic]

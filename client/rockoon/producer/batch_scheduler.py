@@ -1,8 +1,8 @@
 """Batch scheduling: which batch goes to which queue, and when.
 
-Pure: the routes and the time come in, assignments come out. Lanes that have something to send and
-may be able to stand in `_ready`; every other lane with messages is where the event that it waits
-for will find it:
+Pure: the routes and the time come in, assignments come out. Batch queues that have something to
+send and may be able to stand in `_ready`; every other batch queue with messages is where the event
+that it waits for will find it:
 
 - its own batch is out            -> `acknowledged` or `refused` of that batch
 - its queues owe another an answer -> the same, and `expire`: `_wake_owed` (idempotent only)
@@ -62,7 +62,7 @@ class BatchScheduler:
     """Hands out batches.
 
     Args:
-        accumulator: the lanes.
+        accumulator: the batch queues.
         in_flight_max: batches that one broker may have at a time.
         round_robin_start: where the first topic's round robin begins.
     """
@@ -97,7 +97,7 @@ class BatchScheduler:
         self._unknown[topic] = error
 
     def drop_topic(self, topic: str) -> None:
-        """A topic is gone; its lanes must be emptied by the caller."""
+        """A topic is gone; its batch queues must be emptied by the caller."""
         self._queues.pop(topic, None)
         self._round_robin.pop(topic, None)
         self._unknown.pop(topic, None)
@@ -128,11 +128,11 @@ class BatchScheduler:
                     self.ready(slots.blocked.popitem(last=False)[0])
         self._wake_absent()
 
-    def ready(self, lane: BatchQueue) -> None:
-        """A lane may have something to send: look at it."""
-        if not lane.is_ready:
-            lane.is_ready = True
-            self._ready.append(lane)
+    def ready(self, batch_queue: BatchQueue) -> None:
+        """A batch queue may have something to send: look at it."""
+        if not batch_queue.is_ready:
+            batch_queue.is_ready = True
+            self._ready.append(batch_queue)
 
     def acknowledged(self, batch: ProducerBatch, appended: Appended) -> None:
         """A batch is stored."""
@@ -140,8 +140,8 @@ class BatchScheduler:
         slots.backoff.reset()
         slots.not_before = 0.0
         slots.error = None
-        batch.lane.not_before = 0.0
-        self._accumulator.settle(batch, appended)
+        batch.batch_queue.not_before = 0.0
+        self._accumulator.complete(batch, appended)
 
     def refused(
         self,
@@ -151,7 +151,7 @@ class BatchScheduler:
         *,
         blame_broker: bool,
     ) -> None:
-        """A batch failed in a way that can pass; it waits at the front of its lane again.
+        """A batch failed in a way that can pass; it waits at the front of its batch queue again.
 
         Of several batches of one broker, tell the youngest first.
 
@@ -166,10 +166,10 @@ class BatchScheduler:
         batch.tries += 1
         sequences = self._accumulator.sequences
         if sequences is not None and batch.sequence is not None and sequences.refused(batch):
-            batch.lane = self._lane_of_queue(batch)
-        lane = batch.lane
-        lane.put_back(batch)
-        self.ready(lane)
+            batch.batch_queue = self._batch_queue_of(batch)
+        batch_queue = batch.batch_queue
+        batch_queue.put_back(batch)
+        self.ready(batch_queue)
         if blame_broker:
             slots.error = error
             # Several batches fail by one breakdown: the pause grows once for it and not with each.
@@ -177,29 +177,29 @@ class BatchScheduler:
                 slots.not_before = now + slots.backoff.next_seconds()
         else:
             # The queue is at fault, not the broker: its other queues go on.
-            lane.not_before = now + slots.backoff.next_seconds()
+            batch_queue.not_before = now + slots.backoff.next_seconds()
 
     def failed(self, batch: ProducerBatch, error: RockoonError) -> None:
         """A batch that was out failed for good."""
         self._returned(batch)
-        self._accumulator.settle(batch, error)
+        self._accumulator.complete(batch, error)
 
     # What is to be done
 
     def assignments(self, now: float) -> Iterator[AssignedBatch]:
         """Yield what can be sent now; each assignment yielded is out from then on."""
         while self._alarms and self._alarms[0][0] <= now:
-            lane = heapq.heappop(self._alarms)[2]
-            lane.alarm_at = math.inf
-            self.ready(lane)
+            batch_queue = heapq.heappop(self._alarms)[2]
+            batch_queue.alarm_at = math.inf
+            self.ready(batch_queue)
         while True:
             while self._ready:
-                lane = self._ready.popleft()
+                batch_queue = self._ready.popleft()
                 # Before it is examined: that may put it in line again.
-                lane.is_ready = False
-                queue = self._examine(lane, now)
+                batch_queue.is_ready = False
+                queue = self._examine(batch_queue, now)
                 if queue is not None:
-                    yield self._assign(lane, queue)
+                    yield self._assign(batch_queue, queue)
             if not self._ready_blocked():
                 return
 
@@ -210,10 +210,10 @@ class BatchScheduler:
     def expire(self, now: float) -> list[ProducerBatch]:
         """Give up, and return, the batches that are past their deadline and not out."""
         expired = []
-        for lane in self._accumulator.lanes():
-            while (head := lane.head()) is not None and head.deadline <= now:
-                lane.take()
-                self._accumulator.settle(head, head.last_error or self._reason(lane))
+        for batch_queue in self._accumulator.batch_queues():
+            while (head := batch_queue.head()) is not None and head.deadline <= now:
+                batch_queue.take()
+                self._accumulator.complete(head, head.last_error or self._reason(batch_queue))
                 if head.queue is not None:
                     self._wake_owed(head.queue)
                 expired.append(head)
@@ -229,9 +229,9 @@ class BatchScheduler:
 
     def _returned(self, batch: ProducerBatch) -> Slots:
         assert batch.queue is not None
-        lane = batch.lane
-        lane.out -= 1
-        lane.busy.discard(batch.queue)
+        batch_queue = batch.batch_queue
+        batch_queue.out -= 1
+        batch_queue.busy.discard(batch.queue)
         slots = self._slots(batch.queue.broker)
         slots.in_flight -= 1
         if slots.in_flight == 0:
@@ -239,41 +239,42 @@ class BatchScheduler:
                 self.ready(lingering)
             slots.lingering.clear()
         if slots.blocked:
-            # Before the lane whose batch this was, or busy lanes would keep the slots for ever.
+            # Before the batch queue whose batch this was, or busy batch queues would keep the slots
+            # for ever.
             self.ready(slots.blocked.popitem(last=False)[0])
-        self.ready(lane)
+        self.ready(batch_queue)
         self._wake_owed(batch.queue)
         return slots
 
-    def _lane_of_queue(self, batch: ProducerBatch) -> BatchQueue:
+    def _batch_queue_of(self, batch: ProducerBatch) -> BatchQueue:
         assert batch.queue is not None
         accumulator = self._accumulator
         return accumulator.chosen.get(batch.queue) or accumulator.open_chosen(batch.queue)
 
     def _wake_owed(self, queue: MessageQueue) -> None:
-        """A queue may owe no answer any more: look at the lanes that may wait for that."""
+        """A queue may owe no answer any more: look at the batch queues that may wait for that."""
         accumulator = self._accumulator
         if accumulator.sequences is not None:
-            for lane in (accumulator.chosen.get(queue), accumulator.spread.get(queue.topic)):
-                if lane is not None:
-                    self.ready(lane)
+            for batch_queue in (accumulator.chosen.get(queue), accumulator.spread.get(queue.topic)):
+                if batch_queue is not None:
+                    self.ready(batch_queue)
 
-    def _assign(self, lane: BatchQueue, queue: MessageQueue) -> AssignedBatch:
-        batch = lane.take()
+    def _assign(self, batch_queue: BatchQueue, queue: MessageQueue) -> AssignedBatch:
+        batch = batch_queue.take()
         batch.queue = queue
-        sequences = self._sequences_of(lane)
+        sequences = self._sequences_of(batch_queue)
         if sequences is not None:
             sequences.assign(batch, queue)
-        lane.out += 1
-        lane.busy.add(queue)
+        batch_queue.out += 1
+        batch_queue.busy.add(queue)
         self._slots(queue.broker).in_flight += 1
-        self.ready(lane)
+        self.ready(batch_queue)
         return AssignedBatch(batch, queue)
 
-    def _sequences_of(self, lane: BatchQueue) -> SequenceBook | None:
-        """Who numbers a lane's batches: nobody those of delayed messages, which the broker stores
-        elsewhere first."""
-        return None if lane.delayed else self._accumulator.sequences
+    def _sequences_of(self, batch_queue: BatchQueue) -> SequenceBook | None:
+        """Who numbers a batch queue's batches: nobody those of delayed messages, which the broker
+        stores elsewhere first."""
+        return None if batch_queue.delayed else self._accumulator.sequences
 
     def _ready_blocked(self) -> bool:
         for slots in self._brokers.values():
@@ -285,53 +286,58 @@ class BatchScheduler:
 
     def _wake_absent(self) -> None:
         absent, self._absent = self._absent, {}
-        for lane in absent:
-            self.ready(lane)
+        for batch_queue in absent:
+            self.ready(batch_queue)
 
-    def _examine(self, lane: BatchQueue, now: float) -> MessageQueue | None:
-        """Return the queue for the lane's head, or leave the lane where it will be found."""
-        head = lane.head()
+    def _examine(self, batch_queue: BatchQueue, now: float) -> MessageQueue | None:
+        """The queue for the head's batch, or leave its batch queue where it will be found."""
+        head = batch_queue.head()
         if head is None:
             return None
-        if lane.not_before > now:
-            self._alarm(lane, lane.not_before)
+        if batch_queue.not_before > now:
+            self._alarm(batch_queue, batch_queue.not_before)
             return None
-        queues = self._queues.get(lane.topic)
+        queues = self._queues.get(batch_queue.topic)
         if not queues:
-            self._absent[lane] = None
+            self._absent[batch_queue] = None
             return None
-        if lane.queue is not None:
-            queues = (lane.queue,)
+        if batch_queue.queue is not None:
+            queues = (batch_queue.queue,)
         is_due = (
-            head is not lane.batch or lane.is_hurried or head.linger_end <= now or head.tries > 0
+            head is not batch_queue.batch
+            or batch_queue.is_flushing
+            or head.linger_end <= now
+            or head.tries > 0
         )
 
-        sequences = self._sequences_of(lane)
+        sequences = self._sequences_of(batch_queue)
 
         def usable(queue: MessageQueue) -> bool:
             slots = self._brokers.get(queue.broker)
             if slots is None or not slots.is_live or slots.not_before > now:
                 return False
-            if queue in lane.busy or (sequences is not None and sequences.is_owed(queue, head)):
+            if queue in batch_queue.busy or (
+                sequences is not None and sequences.is_owed(queue, head)
+            ):
                 return False
             # An idle broker gets what there is at once; a busy one is worth a batch only when the
             # batch is full or has lingered. So batches grow with the load, and nobody lingers
             # without need.
             return slots.in_flight == 0 or (is_due and slots.in_flight < self._in_flight_max)
 
-        if lane.queue is not None:
-            if usable(lane.queue):
-                return lane.queue
+        if batch_queue.queue is not None:
+            if usable(batch_queue.queue):
+                return batch_queue.queue
         else:
-            chosen = self._round_robin[lane.topic].choose(queues, usable)
+            chosen = self._round_robin[batch_queue.topic].choose(queues, usable)
             if chosen is not None:
                 return chosen
-        self._park(lane, head, queues, now, is_due=is_due)
+        self._park(batch_queue, head, queues, now, is_due=is_due)
         return None
 
     def _park(
         self,
-        lane: BatchQueue,
+        batch_queue: BatchQueue,
         head: ProducerBatch,
         queues: Sequence[MessageQueue],
         now: float,
@@ -339,41 +345,47 @@ class BatchScheduler:
         is_due: bool,
     ) -> None:
         pauses = []
-        sequences = self._sequences_of(lane)
+        sequences = self._sequences_of(batch_queue)
         free = {
             queue.broker
             for queue in queues
-            if queue not in lane.busy and not (sequences and sequences.is_owed(queue, head))
+            if queue not in batch_queue.busy and not (sequences and sequences.is_owed(queue, head))
         }
         for broker in free:
             slots = self._slots(broker)
             if not slots.is_live:
-                self._absent[lane] = None
+                self._absent[batch_queue] = None
             elif slots.not_before > now:
                 pauses.append(slots.not_before)
             elif not is_due:
-                slots.lingering[lane] = None
+                slots.lingering[batch_queue] = None
                 pauses.append(head.linger_end)
             else:
-                slots.blocked[lane] = None
+                slots.blocked[batch_queue] = None
         if pauses:
-            self._alarm(lane, min(pauses))
+            self._alarm(batch_queue, min(pauses))
 
-    def _alarm(self, lane: BatchQueue, when: float) -> None:
-        if when < lane.alarm_at:
-            lane.alarm_at = when
-            heapq.heappush(self._alarms, (when, next(self._sequence), lane))
+    def _alarm(self, batch_queue: BatchQueue, when: float) -> None:
+        if when < batch_queue.alarm_at:
+            batch_queue.alarm_at = when
+            heapq.heappush(self._alarms, (when, next(self._sequence), batch_queue))
 
-    def _reason(self, lane: BatchQueue) -> RockoonError:
-        if lane.topic in self._unknown:
-            return self._unknown[lane.topic]
-        queues = self._queues.get(lane.topic, ()) if lane.queue is None else (lane.queue,)
+    def _reason(self, batch_queue: BatchQueue) -> RockoonError:
+        if batch_queue.topic in self._unknown:
+            return self._unknown[batch_queue.topic]
+        queues = (
+            self._queues.get(batch_queue.topic, ())
+            if batch_queue.queue is None
+            else (batch_queue.queue,)
+        )
         errors = [self._slots(queue.broker).error for queue in queues]
         for error in errors:
             if error is not None:
                 return error
         if any(self._slots(queue.broker).is_live for queue in queues):
-            return TimedOut(f"{lane.queue or lane.topic} took no messages before their deadline")
-        if lane.queue is not None:
-            return BrokerUnavailable(broker=lane.queue.broker)
-        return NoWritableQueue(topic=lane.topic)
+            return TimedOut(
+                f"{batch_queue.queue or batch_queue.topic} took no messages before their deadline"
+            )
+        if batch_queue.queue is not None:
+            return BrokerUnavailable(broker=batch_queue.queue.broker)
+        return NoWritableQueue(topic=batch_queue.topic)

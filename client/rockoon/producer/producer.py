@@ -193,14 +193,16 @@ class Producer:
         if unclaimed > self._buffer_bytes_max and unclaimed > size:
             raise BufferFull(limit=self._buffer_bytes_max)
         if ordering_key is None and queue is None and not delayed:
-            lane = self._spread.get(topic) or self._open_spread(topic)
+            batch_queue = self._spread.get(topic) or self._open_spread(topic)
         else:
             chosen = self._lane(topic, queue, ordering_key)
             if chosen is None:
                 early = (topic, body, extras, size, ordering_key or "")
                 return self._keep_early(*early, delayed=delayed)
-            lane = accumulator.delayed_lane(topic, chosen.queue) if delayed else chosen
-        batch = lane.batch
+            batch_queue = (
+                accumulator.delayed_batch_queue(topic, chosen.queue) if delayed else chosen
+            )
+        batch = batch_queue.batch
         index = len(batch.bodies)
         batch.bodies.append(body)
         if extras is not None:
@@ -208,7 +210,7 @@ class Producer:
         batch.bytes = total = batch.bytes + size
         accumulator.unclaimed_bytes = unclaimed
         if total >= batch.close_bytes or index >= self._index_max:
-            self._open_or_close(lane)
+            self._open_or_close(batch_queue)
         receipt = Receipt()
         receipt.batch, receipt.index = batch, index
         return receipt
@@ -273,7 +275,7 @@ class Producer:
             raise InvalidArgument(reason="there are more keys than bodies")
         for batch, _, count in spans:
             batch.awaited += count
-            self._accumulator.hurry(batch)
+            self._accumulator.flush_now(batch)
         for batch, first, _ in spans:
             if not batch.is_done:
                 await batch.waiter()
@@ -311,21 +313,21 @@ class Producer:
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
-        lane = self._lane(topic, queue, key)
-        assert lane is not None, "the route is known"
-        batch = lane.batch
+        batch_queue = self._lane(topic, queue, key)
+        assert batch_queue is not None, "the route is known"
+        batch = batch_queue.batch
         first = len(batch.bodies)
         too_large = batch.bytes + size > self.settings.batch_bytes_max
         if first and (too_large or first + count > self.settings.batch_messages_max):
-            lane.close_batch()
-            batch, first = lane.batch, 0
+            batch_queue.close_batch()
+            batch, first = batch_queue.batch, 0
         batch.bodies += bodies
         if extras is not None:
             batch.extras.update(dict.fromkeys(range(first, first + count), extras))
         batch.bytes += size
         self._accumulator.unclaimed_bytes += size
         if batch.bytes >= batch.close_bytes or first + count > self._index_max:
-            self._open_or_close(lane)
+            self._open_or_close(batch_queue)
         return batch, first, count
 
     async def wait_capacity(self) -> None:
@@ -407,8 +409,8 @@ class Producer:
                 raise InvalidArgument(reason="give a queue or an ordering_key, not both")
             return self._chosen(topic, queue)
         if key is not None:
-            lanes = self._keyed.get(topic) or self._open_keyed(topic)
-            return lanes[self._hash_of(key) % len(lanes)] if lanes else None
+            batch_queues = self._keyed.get(topic) or self._open_keyed(topic)
+            return batch_queues[self._hash_of(key) % len(batch_queues)] if batch_queues else None
         return self._spread.get(topic) or self._open_spread(topic)
 
     def _hash_of(self, key: str) -> int:
@@ -422,22 +424,22 @@ class Producer:
             raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
 
     def _open_keyed(self, topic: str) -> list[BatchQueue]:
-        """Return the lanes among which keys choose; none while the topic's queues are unknown."""
+        """Return the batch queues that keys choose among; none while the queues are unknown."""
         self._check_open()
         route = self._sender.routes.get(topic)
         if route is None:
             return []
-        lanes = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
-        return lanes
+        batch_queues = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
+        return batch_queues
 
     def _chosen(self, topic: str, queue: MessageQueue) -> BatchQueue:
-        """Return the lane of a queue that the sender has named."""
+        """Return the batch queue of a queue that the sender has named."""
         self._check_open()
         if topic != queue.topic:
             raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
-        lane = self._accumulator.chosen.get(queue)
-        if lane is not None:
-            return lane
+        batch_queue = self._accumulator.chosen.get(queue)
+        if batch_queue is not None:
+            return batch_queue
         check_topic(topic)
         route = self._sender.routes.get(topic)
         if route is not None and queue not in route.create_revisions:
@@ -453,9 +455,9 @@ class Producer:
         if self._is_closed:
             raise Closed(what="the producer")
 
-    def _open_or_close(self, lane: BatchQueue) -> None:
+    def _open_or_close(self, batch_queue: BatchQueue) -> None:
         """A batch has got its first message, or its last."""
-        batch = lane.batch
+        batch = batch_queue.batch
         settings = self.settings
         if not batch.close_bytes:
             now = self._loop.time()
@@ -465,8 +467,8 @@ class Producer:
             batch.deadline = now + settings.delivery_timeout_seconds
             self._accumulator.pending[batch] = None
         if batch.bytes >= batch.close_bytes or len(batch.bodies) > self._index_max:
-            lane.close_batch()
-        self._sender.ready(lane)
+            batch_queue.close_batch()
+        self._sender.ready(batch_queue)
 
     def _keep_early(
         self,
@@ -485,7 +487,7 @@ class Producer:
         return self._early.keep(topic, body, extras, size, key_hash, now, delayed=delayed)
 
     def _place_early(self, route: TopicRoute) -> None:
-        """A topic's queues are known: give the messages that waited for it to their lanes."""
+        """A topic's queues are known: give the messages that waited to their batch queues."""
         if route.compacted:
             self._compacted.add(route.name)
         else:
@@ -493,15 +495,15 @@ class Producer:
         self._keyed.pop(route.name, None)
         for early in self._early.take(route.name):
             chosen = route.queues[early.key_hash % len(route.queues)]
-            lane = self._chosen_lane(chosen)
+            batch_queue = self._chosen_lane(chosen)
             if early.delayed:
-                lane = self._accumulator.delayed_lane(route.name, chosen)
-            self._place(early.receipt, lane, early.body, early.extras)
+                batch_queue = self._accumulator.delayed_batch_queue(route.name, chosen)
+            self._place(early.receipt, batch_queue, early.body, early.extras)
 
     def _place(
-        self, receipt: Receipt, lane: BatchQueue, body: bytes, extras: Extras | None
+        self, receipt: Receipt, batch_queue: BatchQueue, body: bytes, extras: Extras | None
     ) -> None:
-        batch = lane.batch
+        batch = batch_queue.batch
         size = len(body) + MESSAGE_OVERHEAD_BYTES
         receipt.batch, receipt.index = batch, len(batch.bodies)
         batch.bodies.append(body)
@@ -511,7 +513,7 @@ class Producer:
         batch.bytes += size
         self._accumulator.unclaimed_bytes += size
         if batch.bytes >= batch.close_bytes or receipt.index >= self._index_max:
-            self._open_or_close(lane)
+            self._open_or_close(batch_queue)
 
     def _forget_topic(self, topic: str) -> None:
         """A topic is not there, or not writable; what waited for it has been failed."""
@@ -526,15 +528,15 @@ class Producer:
             await asyncio.sleep(0)
 
     async def _make_room(self) -> None:
-        settled = self._sender.settled
+        completed = self._sender.completed
         low = self.settings.drain_bytes // 2
         while self._accumulator.buffered_bytes > low:
-            await settled.wait(settled.count)
+            await completed.wait(completed.count)
 
     async def _wait_pending(self) -> None:
         pending = list(self._accumulator.pending)
         for batch in pending:
-            self._accumulator.hurry(batch)
+            self._accumulator.flush_now(batch)
         for batch in pending:
             # One whose messages were moved into others is never done, and not pending any more.
             if batch in self._accumulator.pending:

@@ -36,7 +36,7 @@ class Receipt:
         return self.batch.result(self.index)
 
     def __repr__(self) -> str:
-        return f"Receipt({self.batch.lane}, message {self.index}, done={self.done})"
+        return f"Receipt({self.batch.batch_queue}, message {self.index}, done={self.done})"
 
     @property
     def done(self) -> bool:

@@ -79,10 +79,10 @@ class Sender:
         on_give_up: Callable[[str], None],
     ) -> None:
         self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
-        self.accumulator = Accumulator(self._hurry, self._sequences)
+        self.accumulator = Accumulator(self._flush_now, self._sequences)
         self.traces: TracedBatches | None = None
         """Told of every batch that goes out and comes back, when messages are traced."""
-        self.settled = Changes()
+        self.completed = Changes()
         """Counts batches acknowledged or given up."""
         self.routes: dict[str, TopicRoute] = {}
         """Routes of the topics that can be written to."""
@@ -124,13 +124,13 @@ class Sender:
 
     # For the producer
 
-    def ready(self, lane: BatchQueue) -> None:
-        """A lane has a new or a full batch."""
-        self._scheduler.ready(lane)
+    def ready(self, batch_queue: BatchQueue) -> None:
+        """A batch queue has a new or a full batch."""
+        self._scheduler.ready(batch_queue)
         self._wake.set()
         self._sweep_wanted.set()
-        if lane.topic not in self.routes:
-            self.resolve(lane.topic)
+        if batch_queue.topic not in self.routes:
+            self.resolve(batch_queue.topic)
 
     def know(self, route: TopicRoute) -> None:
         """Somebody has the route already."""
@@ -161,10 +161,10 @@ class Sender:
         """There is work that only wants the event loop's turn."""
         return self._wake.is_set() or any(stream.unwritten for stream, _ in self._streams.values())
 
-    def settle(self, batch: ProducerBatch, error: RockoonError) -> None:
+    def complete(self, batch: ProducerBatch, error: RockoonError) -> None:
         """Give up a batch that is not out."""
-        self.accumulator.settle(batch, error)
-        self._note_settled(batch)
+        self.accumulator.complete(batch, error)
+        self._note_completed(batch)
 
     def take_unreported(self) -> list[ProducerBatch]:
         """Return, once, the failed batches with messages nobody was told about."""
@@ -188,12 +188,12 @@ class Sender:
             for batch in list(self.accumulator.pending):
                 if batch.sequence is not None:
                     batch.sequence.may_be_stored = True
-                self.settle(batch, Closed(what="the producer"))
+                self.complete(batch, Closed(what="the producer"))
 
     # Handing out
 
-    def _hurry(self, lane: BatchQueue) -> None:
-        self._scheduler.ready(lane)
+    def _flush_now(self, batch_queue: BatchQueue) -> None:
+        self._scheduler.ready(batch_queue)
         self._wake.set()
 
     async def _pump_forever(self) -> None:
@@ -254,7 +254,7 @@ class Sender:
             # topic.
             route_revision=self._cluster.routes.topic_revision(queue.topic),
         )
-        if batch.lane.delayed:
+        if batch.batch_queue.delayed:
             request.handling = DELAYED
         if sequence is not None:
             request.producer_id = sequence.producer_id
@@ -286,7 +286,7 @@ class Sender:
         """The broker answered for a batch: stored, or refused."""
         if reply.HasField("appended"):
             self._scheduler.acknowledged(batch, reply.appended)
-            self._note_settled(batch)
+            self._note_completed(batch)
         else:
             self._refused(batch, from_wire(reply.error))
         self._wake.set()
@@ -309,10 +309,10 @@ class Sender:
                 level, "stream to %s: %s; %d batches are sent again", broker, error, len(batches)
             )
             now = self._loop.time()
-            # Each is put in front of its lane: the youngest first, so that the oldest ends up
-            # foremost.
+            # Each is put in front of its batch queue: the youngest first, so that the oldest ends
+            # up foremost.
             for batch in reversed(batches):
-                if gone := self._gone(batch.lane):
+                if gone := self._gone(batch.batch_queue):
                     self._fail(batch, gone)
                 else:
                     self._scheduler.refused(batch, error, now, blame_broker=True)
@@ -325,34 +325,34 @@ class Sender:
         forgotten = self._sequences is not None and self._sequences.begin_anew(batch, error)
         if not (error.retriable or isinstance(error, _WRONG_QUEUE) or forgotten):
             self._fail(batch, error)
-        elif gone := self._gone(batch.lane):
+        elif gone := self._gone(batch.batch_queue):
             self._fail(batch, gone)
         else:
             self._scheduler.refused(
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )
 
-    def _gone(self, lane: BatchQueue) -> RockoonError | None:
-        """Say why a lane leads nowhere: while a batch was out, its topic or queue was deleted."""
-        route = self.routes.get(lane.topic)
+    def _gone(self, batch_queue: BatchQueue) -> RockoonError | None:
+        """Say why a batch queue is over: while a batch was out, its topic or queue was deleted."""
+        route = self.routes.get(batch_queue.topic)
         if route is None:
-            return TopicNotFound(topic=lane.topic)
-        if lane.queue is not None and lane.queue not in route.create_revisions:
-            return _queue_not_found(lane.queue)
+            return TopicNotFound(topic=batch_queue.topic)
+        if batch_queue.queue is not None and batch_queue.queue not in route.create_revisions:
+            return _queue_not_found(batch_queue.queue)
         return None
 
     def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
         self._scheduler.failed(batch, error)
-        self._note_settled(batch)
+        self._note_completed(batch)
 
-    def _note_settled(self, batch: ProducerBatch) -> None:
+    def _note_completed(self, batch: ProducerBatch) -> None:
         if batch.unseen_failures:
             self._unreported.append(batch)
             # A program that never flushes must not fill memory with its failures.
             del self._unreported[:-_UNREPORTED_MAX]
         if self.traces is not None:
-            self.traces.settled(batch)
-        self.settled.note()
+            self.traces.completed(batch)
+        self.completed.note()
 
     # Routes
 
@@ -376,7 +376,7 @@ class Sender:
             del self._resolving[topic]
 
     def _has_pending(self, topic: str) -> bool:
-        return any(batch.lane.topic == topic for batch in self.accumulator.pending)
+        return any(batch.batch_queue.topic == topic for batch in self.accumulator.pending)
 
     async def _follow_routes(self) -> None:
         changed = self._cluster.routes_changed
@@ -425,21 +425,21 @@ class Sender:
                     self._sequences.renew(queue)
         self.routes[route.name] = route
         self._scheduler.set_queues(route.name, route.queues)
-        for lane in self.accumulator.lanes_of(route.name):
-            if lane.queue is not None and lane.queue not in route.create_revisions:
-                queue = lane.queue
-                self.accumulator.forget(lane)
-                for batch in lane.take_all():
-                    self.settle(batch, _queue_not_found(queue))
+        for batch_queue in self.accumulator.batch_queues_of(route.name):
+            if batch_queue.queue is not None and batch_queue.queue not in route.create_revisions:
+                queue = batch_queue.queue
+                self.accumulator.forget(batch_queue)
+                for batch in batch_queue.take_all():
+                    self.complete(batch, _queue_not_found(queue))
         self._on_route(route)
         self._wake.set()
 
     def _give_up(self, topic: str, error: RockoonError) -> None:
         self.routes.pop(topic, None)
         self._scheduler.drop_topic(topic)
-        for lane in self.accumulator.lanes_of(topic):
-            for batch in lane.take_all():
-                self.settle(batch, error)
+        for batch_queue in self.accumulator.batch_queues_of(topic):
+            for batch in batch_queue.take_all():
+                self.complete(batch, error)
         if self._sequences is not None:
             self._sequences.forget_topic(topic)
         self._on_give_up(topic)
@@ -451,7 +451,7 @@ class Sender:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = self._loop.time()
             for batch in self._scheduler.expire(now):
-                self._note_settled(batch)
+                self._note_completed(batch)
             for stream, _ in self._streams.values():
                 oldest = stream.oldest()
                 if oldest is None:

@@ -7,7 +7,7 @@ Invariants:
    own, and a batch that was refused gives its numbers back.
 2. A batch that may be stored keeps its numbers and its queue until it is stored or given up.
 3. After a batch that was given up and may be stored nobody knows which number comes next: the queue
-   begins anew under another id.
+   begins again under another id.
 """
 
 from collections.abc import Callable
@@ -94,7 +94,7 @@ class SequenceBook:
         return False
 
     def begin_anew(self, batch: "ProducerBatch", error: RockoonError) -> bool:
-        """A numbered batch was refused; begin its queue anew if that is all it takes.
+        """A numbered batch was refused; begin its queue again if that is all it takes.
 
         Returns:
             Whether the broker has forgotten the queue's numbers, and cannot have the batch.
@@ -106,7 +106,7 @@ class SequenceBook:
         self.renew(queue)
         return True
 
-    def settled(
+    def completed(
         self, batch: "ProducerBatch", outcome: Appended | RockoonError
     ) -> Appended | RockoonError:
         """A numbered batch is stored or given up; returns the outcome to tell."""
@@ -122,7 +122,7 @@ class SequenceBook:
         return unsure(outcome) if sequence.may_be_stored else outcome
 
     def renew(self, queue: MessageQueue) -> None:
-        """A queue begins anew."""
+        """A queue begins again."""
         self._next[queue] = self._new_id(), 0
 
     def forget_topic(self, topic: str) -> None:

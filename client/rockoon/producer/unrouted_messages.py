@@ -16,8 +16,8 @@ class EarlyBatch(ProducerBatch):
 
     __slots__ = ("delayed", "key_hashes", "receipts")
 
-    def __init__(self, lane: BatchQueue) -> None:
-        super().__init__(lane)
+    def __init__(self, batch_queue: BatchQueue) -> None:
+        super().__init__(batch_queue)
         self.delayed: set[int] = set()
         """Indices of messages with a delay."""
         self.key_hashes: list[int] = []
@@ -38,7 +38,7 @@ class UnroutedMessages:
     """Those of one producer.
 
     Args:
-        accumulator: counts them; its `early` lanes are these.
+        accumulator: counts them; its `early` batch queues are these.
         settings: the producer's.
         resolve: has a topic's route be found.
     """
@@ -52,7 +52,7 @@ class UnroutedMessages:
         self._accumulator = accumulator
         self._settings = settings
         self._resolve = resolve
-        # The open batch per topic; the lanes of all of them are `Accumulator.early`.
+        # The open batch per topic; the batch queues of all of them are `Accumulator.early`.
         self._open: dict[str, EarlyBatch] = {}
 
     def keep(
@@ -88,13 +88,13 @@ class UnroutedMessages:
 
     def _begin(self, topic: str, now: float) -> EarlyBatch:
         accumulator = self._accumulator
-        lane = accumulator.early.get(topic)
-        if lane is None:
-            lane = accumulator.early[topic] = BatchQueue(accumulator, topic, None)
-        batch = self._open[topic] = EarlyBatch(lane)
+        batch_queue = accumulator.early.get(topic)
+        if batch_queue is None:
+            batch_queue = accumulator.early[topic] = BatchQueue(accumulator, topic, None)
+        batch = self._open[topic] = EarlyBatch(batch_queue)
         batch.linger_end = now + _OPEN_SECONDS_MAX
         batch.deadline = now + self._settings.delivery_timeout_seconds
-        lane.waiting.append(batch)
+        batch_queue.waiting.append(batch)
         accumulator.pending[batch] = None
         self._resolve(topic)
         return batch
@@ -102,8 +102,8 @@ class UnroutedMessages:
     def take(self, topic: str) -> Iterator[EarlyMessage]:
         """All of a topic, in their order, which no batch holds any more: place each at once."""
         self._open.pop(topic, None)
-        lane = self._accumulator.early.pop(topic, None)
-        for batch in lane.take_all() if lane is not None else ():
+        batch_queue = self._accumulator.early.pop(topic, None)
+        for batch in batch_queue.take_all() if batch_queue is not None else ():
             assert isinstance(batch, EarlyBatch)
             self._accumulator.move(batch)
             messages = zip(batch.receipts, batch.key_hashes, batch.bodies, strict=True)

@@ -217,7 +217,7 @@ class TracedBatches:
         room = len(head) + len(tail) + SECTION_BYTES + SEQUENCED_BYTES_MAX <= PROPERTIES_BYTES_MAX
         if TRACEPARENT_MARK in tail or not room:
             return
-        topic = batch.lane.topic
+        topic = batch.batch_queue.topic
         attributes = {"messaging.destination.name": topic}
         # Nothing is known of the span in which it was sent, if that was one that is not sampled.
         span = self._tracing.start(
@@ -261,7 +261,7 @@ class TracedBatches:
         out.append = self._tracing.start("send", "append", SpanKind.CLIENT, attributes, contexts)
         request.traceparent = traceparent_of(out.append.get_span_context())
 
-    def settled(self, batch: ProducerBatch) -> None:
+    def completed(self, batch: ProducerBatch) -> None:
         """A batch is acknowledged or given up: its spans end."""
         out = self._gather(batch)
         if out is None:

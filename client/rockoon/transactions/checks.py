@@ -103,11 +103,11 @@ class TransactionChecks:
                     self._request, metadata=self._cluster.metadata
                 )
                 try:
-                    async for wish in call:
+                    async for check in call:
                         backoff.reset()
                         self.asking.add(broker)
-                        if wish.frame:
-                            await self._begin(broker, wish)
+                        if check.frame:
+                            await self._begin(broker, check)
                 finally:
                     self.asking.discard(broker)
                     call.cancel()
@@ -119,21 +119,21 @@ class TransactionChecks:
                 log.debug("transaction checks at %s: %s", broker, absent)
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _begin(self, broker: str, wish: TransactionCheck) -> None:
+    async def _begin(self, broker: str, check: TransactionCheck) -> None:
         # While all are taken nothing more is read, and the broker asks somebody else.
         await self._slots.acquire()
-        task = self._cluster.tasks.create_task(self._run(broker, wish))
+        task = self._cluster.tasks.create_task(self._run(broker, check))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda _: self._slots.release())
 
-    async def _run(self, broker: str, wish: TransactionCheck) -> None:
-        message = _message(broker, wish.frame)
+    async def _run(self, broker: str, check: TransactionCheck) -> None:
+        message = _message(broker, check.frame)
         resolution = self._known(message.message_id)
         if resolution is None:
             resolution = await self._ask(message)
         try:
-            place = HalfPlace(broker, wish.queue_offset, wish.physical_offset)
+            place = HalfPlace(broker, check.queue_offset, check.physical_offset)
             await self._answer(message.message_id, place, resolution)
         except RockoonError as failure:
             # It is asked again, this producer or another.

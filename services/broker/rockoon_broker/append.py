@@ -126,7 +126,7 @@ class Appends:
         Raises:
             RockoonError: the batch is refused, or the store takes none; nothing was appended.
         """
-        if not batch.made_here:
+        if not batch.internal:
             self._check(batch)
         if batch.sequenced is not None:
             check_sequences(batch.sequenced, batch)
@@ -217,7 +217,7 @@ class Appends:
                 batch.frames,
                 sizes,
                 now_ms,
-                made_here=batch.made_here,
+                internal=batch.internal,
             )
         except BatchError as failure:
             raise self._refusal(failure) from failure
@@ -234,7 +234,7 @@ class Appends:
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         self._store_changed.ring()
-        if not batch.made_here:
+        if not batch.internal:
             self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), sizes)
         run = Run(
             first_sequence=first_sequence,

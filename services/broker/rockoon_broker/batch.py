@@ -25,14 +25,14 @@ class Batch:
     """Their sizes, packed little-endian u32."""
     sequenced: SequencedBatch | None = None
     """Of an idempotent producer: only what is not stored yet is appended."""
-    made_here: bool = False
+    internal: bool = False
     """The broker made the records out of others: limits for clients do not hold for them."""
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
         """Records that the broker made."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
-        return cls(topic, queue_id, b"".join(frames), lengths, made_here=True)
+        return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
 
     @property
     def queue(self) -> QueueKey:

@@ -24,7 +24,7 @@ from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
 from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
-from rockoon_broker.pull import Pulled, Pulls, PullWish
+from rockoon_broker.pull import Pulled, PullQuery, Pulls
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
@@ -267,7 +267,7 @@ class Broker:
             reason = f"routes of revision {route_revision} have not reached it"
             raise NotReady(service="the broker", reason=reason)
         found = self.table.topics.get(topic)
-        if found is not None and found.compacted and not batch.made_here:
+        if found is not None and found.compacted and not batch.internal:
             check_keys(batch)
 
         def check() -> None:
@@ -277,38 +277,38 @@ class Broker:
             return await self.appends.place(batch, check)
         if batch.sequenced is not None:
             raise InvalidArgument(reason="only ordinary batches have sequence numbers")
-        if not batch.made_here:
+        if not batch.internal:
             self.appends.check_limits(batch)
         if handling not in KINDS:
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
         desk = self.aside.transactions if handling == HALF else self.aside.delays
         placed = await desk.place(batch, check)
-        if not batch.made_here:
+        if not batch.internal:
             sizes = batch.sizes
             kind = KINDS[handling]
             self.appends.taken.add(topic, kind, len(sizes), len(batch.frames), sizes)
         return placed
 
-    async def pull(self, wish: PullWish, route_revision: int, create_revision: int = 0) -> Pulled:
+    async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.
 
         Args:
-            wish: what is wanted.
+            query: what is wanted.
             route_revision: routes that the reader has seen the queue in, 0 for none.
             create_revision: etcd's when the queue was created, 0 for any: in a topic that was
                 created later it is another queue, and the one meant is not found.
         """
-        await self.catch_up([(wish.topic, wish.queue_id)], route_revision)
+        await self.catch_up([(query.topic, query.queue_id)], route_revision)
 
         def check() -> None:
-            self.check_readable(wish.topic, wish.queue_id, route_revision)
-            topic = self.served(wish.topic, wish.queue_id)
+            self.check_readable(query.topic, query.queue_id, route_revision)
+            topic = self.served(query.topic, query.queue_id)
             if 0 < create_revision < topic.incarnation:
                 raise QueueNotFound(
-                    topic=wish.topic, queue=wish.queue_id, broker=self.settings.name
+                    topic=query.topic, queue=query.queue_id, broker=self.settings.name
                 )
 
-        return await self.pulls.pull(wish, check)
+        return await self.pulls.pull(query, check)
 
     def served(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
         """The topic of a queue that is served here.

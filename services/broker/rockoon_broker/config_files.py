@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 def read_config(path: Path) -> bytes | None:
     """The content of a file that RocketMQ replaces; None if there is none.
 
-    RocketMQ moves the file to `.bak` and then makes it anew. Killed in between, it leaves none, or
+    RocketMQ moves the file to `.bak` and then makes it again. Killed in between, it leaves none, or
     an empty one, and reads the other at its next start. Source: ConfigManager#persist, #load.
 
     Args:
@@ -50,4 +50,4 @@ def move_directories_away(root: Path, config: Path, names: Iterable[str], disk: 
             if path.is_dir():
                 target = move_to_lost(path, root / LOST_DIRECTORY, disk)
                 disk.sync_directory(config)
-                log.warning("%s is a directory: moved to %s, the file is made anew", path, target)
+                log.warning("%s is a directory: moved to %s, the file is made again", path, target)

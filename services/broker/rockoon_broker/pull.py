@@ -34,7 +34,7 @@ BYTES_PER_LOOK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PullWish:
+class PullQuery:
     """What a reader asks for."""
 
     topic: str
@@ -83,38 +83,38 @@ class Pulls:
         # By file: what readers met there last, and when, monotonic seconds. Bounded.
         self._damage: OrderedDict[str, tuple[StoreDamaged, float]] = OrderedDict()
 
-    async def pull(self, wish: PullWish, check: Callable[[], None]) -> Pulled:
+    async def pull(self, query: PullQuery, check: Callable[[], None]) -> Pulled:
         """Answer with messages, or with why there are none; waits as long as the reader wishes.
 
         Safe to cancel, as happens when the reader goes away: it then waits no more.
 
         Args:
-            wish: what is asked for.
+            query: what is asked for.
             check: raises when the queue may not be read (any more).
 
         Raises:
             StoreCorrupt: the first message cannot be read because the store is damaged.
         """
         check()
-        progress = PullProgress(asked_offset=wish.offset, offset=wish.offset)
-        wait_seconds = min(wish.wait_ms, self._wait_ms_max) / 1000
+        progress = PullProgress(asked_offset=query.offset, offset=query.offset)
+        wait_seconds = min(query.wait_ms, self._wait_ms_max) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
         while True:
             try:
-                found = self._look(wish, progress.offset)
+                found = self._look(query, progress.offset)
             except StoreDamaged as damage:
                 self._note_damage(damage)
                 raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break
-            if not await self._pause(step, (wish.topic, wish.queue_id), deadline):
+            if not await self._pause(step, (query.topic, query.queue_id), deadline):
                 break
             check()
         self.messages += found.count
         self.bytes += len(found.frames)
         if found.count:
-            self.given.add(wish.topic, wish.group, found.count, len(found.frames))
+            self.given.add(query.topic, query.group, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
 
@@ -129,29 +129,29 @@ class Pulls:
         while len(self._damage) > DAMAGED_FILES_MAX:
             self._damage.popitem(last=False)
 
-    def _look(self, wish: PullWish, offset: int) -> GetResult:
-        messages_max = min(wish.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX)
-        bytes_max = min(wish.bytes_max or BYTES_DEFAULT, BYTES_MAX)
-        if wish.expression is not None:
-            entries = max(1, COMPARISONS_PER_LOOK // wish.expression.comparisons)
+    def _look(self, query: PullQuery, offset: int) -> GetResult:
+        messages_max = min(query.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX)
+        bytes_max = min(query.bytes_max or BYTES_DEFAULT, BYTES_MAX)
+        if query.expression is not None:
+            entries = max(1, COMPARISONS_PER_LOOK // query.expression.comparisons)
             found = self._store.get(
-                wish.topic,
-                wish.queue_id,
+                query.topic,
+                query.queue_id,
                 offset,
                 messages_max=entries,
                 bytes_max=max(bytes_max, BYTES_PER_LOOK),
                 entries_max=entries,
             )
-            return select(found, wish.expression, messages_max, bytes_max)
-        unfiltered = wish.tag_codes is None
+            return select(found, query.expression, messages_max, bytes_max)
+        unfiltered = query.tag_codes is None
         return self._store.get(
-            wish.topic,
-            wish.queue_id,
+            query.topic,
+            query.queue_id,
             offset,
             messages_max=messages_max,
             bytes_max=bytes_max,
             entries_max=messages_max if unfiltered else ENTRIES_PER_LOOK,
-            tag_codes=wish.tag_codes,
+            tag_codes=query.tag_codes,
         )
 
     async def _pause(self, step: Step, queue: QueueKey, deadline: float) -> bool:

@@ -89,14 +89,14 @@ async def serve(
                 ]
                 if (keys := frontend.key_follower(address)) is not None:
                     loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
-                    await at_most(settings.first_routes_seconds_max, keys.settled, stop)
-                await at_most(settings.first_routes_seconds_max, broker.routes.settled, stop)
+                    await at_most(settings.first_routes_seconds_max, keys.attempted, stop)
+                await at_most(settings.first_routes_seconds_max, broker.routes.attempted, stop)
                 # The nameservers may be another cluster's.
                 if stop.fatal is None:
                     service.serve(broker)
                     await server.set_serving(True)
                     loops.append(tasks.create_task(registration.run(stop), name="registration"))
-                    await at_most(settings.first_routes_seconds_max, registration.settled, stop)
+                    await at_most(settings.first_routes_seconds_max, registration.attempted, stop)
                 if not stop.requested:
                     announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
@@ -191,7 +191,7 @@ async def open_broker(
     except (StoreError, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
     except StartInterrupted:
-        log.info("stopping before the store is recovered: the next start begins anew")
+        log.info("stopping before the store is recovered: the next start begins again")
         return None
     with contextlib.suppress(OSError):
         keep_private(settings.store_path)
@@ -263,7 +263,7 @@ async def at_most(seconds: float, event: asyncio.Event, stop: Stop) -> None:
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
-    settled = broker.aside.settlement.capture()
+    attempted = broker.aside.pending_index.capture()
     broker.compaction.close()
     if broker.key_index is not None:
         broker.key_index.close()
@@ -273,4 +273,4 @@ def close_store(broker: Broker, stop: Stop) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)
-        broker.aside.write_last(settled)
+        broker.aside.write_last(attempted)

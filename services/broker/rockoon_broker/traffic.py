@@ -83,7 +83,7 @@ class Flow:
                 self._count_waiting()
 
     def drop_topics(self, *topics: str) -> None:
-        """Forget deleted topics: the next of such a name counts anew."""
+        """Forget deleted topics: the next of such a name counts again."""
         gone = frozenset(topics)
         for series in [series for series in self._counts if series.topic in gone]:
             del self._counts[series]

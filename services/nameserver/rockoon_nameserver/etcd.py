@@ -228,7 +228,7 @@ class Etcd:
         return reply.ID, float(reply.TTL)
 
     async def renew_lease(self, lease_id: int) -> float:
-        """Start a lease's time anew; returns the seconds it lives, 0 when it is gone."""
+        """Start a lease's time again; returns the seconds it lives, 0 when it is gone."""
 
         async def keep_alive(endpoint: Endpoint) -> float:
             call = endpoint.lease.LeaseKeepAlive(

@@ -97,7 +97,7 @@ class RouteFollower:
         """Identity of the etcd that counted the table's revisions; 0 before the first snapshot.
 
         Its cluster id tells etcds apart that are set up differently; the number in it those that
-        are set up alike, as when one was wiped and started anew.
+        are set up alike, as when one was wiped and started again.
         """
         return self._cluster_id ^ self._identity
 
@@ -370,11 +370,11 @@ class RouteFollower:
             )
 
     async def _check_identity(self) -> None:
-        """An etcd that came back may have been set up anew, with revisions that go on for all we
+        """An etcd that came back may have been set up again, with revisions that go on for all we
         know; only the number in it cannot be the same."""
         found = await self._etcd.read(only(self._keyspace.identity))
         if identity_in(found.items, self._keyspace) != self._identity:
-            raise AnotherEtcd("etcd is not the one it was: it was set up anew")
+            raise AnotherEtcd("etcd is not the one it was: it was set up again")
 
     def _went_away(self, trouble: str) -> None:
         self.trouble = trouble

@@ -1,6 +1,6 @@
 """Creating, changing and deleting topics: one transaction each, so create revisions have one order.
 
-A topic's key is put anew with every change of its queues: its modification revision is what
+A topic's key is put again with every change of its queues: its modification revision is what
 concurrent changes are decided by.
 """
 

@@ -31,7 +31,7 @@ class KeyFollower:
         addresses: at which the service is called; empty ones are none.
 
     Attributes:
-        settled: set when keys are in force, or every nameserver was asked in vain.
+        attempted: set when keys are in force, or every nameserver was asked in vain.
     """
 
     def __init__(self, nameservers: Nameservers, gate: Gate, *addresses: str) -> None:
@@ -45,8 +45,8 @@ class KeyFollower:
         self._older = 0
 
     @property
-    def settled(self) -> asyncio.Event:
-        return self._watching.settled
+    def attempted(self) -> asyncio.Event:
+        return self._watching.attempted
 
     async def run(self, stop: Stop) -> None:
         """Follow until cancelled.

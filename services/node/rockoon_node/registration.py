@@ -49,7 +49,7 @@ class Registration:
     Attributes:
         in_routes: set when a nameserver has taken the entry for the first time, and nobody else
             answers in its name any more.
-        settled: set then too, or when the entry was refused or every nameserver asked in vain.
+        attempted: set then too, or when the entry was refused or every nameserver asked in vain.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Registration:
         # An unanswered call may have put us there as well.
         self._may_be_in_routes = False
         self.in_routes = asyncio.Event()
-        self.settled = asyncio.Event()
+        self.attempted = asyncio.Event()
         # Written by `leave`. The lock is held for each call, so that none puts back what has left.
         self._leaving = False
         self._calling = asyncio.Lock()
@@ -100,7 +100,7 @@ class Registration:
                     self._may_be_in_routes = self._lease_id != 0
                     self._lease.lost(str(reason))
                     stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
-                    self.settled.set()
+                    self.attempted.set()
                     return
                 if not failed:
                     log.warning("not registered: %s; serving what is known, and trying on", reason)
@@ -110,7 +110,7 @@ class Registration:
                     self._call_seconds = CALL_SECONDS_MAX
                     nameservers = len(self._nameservers.addresses)
                     self._lease.nobody_told(CALL_SECONDS_MAX * nameservers)
-                self.settled.set()
+                self.attempted.set()
                 failed = True
                 await asyncio.sleep(backoff.next_seconds())
                 continue
@@ -136,7 +136,7 @@ class Registration:
             waits = False
             self._lease.renewed(sent_seconds, reply.ttl_seconds)
             self.in_routes.set()
-            self.settled.set()
+            self.attempted.set()
             await asyncio.sleep(max(reply.renew_seconds, RENEW_SECONDS_MIN))
 
     def _is_final(self, reason: RockoonError) -> bool:

@@ -34,7 +34,7 @@ class RouteFollower:
         revision: all of the routes up to here are in force; 0 at first.
         following: whether a nameserver with a live etcd is telling changes as they happen.
         loaded: set when the first update is in force.
-        settled: set then too, or when every nameserver was asked in vain.
+        attempted: set then too, or when every nameserver was asked in vain.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class RouteFollower:
         self.loaded = asyncio.Event()
 
     @property
-    def settled(self) -> asyncio.Event:
-        return self._watching.settled
+    def attempted(self) -> asyncio.Event:
+        return self._watching.attempted
 
     async def run(self, stop: Stop) -> None:
         """Follow until cancelled.
@@ -129,7 +129,7 @@ class RouteFollower:
                 if self._continues_another(update):
                     # Its changes since a revision of our etcd are none since what is in force.
                     log.warning(
-                        "nameserver %s follows another etcd: its routes are read anew", address
+                        "nameserver %s follows another etcd: its routes are read again", address
                     )
                     # Asks the next watch for a whole snapshot.
                     self.revision = 0

@@ -69,7 +69,7 @@ class StoreCluster:
 
         Returns:
             Empty when it may, otherwise why not. A service that runs is not ended because its
-            cluster's etcd was set up anew under it: that is said once, in the log.
+            cluster's etcd was set up again under it: that is said once, in the log.
 
         Raises:
             OSError: it cannot be written down.

@@ -23,19 +23,19 @@ class Watching:
         name: of what is watched, for the log.
 
     Attributes:
-        settled: set when a nameserver has answered, or every one was asked in vain.
+        attempted: set when a nameserver has answered, or every one was asked in vain.
     """
 
     def __init__(self, nameservers: Nameservers, name: str) -> None:
         self._nameservers = nameservers
         self._name = name
         self._rotation = WatchRotation(nameservers.addresses)
-        self.settled = asyncio.Event()
+        self.attempted = asyncio.Event()
 
     def answered(self) -> None:
         """To be called by the watch for every answer that it could use."""
         self._rotation.answered()
-        self.settled.set()
+        self.attempted.set()
 
     async def run(
         self,
@@ -67,9 +67,9 @@ class Watching:
                 return
             pause = self._rotation.failed()
             if self._rotation.round_failed:
-                self.settled.set()
+                self.attempted.set()
             await asyncio.sleep(pause)
 
     def _give_up(self, stop: Stop, reason: Fatal) -> None:
         stop.fail(reason)
-        self.settled.set()
+        self.attempted.set()

@@ -36,7 +36,7 @@ class Brokers:
     """Asks brokers; answers each queue with a fact or with the reason why there is none.
 
     Args:
-        table: where brokers are; read anew for every call.
+        table: where brokers are; read again for every call.
         cluster: sent along, so that a broker of another cluster refuses.
         timeout_seconds: for each call.
         tls: how they are called; None means plainly.

@@ -135,7 +135,7 @@ class Groups:
 
     def taken(self, group: str, queue: MessageQueue) -> None:
         """A queue has a new owner: whoever still wants it has to ask that one."""
-        self._handovers.settled(group, queue)
+        self._handovers.released(group, queue)
 
     def held_by(self, group: str, queue: MessageQueue, owner: str) -> None:
         """A queue was resolved by its owner of now; "" when that was no member."""
@@ -177,7 +177,7 @@ class Groups:
         if records:
             self._store.write(records)
             self._owners.released(group, queue)
-            waiting = self._handovers.settled(group, queue)
+            waiting = self._handovers.released(group, queue)
             self._watch.queue_released(group, queue, waiting)
 
     async def run(self) -> None:

@@ -234,7 +234,7 @@ async def run_parts(
             )
             if (keys := frontend.key_follower(address)) is not None:
                 loops.append(tasks.create_task(keys.run(stop), name="access keys"))
-                await stop.or_event(keys.settled)
+                await stop.or_event(keys.attempted)
             if await stop.or_event(parts.routes.loaded):
                 loops.append(tasks.create_task(registration.run(stop), name="stay registered"))
                 if await stop.or_event(registration.in_routes):

@@ -145,7 +145,7 @@ class ServerTls:
             return found, grpc.ssl_server_certificate_configuration([pair], roots)
 
         self._files = RenewedFiles(self._paths, make)
-        # What gRPC was given last: it makes its own things anew whenever it is given something.
+        # What gRPC was given last: it makes its own things again whenever it is given something.
         self._given = self._files.version
         self._mutual = callers_ca is not None
         log.info("TLS: %s%s", self.certificate, ", callers show theirs" if self._mutual else "")

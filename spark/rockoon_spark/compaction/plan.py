@@ -19,7 +19,7 @@ PART_BYTES = 256 << 20
 _SHARE_BYTES_MIN = 16 << 20
 _BEGIN_ANEW = (
     ": what followed the generation in force is gone, and not by the broker's retention. Older "
-    "messages must not take its place. Restore the files of the log, or begin anew with what it "
+    "messages must not take its place. Restore the files of the log, or begin again with what it "
     "has of {topic}: change its cleanup.policy to DELETE, compact, and change it back"
 )
 

@@ -157,7 +157,7 @@ def check_files(target: Path, manifest: IndexManifest | None, log_start: int) ->
         if file.name not in found and file.header.end_offset >= log_start:
             raise IndexTargetError(
                 f"{target / file.name} is gone, though its messages are in the log: "
-                f"remove {manifest_path(target)} and the index files to build all anew"
+                f"remove {manifest_path(target)} and the index files to build all again"
             )
 
 
@@ -171,7 +171,7 @@ def check_content(target: Path, file: IndexedFile, shape: IndexShape) -> None:
     if path.stat().st_size != shape.file_bytes or crc32_of(path) != file.crc32:
         raise IndexTargetError(
             f"{path} is not what was published: it is damaged, or a broker goes on with it; "
-            f"remove {manifest_path(target)} and the index files to build all anew"
+            f"remove {manifest_path(target)} and the index files to build all again"
         )
 
 

@@ -98,7 +98,7 @@ class Reading:
     topics: TopicChoice
     fails_on_data_loss: bool
     skips_damage: bool
-    is_settled: bool = False
+    is_final: bool = False
     """Whether it was read before: what is behind a section is none of its business."""
 
 
@@ -381,7 +381,7 @@ def read_section(
     for found in _found(log, section, reading, seen, at_record=at_record):
         if isinstance(found, DamagedPlace):
             # What follows the last record is told too: it may have been damaged since.
-            if found.start < section.stop or not reading.is_settled:
+            if found.start < section.stop or not reading.is_final:
                 report(found)
         elif len(found):
             seen.behind, seen.last = _last_record(found)

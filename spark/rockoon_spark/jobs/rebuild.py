@@ -1,4 +1,4 @@
-"""ConsumeQueues made anew from the CommitLog alone, byte for byte as the broker writes them.
+"""ConsumeQueues made again from the CommitLog alone, byte for byte as the broker writes them.
 
 For a store whose queues are lost, and to check one. Tasks take 20-byte entries out of stretches of
 the log; only these cross the cluster. Each queue file is then written by one task.

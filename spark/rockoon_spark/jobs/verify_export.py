@@ -148,7 +148,7 @@ def _compare_section(
         TopicChoice.from_json(run.topics),
         fails_on_data_loss=True,
         skips_damage=bool(run.gaps),
-        is_settled=True,
+        is_final=True,
     )
     start = max(section.start, log.start)
     seen = Seen(start)

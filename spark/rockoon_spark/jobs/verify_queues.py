@@ -54,17 +54,17 @@ def verify_queues(
     target = target.resolve()
     there = {str(path.relative_to(target)): path for path in queue_files(target)}
     entries = max(path.stat().st_size for path in there.values()) // ENTRY_BYTES
-    anew = target.parent / f".{target.name}.again-{uuid.uuid4().hex}"
+    again = target.parent / f".{target.name}.again-{uuid.uuid4().hex}"
     try:
-        report = rebuild_queues(spark, log, anew, file_entries=max(entries, 1))
-        due = {str(path.relative_to(anew)): path for path in queue_files(anew)}
+        report = rebuild_queues(spark, log, again, file_entries=max(entries, 1))
+        due = {str(path.relative_to(again)): path for path in queue_files(again)}
         problems = [
             f"{target / name} {fault}"
             for name in sorted(there.keys() | due.keys())
             if (fault := _fault(there.get(name), due.get(name)))
         ]
     finally:
-        shutil.rmtree(anew, ignore_errors=True)
+        shutil.rmtree(again, ignore_errors=True)
     told = problems[:_PROBLEMS_MAX]
     if len(problems) > len(told):
         told.append(f"{len(problems) - len(told)} more files differ")

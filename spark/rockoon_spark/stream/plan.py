@@ -56,7 +56,7 @@ def backlog(
             losses.append(f"queue {queue} was deleted; it was read up to offset {place.offset}")
         elif now[queue].create_revision != place.create_revision:
             losses.append(
-                f"queue {queue} was deleted and created anew; the old one was read up to offset"
+                f"queue {queue} was deleted and created again; the old one was read up to offset"
                 f" {place.offset}"
             )
     for queue, found in sorted(now.items()):

@@ -132,7 +132,7 @@ class Account:
 
     progress: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
     # What progress was that the undoing of a reset took back; its owner may read still.
-    vacated: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
+    reverted: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
     # The last epoch of progress that was dropped, or taken back.
     ended: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     # Reset id → (group, undone).
@@ -143,7 +143,7 @@ class Account:
     def copy(self) -> "Account":
         return Account(
             self.progress.copy(),
-            self.vacated.copy(),
+            self.reverted.copy(),
             self.ended.copy(),
             self.resets.copy(),
             self.members.copy(),
@@ -152,7 +152,7 @@ class Account:
 
     def holder(self, group: str, queue: MessageQueue) -> Entry | None:
         """The entry whose owner holds a queue."""
-        return self.progress.get((group, queue)) or self.vacated.get((group, queue))
+        return self.progress.get((group, queue)) or self.reverted.get((group, queue))
 
     def has_ended(self, group: str, queue: MessageQueue, epoch: int) -> bool:
         """Whether progress of an epoch was dropped or taken back, and there is none now."""
@@ -171,22 +171,22 @@ class Account:
                     self.progress[key] = self.progress[key]._replace(offset=offset)
                 case Put(progress):
                     self.progress[progress.group, progress.queue] = entry_of(progress)
-                    self.vacated.pop((progress.group, progress.queue), None)
+                    self.reverted.pop((progress.group, progress.queue), None)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
                 case Removed(group, queue) | QueueDeleted(group, queue, _):
                     self._end((group, queue))
-                    self.vacated.pop((group, queue), None)
+                    self.reverted.pop((group, queue), None)
                 case Reverted(progress):
                     self._end((progress.group, progress.queue))
-                    self.vacated[progress.group, progress.queue] = entry_of(progress)
+                    self.reverted[progress.group, progress.queue] = entry_of(progress)
                     if progress.epoch > self.counters.epoch:
                         self.counters = self.counters._replace(epoch=progress.epoch)
                 case GroupDeleted(group):
                     for key in [key for key in self.progress if key[0] == group]:
                         self._end(key)
-                    for key in [key for key in self.vacated if key[0] == group]:
-                        del self.vacated[key]
+                    for key in [key for key in self.reverted if key[0] == group]:
+                        del self.reverted[key]
                     for name in [name for name, of in self.resets.items() if of[0] == group]:
                         del self.resets[name]
                     self.members.pop(group, None)
@@ -267,11 +267,11 @@ class Witness:
                 assert entry_of(progress) == before._replace(epoch=progress.epoch), record
             case Removed(group, queue):
                 assert (group, queue) not in self.written.progress, record
-                vacated = self.written.vacated[group, queue]
+                reverted = self.written.reverted[group, queue]
                 if queue.topic in self.told_view.topics:
                     assert cause is not None, record
                     assert queue in cause.releases, f"released, and nobody wanted it: {record}"
-                    assert vacated.owner == cause.member_id, f"{cause} releases {vacated}"
+                    assert reverted.owner == cause.member_id, f"{cause} releases {reverted}"
                     self._settled(group, queue)
             case QueueDeleted(group, queue, incarnation):
                 create_revision = self.told_view.create_revision(queue)
@@ -347,7 +347,7 @@ class Witness:
             assert after.owner == call.member_id, f"{after.owner} owns what {call} asked for"
         if before is None:
             self._check_first_start(call, after)
-            before = self.written.vacated.get(key)
+            before = self.written.reverted.get(key)
             if before is not None and before.owner not in ("", after.owner):
                 self._check_taken(before, after)
         else:
@@ -527,7 +527,7 @@ class Witness:
         assert found == self.durable.progress, "a restart changed progress"
         held = {key: entry_of(entry) for key in found if (entry := ledger.holder(*key))}
         assert held == found, "a queue is held by two"
-        for key, entry in self.durable.vacated.items():
+        for key, entry in self.durable.reverted.items():
             kept = ledger.holder(*key)
             assert kept is not None, f"a restart forgot who holds {key}"
             assert entry_of(kept) == entry, f"a restart changed who holds {key}"

@@ -135,7 +135,7 @@ class Publishing:
         """Answer who waits: the broker stops."""
         self._ended = True
         for publication in list(self._pending.values()):
-            self._settle(publication, _stopping())
+            self._complete(publication, _stopping())
 
     def _enqueue(self, key: bytes, publication: _Publication) -> None:
         if self._ended:
@@ -150,9 +150,9 @@ class Publishing:
         self._refused[_key(publication.text)] = reason
         while len(self._refused) > REFUSALS_REMEMBERED_MAX:
             self._refused.popitem(last=False)
-        self._settle(publication, _refusal(publication.manifest, reason))
+        self._complete(publication, _refusal(publication.manifest, reason))
 
-    def _settle(self, publication: _Publication, outcome: Outcome) -> None:
+    def _complete(self, publication: _Publication, outcome: Outcome) -> None:
         self._pending.pop(_key(publication.text), None)
         if not publication.outcome.done():
             publication.outcome.set_result(outcome)
@@ -178,7 +178,7 @@ class Publishing:
         self._offered()
 
     async def _was_taken(self, publication: _Publication) -> bool:
-        """Whether it lies before the store since an earlier process; it is settled then."""
+        """Whether it lies before the store since an earlier process; it is completed then."""
         manifest = publication.manifest
         target = self._store.directory_of(manifest.generation)
         if not await self._threads.run(is_of, target, publication.text):
@@ -194,14 +194,14 @@ class Publishing:
                 return True
             self._ticked.clear()
             await self._ticked.wait()
-        self._settle(publication, None)
+        self._complete(publication, None)
         return True
 
     def _decided(self, publication: _Publication, reason: str) -> None:
         if reason:
             self._refuse(publication, reason)
         else:
-            self._settle(publication, None)
+            self._complete(publication, None)
 
 
 def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> str:

@@ -2,7 +2,7 @@
 
 Invariants:
 1. A message is delivered, or cancelled, by one record in the log that names the record in which it
-   waited. From the append of it to the note of it in the settled queue there is no pause, and a
+   waited. From the append of it to the note of it in the completed queue there is no pause, and a
    start reads what later records name: whenever the process ends, nothing is delivered twice and
    nothing is forgotten.
 2. What cannot be delivered now (the store takes nothing) stays pending and is tried again. What can
@@ -27,6 +27,7 @@ from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
+from rockoon_broker.delays.expiring import expiring
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
     TIMED_QUEUE,
@@ -43,7 +44,6 @@ from rockoon_broker.delays.rewriting import (
     unique_id_of,
 )
 from rockoon_broker.delays.rolled import RolledMessages
-from rockoon_broker.delays.threatened import threatened
 from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.pending.pending_index import PendingIndex
@@ -86,7 +86,7 @@ DELIVERED_PER_TURN_MAX = 64
 READ_BYTES_PER_TURN_MAX = 4 << 20
 LISTED_BYTES_MAX = 16 << 20
 # Found at once: looking through a million that wait takes as long as storing some hundred.
-THREATENED_MAX = 4096
+EXPIRING_MAX = 4096
 ROLL_SECONDS = 10.0
 
 TIMED_KEY = (TIMER_TOPIC, TIMED_QUEUE)
@@ -123,12 +123,12 @@ class Waiting:
 class Delays:
     """The delayed messages of one broker. Used by the event loop's thread alone.
 
-    Make it before the settlement is loaded, and call `resume` once after that.
+    Make it before the pending index is loaded, and call `resume` once after that.
 
     Args:
         store: open.
         appends: the way into it.
-        settlement: what is settled; the queues of delayed messages are added here.
+        pending index: what is completed; the queues of delayed messages are added here.
         clock: monotonic; it guards the due times, which go by the time that is stored.
         rules: what is allowed.
         pending_max: messages that may wait at once; further ones are refused.
@@ -140,7 +140,7 @@ class Delays:
         self,
         store: Store,
         appends: Appends,
-        settlement: PendingIndex,
+        pending_index: PendingIndex,
         clock: Clock,
         *,
         rules: DelayRules,
@@ -150,7 +150,7 @@ class Delays:
     ) -> None:
         self._store = store
         self._appends = appends
-        self._settlement = settlement
+        self._pending_index = pending_index
         self._clock = clock
         self._rules = rules
         self._pending_max = pending_max
@@ -168,13 +168,13 @@ class Delays:
                 delays_ms.setdefault((topic, queue_id), delays_ms[TIMED_KEY])
         self._delays_ms = delays_ms
         for key in delays_ms:
-            settlement.add_queue(*key)
+            pending_index.add_queue(*key)
         self._rolled = RolledMessages()
-        settlement.add_note(_ROLLED_NOTE, self._rolled.to_bytes, self._rolled.take_over)
-        settlement.add_named(self._note_rolled)
+        pending_index.add_note(_ROLLED_NOTE, self._rolled.to_bytes, self._rolled.take_over)
+        pending_index.add_named(self._note_rolled)
         self._tables: dict[QueueKey, Timetable] = {}
         # Records that are to be stored once more, and when their messages are due.
-        self._threatened: deque[tuple[int, int]] = deque()
+        self._expiring: deque[tuple[int, int]] = deque()
         self._log_min = -1
         self._roll_due = 0.0
         self._is_trying_again = False
@@ -186,7 +186,7 @@ class Delays:
 
     def __len__(self) -> int:
         """How many messages wait."""
-        return sum(len(self._settlement.queue(*key)) for key in self._delays_ms)
+        return sum(len(self._pending_index.queue(*key)) for key in self._delays_ms)
 
     @property
     def queues(self) -> Collection[QueueKey]:
@@ -201,7 +201,7 @@ class Delays:
         """
         now_ms, monotonic_ms = self._now()
         for key, delay_ms in self._delays_ms.items():
-            table = Timetable(self._settlement.queue(*key), delay_ms)
+            table = Timetable(self._pending_index.queue(*key), delay_ms)
             self._tables[key] = table
             if key == TIMED_KEY:
                 self._read_times(timer)
@@ -371,7 +371,7 @@ class Delays:
         except (TopicNotFound, QueueNotFound, Busy):
             # The next turn finds out which of them are to be delivered where.
             return
-        self.counts.delivered += self._settle(sources)
+        self.counts.delivered += self._complete(sources)
 
     def _check_destination(self, key: QueueKey, source: int) -> None:
         if not self._knows(*key):
@@ -415,7 +415,7 @@ class Delays:
         self._take_in(*self._now())
         source = self._rolled.now(where.physical_offset)
         if not self._are_pending([source]):
-            self._raise_settled(where, message_id, check)
+            self._raise_completed(where, message_id, check)
         record = self._record(source)
         if where.store_host not in self._hosts_of(where.physical_offset, record):
             raise MessageNotFound(position=message_id)
@@ -437,7 +437,7 @@ class Delays:
                 hosts.add(self._record(first).store_host)
         return hosts
 
-    def _raise_settled(
+    def _raise_completed(
         self, where: OffsetMessageId, message_id: str, check: Callable[[str], None]
     ) -> None:
         try:
@@ -463,25 +463,25 @@ class Delays:
         aside = closing(source, why, unique_id, self._clock.now_ms(), host)
         key = aside.topic, aside.queue_id
         placed = await self._append(key, [encode_record(aside.record, room=True)], check)
-        self._settle([source])
+        self._complete([source])
         return placed
 
     # Retention.
 
     async def _roll(self, now_ms: int, monotonic_ms: int) -> bool:
         """Store once more some of what retention would delete; whether to go on at once."""
-        if not self._threatened:
-            self._threatened += threatened(
+        if not self._expiring:
+            self._expiring += expiring(
                 self._store.log_files(),
-                [self._settlement.queue(*key) for key in self._delays_ms],
+                [self._pending_index.queue(*key) for key in self._delays_ms],
                 reserved_ms=self._reserved_ms,
                 now_ms=now_ms,
                 monotonic_ms=monotonic_ms,
-                count_max=THREATENED_MAX,
+                count_max=EXPIRING_MAX,
             )
-        count = min(len(self._threatened), DELIVERED_PER_TURN_MAX)
+        count = min(len(self._expiring), DELIVERED_PER_TURN_MAX)
         for _ in range(count):
-            source, due_ms = self._threatened.popleft()
+            source, due_ms = self._expiring.popleft()
             if self._are_pending([source]):
                 await self._roll_one(source, due_ms)
         return count > 0
@@ -501,7 +501,7 @@ class Delays:
         key = aside.topic, aside.queue_id
         placed = await self._append(key, [encode_record(aside.record, room=True)], check)
         self._rolled.follow(source, placed.first.first_physical_offset)
-        self._settle([source])
+        self._complete([source])
         self.counts.rolled += 1
 
     def _count_lost(self) -> None:
@@ -512,7 +512,7 @@ class Delays:
         self._log_min = log_min
         gone = 0
         for key in self._delays_ms:
-            lost = self._settlement.queue(*key).take_gone(log_min)
+            lost = self._pending_index.queue(*key).take_gone(log_min)
             self._rolled.forget(lost.positions.tolist())
             gone += len(lost)
         if gone:
@@ -527,13 +527,13 @@ class Delays:
     # Telling.
 
     def low_waters(self) -> dict[QueueKey, int]:
-        """Queue offsets below which everything is settled."""
-        return {key: self._settlement.queue(*key).low_water for key in self._delays_ms}
+        """Queue offsets below which everything is completed."""
+        return {key: self._pending_index.queue(*key).low_water for key in self._delays_ms}
 
     def pending_by_level(self) -> dict[int, int]:
         """How many messages wait, by level from 1; 0 for those with a time of their own."""
         return {
-            level: len(self._settlement.queue(*key))
+            level: len(self._pending_index.queue(*key))
             for level, key in ((_level(key), key) for key in self._delays_ms)
         }
 
@@ -543,7 +543,7 @@ class Delays:
         self._take_in(now_ms, monotonic_ms)
         found: list[tuple[int, int]] = []
         for key in self._delays_ms:
-            pending = self._settlement.queue(*key).pending()
+            pending = self._pending_index.queue(*key).pending()
             due_at_ms = due_times(pending, now_ms, monotonic_ms)
             first = np.argsort(due_at_ms, kind="stable")[:count_max]
             found += zip(due_at_ms[first].tolist(), pending.positions[first].tolist(), strict=True)
@@ -581,7 +581,7 @@ class Delays:
 
     def _take_in(self, now_ms: int, monotonic_ms: int) -> None:
         for key, table in self._tables.items():
-            while (found := self._settlement.new_entries(key)) is not None:
+            while (found := self._pending_index.new_entries(key)) is not None:
                 table.take_in(*found, now_ms, monotonic_ms)
 
     def _record(self, position: int) -> Record:
@@ -596,12 +596,12 @@ class Delays:
         wanted = np.asarray(positions, np.int64)
         waits = np.zeros(len(wanted), np.bool_)
         for key in self._delays_ms:
-            waits |= self._settlement.queue(*key).are_pending(wanted)
+            waits |= self._pending_index.queue(*key).are_pending(wanted)
         return waits
 
-    def _settle(self, positions: Sequence[int]) -> int:
+    def _complete(self, positions: Sequence[int]) -> int:
         self._rolled.forget(positions)
-        return sum(self._settlement.queue(*key).settle(positions) for key in self._delays_ms)
+        return sum(self._pending_index.queue(*key).complete(positions) for key in self._delays_ms)
 
     async def _append(
         self,
@@ -614,9 +614,9 @@ class Delays:
         return await self._appends.place(Batch.of_records(*key, frames), check)
 
     def _read_times(self, timer: TimerCheckpoint) -> None:
-        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and settle
+        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and complete
         those that it delivered."""
-        queue = self._settlement.queue(*TIMED_KEY)
+        queue = self._pending_index.queue(*TIMED_KEY)
         pending = queue.pending()
         codes = pending.codes
         for index in np.flatnonzero(codes < DELIVER_TIME_MS_MIN).tolist():
@@ -626,7 +626,7 @@ class Delays:
                 codes[index] = timer_deliver_ms(properties) or codes[index]
         queue.revise(codes, pending.deadlines_ms)
         done = (pending.offsets < timer.known_below) & (codes <= timer.delivered_until_ms)
-        queue.settle(pending.positions[done])
+        queue.complete(pending.positions[done])
 
     def _note_rolled(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]

@@ -158,7 +158,7 @@ def destination(record: Record) -> tuple[str, int]:
 
 
 def stored_once_more(record: Record, due_ms: int) -> Aside:
-    """The same message, set aside anew, before retention deletes the record that it was in.
+    """The same message, set aside again, before retention deletes the record that it was in.
 
     It waits among those with a time of their own: a level would count from now on.
     """

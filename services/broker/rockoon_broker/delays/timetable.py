@@ -26,7 +26,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Timetable:
-    """The due times of one queue; its only writer besides whoever settles entries.
+    """The due times of one queue; its only writer besides whoever completes entries.
 
     Args:
         queue: what waits; its codes are deliver times in epoch milliseconds.
@@ -71,9 +71,9 @@ class Timetable:
             )
 
     def due(self, now_ms: int, monotonic_ms: int, count_max: int) -> Pending:
-        """Entries that are due and not settled, the most overdue first.
+        """Entries that are due and not completed, the most overdue first.
 
-        Those that were returned and are not settled then come again after the others.
+        Those that were returned and are not completed then come again after the others.
 
         Args:
             now_ms: epoch milliseconds.
@@ -98,7 +98,7 @@ class Timetable:
     def next_due_ms(self, now_ms: int, monotonic_ms: int) -> int:
         """In how many milliseconds, if no clock is set, `due` may find something.
 
-        Never too late; too early where entries were settled, or time comes to look further ahead.
+        Never too late; too early where entries were completed, or time comes to look further ahead.
         """
         if len(self._queue) == 0:
             return NEVER_MS
@@ -123,7 +123,7 @@ class Timetable:
                 return
             waiting = self._queue.are_pending(near.positions[first])
             if not waiting.all():
-                # What was settled goes when it is met, or it would be met again and again.
+                # What was completed goes when it is met, or it would be met again and again.
                 kept = np.delete(np.arange(len(near)), first[~waiting])
                 self._near = _part(near, kept)
             if waiting.any():

@@ -161,7 +161,7 @@ class SequenceLedger:
         """Take note of messages in the log, in its order.
 
         Those that are known are passed over. A run that does not continue its sequence begins it
-        anew: what was between is not in the log any more.
+        again: what was between is not in the log any more.
         """
         runs = self._sequences.get(key, ())
         if runs and run.end <= runs[-1].end:

@@ -225,7 +225,7 @@ def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) ->
         ledger: as of there.
         whole: nothing that ought to be remembered was stored before and is not in the ledger.
     """
-    # First, or what is stored in a topic made anew would be taken for repeats.
+    # First, or what is stored in a topic made again would be taken for repeats.
     ledger.drop(
         [
             key

@@ -5,6 +5,6 @@
 
 Off the append path: `follower` reads the log in small pieces behind its visible end and gives them
 to `key_index`, in another thread. Nothing here is needed to recover the log; whatever is doubtful
-is deleted and made anew from it. Reading order: `directory`, `active_file`, `gaps`,
+is deleted and made again from it. Reading order: `directory`, `active_file`, `gaps`,
 `reopening`, `key_index`, `lookup`, `pace`, `follower`.
 """

@@ -5,7 +5,7 @@ file at once, with pwrite; changed slots and the header follow at every checkpoi
 mapping: a full disk would then be a signal that kills the broker, instead of an error.
 
 Invariant: the header on disk never counts a unit that was not synced before. So after a crash the
-units it counts are whole; slots may be ahead of it or behind, and are worked out anew.
+units it counts are whole; slots may be ahead of it or behind, and are worked out again.
 """
 
 from collections.abc import Iterator

@@ -173,7 +173,7 @@ class IndexDirectory:
     def remove_resized(self) -> list[str]:
         """Delete the files that once were of this index and have not their size any more.
 
-        Files of an earlier shape all have older names than those that were made anew then.
+        Files of an earlier shape all have older names than those that were made again then.
 
         Returns:
             Their names.
@@ -193,7 +193,7 @@ class IndexDirectory:
         self.files()
         for name in self.unserved:
             if name < before:
-                log.warning("index file %s is deleted: what it held is made anew", name)
+                log.warning("index file %s is deleted: what it held is made again", name)
                 self.remove(self.path / name)
 
     def remove(self, path: Path) -> None:

@@ -114,7 +114,7 @@ class IndexFollower:
             # Half of the time: a start has other work to do.
             await asyncio.sleep(self._clock.monotonic_seconds() - began)
         for name in reopening.removed:
-            log.warning("index file %s was not as it should be: it is made anew", name)
+            log.warning("index file %s was not as it should be: it is made again", name)
         assert reopening.result is not None
         log_min = self._store.log_min_offset
         self.index = await self._in_thread(
@@ -127,7 +127,7 @@ class IndexFollower:
         files = await self._in_thread(self._directory.files)
         while files and not self._is_of_this_log(files[-1].header):
             path = files.pop().path
-            log.warning("index file %s is of another log: it is made anew", path.name)
+            log.warning("index file %s is of another log: it is made again", path.name)
             await self._in_thread(partial(self._directory.remove, path))
 
     def _is_of_this_log(self, header: IndexHeader) -> bool:
@@ -154,7 +154,7 @@ class IndexFollower:
             elif lacks_keys:
                 log.warning(
                     "the index by key lacks messages between physical offsets %d and %d: "
-                    "what is missing is made anew from the log",
+                    "what is missing is made again from the log",
                     gap.begin,
                     gap.end,
                 )
@@ -320,7 +320,7 @@ class IndexFollower:
         try:
             index.close()
         except OSError as failure:
-            log.warning("the index was not closed in order, its end is made anew: %s", failure)
+            log.warning("the index was not closed in order, its end is made again: %s", failure)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         """Do work in a thread, and do not leave before it is done, even when cancelled."""

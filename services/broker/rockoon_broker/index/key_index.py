@@ -18,7 +18,7 @@ from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
-    """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it anew.
+    """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it again.
 
     Args:
         directory: the files.
@@ -194,7 +194,7 @@ class KeyIndex:
     def _unserved_among(self, files: Sequence[StoredFile]) -> str:
         """Why a file that once was one of the index's is not searched; empty if there is none.
 
-        Files of an earlier shape all have older names than those that were made anew then.
+        Files of an earlier shape all have older names than those that were made again then.
         """
         oldest = min((file.path.name for file in files), default="")
         for name in self._directory.unserved:

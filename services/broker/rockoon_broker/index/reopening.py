@@ -1,6 +1,6 @@
 """Reopening the index: what of its last file is reliable, and from where to go on.
 
-The units that the last file's header counts are read again and linked anew, from an empty table:
+The units that the last file's header counts are read again and linked again, from an empty table:
 they must have the very `previous` they have, and the slots that come out are written back. So a
 file that a crash tore, or somebody else damaged, is noticed; it is deleted, and its keys come from
 the log again. Of full files the header and both ends are looked at: they were synced before the
@@ -122,7 +122,7 @@ class Reopening:
             self.removed.append(file.path.name)
 
     def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
-        """The file, open and with its slots made anew; None if its units are not what they were."""
+        """The file, open, its slots made again; None if its units are not what they were."""
         shape, disk = self._directory.shape, self._directory.disk
         slots = no_slots(shape)
         header = IndexHeader()

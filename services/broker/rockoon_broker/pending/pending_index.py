@@ -1,14 +1,15 @@
-"""The settled queues over an open store: what waits is known again after any end of the process.
+"""The pending queues of an open store: what waits is known again after any end of the process.
 
-Each queue is worked out of the log: its entries are its ConsumeQueue's, and what is settled is what
-later records name as their source (sources.py). A snapshot spares a start most of that reading.
+Each queue is worked out of the log: its entries are its ConsumeQueue's, and what is completed is
+what later records name as their source (sources.py). A snapshot spares a start most of that
+reading.
 
 Invariants:
-1. Everything settled is settled by a record in the log. So there is nothing to lose but time when a
-   snapshot is missing, damaged or old: the log says it again.
+1. Everything completed is completed by a record in the log. So there is nothing to lose but time
+   when a snapshot is missing, damaged or old: the log says it again.
 2. A snapshot is taken of one moment, with the log's end at that moment, and written only when the
    log is durable up to there. Else a power cut could take a delivery back and keep the note of it.
-3. A record settles what lies before it in the log, so nothing before the oldest pending entry has
+3. A record completes what lies before it in the log, so nothing before the oldest pending entry has
    to be read.
 """
 
@@ -70,10 +71,10 @@ class Loaded:
 
 
 class PendingIndex:
-    """The settled queues of one store. Used by whoever owns the store, except for `write`.
+    """The pending queues of one store. Used by whoever owns the store, except for `write`.
 
     Add the queues and notes, then `load` once; from then on take in entries, append what is made
-    out of them (naming them), settle them, and let a snapshot be written now and then.
+    out of them (naming them), complete them, and let a snapshot be written now and then.
 
     Args:
         store: open.
@@ -98,7 +99,7 @@ class PendingIndex:
     # Before `load`.
 
     def add_queue(self, topic: str, queue_id: int) -> None:
-        """Follow a queue. Nobody else may settle its entries."""
+        """Follow a queue. Nobody else may complete its entries."""
         self._queues[topic, queue_id] = PendingQueue()
 
     def add_note(
@@ -122,11 +123,11 @@ class PendingIndex:
         """Look at the records that name a source, as `load` reads them in the log's order."""
         self._named.append(named)
 
-    def load(self, settled_below: Mapping[QueueKey, int]) -> Loaded:
+    def load(self, completed_below: Mapping[QueueKey, int]) -> Loaded:
         """Find out what is pending. May read the whole log; call it in a thread at the start.
 
         Args:
-            settled_below: queue offsets below which another broker settled everything.
+            completed_below: queue offsets below which another broker completed everything.
 
         Raises:
             OSError: the disk.
@@ -138,8 +139,8 @@ class PendingIndex:
             self._disk.sync_directory(self._path.parent)
         begin = self._covered_end if not reason else self._store.appended_end
         for key, queue in self._queues.items():
-            below = settled_below.get(key, 0)
-            queue.settle_below(min(below, self._store.max_offset(*key)))
+            below = completed_below.get(key, 0)
+            queue.complete_below(min(below, self._store.max_offset(*key)))
             # Behind the snapshot only these entries can be of records that it does not know.
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
@@ -148,7 +149,7 @@ class PendingIndex:
             news = new.positions[new.offsets >= first_new]
             begin = min(begin, int(news[0])) if len(news) else begin
         if not any(map(len, self._queues.values())):
-            # Nothing waits, so nothing can be settled.
+            # Nothing waits, so nothing can be completed.
             self._covered_end = self._store.visible_end
             return Loaded(0, 0, "")
         log_bytes_read = self._replay(begin)
@@ -262,10 +263,10 @@ class PendingIndex:
             }
         except ValueError as error:
             return f"{self._path} cannot be used: {error}"
-        # Another broker has written the store since; what it settled is not in this snapshot.
+        # Another broker has written the store since; what it completed is not in this snapshot.
         if snapshot.lineage != self._store.recovery.lineage:
             return _ANOTHER_BROKER
-        # A crash took back log that it counts on: it would call messages settled that wait.
+        # A crash took back log that it counts on: it would call messages completed that wait.
         if snapshot.covered_end > self._store.appended_end:
             return f"{self._path} knows of a longer log"
         for key, queue in queues.items():
@@ -282,7 +283,7 @@ class PendingIndex:
         return ""
 
     def _replay(self, begin: int) -> int:
-        """Settle what records from a physical offset on name; returns how many bytes were read."""
+        """Complete what records from a physical offset on name; returns how many bytes it read."""
         queues = [queue for queue in self._queues.values() if len(queue)]
         bytes_read = 0
         position, end = begin, self._store.visible_end
@@ -290,8 +291,8 @@ class PendingIndex:
             chunk = self._store.read_log(position, READ_BYTES)
             if chunk.skipped_bytes:
                 log.error(
-                    "%d bytes of the log before offset %d are damaged: what they settled is done "
-                    "again",
+                    "%d bytes of the log before offset %d are damaged: what they completed is "
+                    "done again",
                     chunk.skipped_bytes,
                     chunk.next_offset,
                 )
@@ -300,15 +301,15 @@ class PendingIndex:
             intact = chunk.intact(indices)
             if len(intact) < len(indices):
                 log.error(
-                    "%d records before offset %d of the log are damaged: what they settled is done "
-                    "again",
+                    "%d records before offset %d of the log are damaged: what they completed is "
+                    "done again",
                     len(indices) - len(intact),
                     chunk.next_offset,
                 )
                 indices, sources = intact, sources[np.isin(indices, intact)]
             if len(sources):
                 for queue in queues:
-                    queue.settle(sources)
+                    queue.complete(sources)
                 for named in self._named:
                     named(chunk, indices, sources)
             position = chunk.next_offset

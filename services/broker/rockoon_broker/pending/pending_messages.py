@@ -1,7 +1,7 @@
 """Pending messages of a broker, delayed and half ones, over one store and one snapshot.
 
 Delayed messages wait for their time, half messages for their transaction's end. What they have in
-common is in `pending_index`: the log says what is settled, and a snapshot, written here now and
+common is in `pending_index`: the log says what is completed, and a snapshot, written here now and
 then, spares a start the reading of it.
 """
 
@@ -44,7 +44,7 @@ class PendingMessages:
         knows: whether the broker has a queue, whoever may write to it.
 
     Attributes:
-        settlement: what is settled.
+        pending index: what is completed.
         delays: the delayed messages.
         transactions: the half messages.
     """
@@ -62,23 +62,23 @@ class PendingMessages:
     ) -> None:
         self._clock = clock
         self._config = config
-        self.settlement = PendingIndex(store, config, disk)
+        self.pending_index = PendingIndex(store, config, disk)
         self._delay_offsets = DelayOffsetFile(config, clock.now_ms)
         self.delays = Delays(
             store,
             appends,
-            self.settlement,
+            self.pending_index,
             clock,
             rules=settings.for_delays(),
             pending_max=settings.delayed_messages_max,
             reserved_ms=int(settings.reserved_hours * 3_600_000),
             knows=knows,
         )
-        self.settlement.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))
+        self.pending_index.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))
         self.transactions = Transactions(
             store,
             appends,
-            self.settlement,
+            self.pending_index,
             clock,
             rules=settings.for_checks(),
             pending_max=settings.transactions_pending_max,
@@ -107,7 +107,9 @@ class PendingMessages:
             StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
             OSError: the disk.
         """
-        loaded = self.settlement.load(self._delay_offsets.read() | rocketmq_progress(self._config))
+        loaded = self.pending_index.load(
+            self._delay_offsets.read() | rocketmq_progress(self._config)
+        )
         self.delays.resume(read_timer_checkpoint(self._config))
         self.transactions.take_over(rebuilt=bool(loaded.rebuilt_because))
 
@@ -120,7 +122,7 @@ class PendingMessages:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.delays.run(), name="delays")
             tasks.create_task(self.transactions.run(), name="transactions")
-            tasks.create_task(self._write_snapshots(store_changed), name="settled-snapshots")
+            tasks.create_task(self._write_snapshots(store_changed), name="pending-snapshots")
 
     async def finish(self) -> None:
         """After the last call and the loops: append what has to be in the log when it is closed."""
@@ -133,19 +135,19 @@ class PendingMessages:
     def write_last(self, captured: Captured) -> None:
         """The state of a store that was closed in order, captured before."""
         try:
-            self.settlement.write(captured)
+            self.pending_index.write(captured)
         except OSError as failure:
             log.warning("the next start reads more of the log, no snapshot: %s", failure)
 
     async def _write_snapshots(self, store_changed: Bell) -> None:
         while True:
-            if not self.settlement.wants_capture:
+            if not self.pending_index.wants_capture:
                 await store_changed.wait()
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                self.settlement.capture_if_due(self._clock.monotonic_seconds())
-                captured = self.settlement.take_durable()
+                self.pending_index.capture_if_due(self._clock.monotonic_seconds())
+                captured = self.pending_index.take_durable()
                 if captured is not None:
-                    await asyncio.to_thread(self.settlement.write, captured)
+                    await asyncio.to_thread(self.pending_index.write, captured)
             except (OSError, StoreError, RockoonError) as failure:
-                log.warning("what is settled is not written down: %s", failure)
+                log.warning("what is completed is not written down: %s", failure)

@@ -1,13 +1,13 @@
-"""The entries of one ConsumeQueue that wait, while others before and behind them are settled.
+"""The entries of one ConsumeQueue that wait, while others before and behind them are completed.
 
-An entry is *settled* when what its message waited for has happened: it was delivered, cancelled,
+An entry is *completed* when what its message waited for has happened: it was delivered, cancelled,
 committed, rolled back. That happens in any order, so a single offset cannot say how far one is.
 
 Invariants:
 1. Entries below `next_offset` were taken in. Of these the pending ones are kept, and every other
-   one is settled.
+   one is completed.
 2. Offsets and positions ascend strictly, as they do in the ConsumeQueue and in the log.
-3. Entries that were settled go when they are the most, so memory is bounded by the pending ones:
+3. Entries that were completed go when they are the most, so memory is bounded by the pending ones:
    33 bytes for each, less than four times that while it is being tidied or grown.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 
 NO_DEADLINE = 2**63 - 1
-# Below this, arrays that are mostly settled entries are not worth a copy.
+# Below this, arrays that are mostly completed entries are not worth a copy.
 _TIDY_COUNT_MIN = 256
 
 _HEAD = struct.Struct("<qq")
@@ -48,7 +48,7 @@ class Pending:
 
 
 class PendingQueue:
-    """What is settled of one queue. Pure; owned by whoever owns the store.
+    """What is completed of one queue. Pure; owned by whoever owns the store.
 
     Args:
         next_offset: queue offset of the first entry that is not taken in yet.
@@ -57,24 +57,24 @@ class PendingQueue:
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
         self._count = 0
-        self._settled_count = 0
+        self._completed_count = 0
         self._offsets = np.zeros(0, np.int64)
         self._positions = np.zeros(0, np.int64)
         self._codes = np.zeros(0, np.int64)
         self._deadlines_ms = np.zeros(0, np.int64)
-        self._settled = np.zeros(0, np.bool_)
+        self._completed = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
         """How many entries wait."""
-        return self._count - self._settled_count
+        return self._count - self._completed_count
 
     @property
     def low_water(self) -> int:
-        """Queue offset below which everything is settled."""
+        """Queue offset below which everything is completed."""
         if len(self) == 0:
             return self.next_offset
         # Ends at the first that waits, however many follow.
-        return int(self._offsets[int(self._settled[: self._count].argmin())])
+        return int(self._offsets[int(self._completed[: self._count].argmin())])
 
     def take_in(
         self,
@@ -87,7 +87,7 @@ class PendingQueue:
         """Take note of entries; fillers and those taken in before are passed over.
 
         Args:
-            first_offset: queue offset of the first. A gap before it counts as settled: retention
+            first_offset: queue offset of the first. A gap before it counts as completed: retention
                 has deleted those entries.
             entries: structured ConsumeQueue entries, n.
             codes: what to keep as the codes instead of the entries' own, int64[n].
@@ -104,8 +104,8 @@ class PendingQueue:
         self._add(offsets[wanted], positions[wanted], codes[wanted], deadlines_ms[wanted])
         self.next_offset = max(self.next_offset, first_offset + len(entries))
 
-    def settle(self, positions: ArrayLike) -> int:
-        """Settle entries; positions that name none of the pending ones are passed over.
+    def complete(self, positions: ArrayLike) -> int:
+        """Complete entries; positions that name none of the pending ones are passed over.
 
         Args:
             positions: physical offsets, in any order.
@@ -118,18 +118,18 @@ class PendingQueue:
             return 0
         indices, found = self._find(wanted)
         hit = np.unique(indices[found])
-        self._settled[hit] = True
-        self._settled_count += len(hit)
+        self._completed[hit] = True
+        self._completed_count += len(hit)
         self._maybe_tidy()
         return len(hit)
 
-    def settle_below(self, offset: int) -> int:
-        """Settle every entry below a queue offset, those not taken in yet as well."""
+    def complete_below(self, offset: int) -> int:
+        """Complete every entry below a queue offset, those not taken in yet as well."""
         self.next_offset = max(self.next_offset, offset)
         end = int(np.searchsorted(self._offsets[: self._count], offset))
-        count = int(np.count_nonzero(~self._settled[:end]))
-        self._settled[:end] = True
-        self._settled_count += count
+        count = int(np.count_nonzero(~self._completed[:end]))
+        self._completed[:end] = True
+        self._completed_count += count
         self._maybe_tidy()
         return count
 
@@ -138,7 +138,7 @@ class PendingQueue:
         self.next_offset = max(self.next_offset, offset)
 
     def take_gone(self, log_min: int) -> Pending:
-        """Settle the pending entries whose records the log does not hold any more.
+        """Complete the pending entries whose records the log does not hold any more.
 
         Args:
             log_min: physical offset of the oldest byte kept.
@@ -149,8 +149,8 @@ class PendingQueue:
         if self._count == 0 or self._positions[0] >= log_min:
             return self._select(np.zeros(0, np.int64))
         end = int(np.searchsorted(self._positions[: self._count], log_min))
-        gone = self._select(np.flatnonzero(~self._settled[:end]))
-        self.settle(gone.positions)
+        gone = self._select(np.flatnonzero(~self._completed[:end]))
+        self.complete(gone.positions)
         return gone
 
     def are_pending(self, positions: ArrayLike) -> NDArray[np.bool_]:
@@ -162,12 +162,12 @@ class PendingQueue:
 
     def pending(self, count_max: int | None = None) -> Pending:
         """The entries that wait, or the oldest of them."""
-        return self._select(np.flatnonzero(~self._settled[: self._count])[:count_max])
+        return self._select(np.flatnonzero(~self._completed[: self._count])[:count_max])
 
     def pending_before(self, position: int) -> Pending:
         """The entries that wait and whose records begin before a physical offset."""
         end = int(np.searchsorted(self._positions[: self._count], position))
-        return self._select(np.flatnonzero(~self._settled[:end]))
+        return self._select(np.flatnonzero(~self._completed[:end]))
 
     def pending_until(self, code: int, deadline_ms: int) -> Pending:
         """The entries that wait with a code or a deadline not above these, in the log's order.
@@ -176,11 +176,11 @@ class PendingQueue:
         """
         count = self._count
         near = (self._codes[:count] <= code) | (self._deadlines_ms[:count] <= deadline_ms)
-        return self._select(np.flatnonzero(near & ~self._settled[:count]))
+        return self._select(np.flatnonzero(near & ~self._completed[:count]))
 
     def revise(self, codes: IntArray, deadlines_ms: IntArray) -> None:
         """Give the pending entries other codes and deadlines, int64[len(self)] in their order."""
-        waiting = np.flatnonzero(~self._settled[: self._count])
+        waiting = np.flatnonzero(~self._completed[: self._count])
         self._codes[waiting] = codes
         self._deadlines_ms[waiting] = deadlines_ms
 
@@ -189,7 +189,7 @@ class PendingQueue:
 
         next offset 8 | count n 8 | n queue offsets | n positions | n codes, all little-endian
         """
-        waits = ~self._settled[: self._count]
+        waits = ~self._completed[: self._count]
         columns = (self._offsets, self._positions, self._codes)
         pieces = [column[: self._count][waits].astype("<i8").tobytes() for column in columns]
         return b"".join((_HEAD.pack(self.next_offset, len(self)), *pieces))
@@ -202,7 +202,7 @@ class PendingQueue:
             ValueError: the bytes are none.
         """
         if len(raw) < _HEAD.size:
-            raise ValueError(f"{len(raw)} bytes are no settled queue")
+            raise ValueError(f"{len(raw)} bytes are no pending queue")
         next_offset, count = _HEAD.unpack_from(raw)
         if count < 0 or len(raw) != _HEAD.size + count * PENDING_BYTES:
             raise ValueError(f"{len(raw)} bytes for {count} pending entries")
@@ -221,7 +221,7 @@ class PendingQueue:
         """Where each would be, and whether a pending entry is there. There is an entry at least."""
         indices = np.searchsorted(self._positions[: self._count], positions)
         indices = np.minimum(indices, self._count - 1)
-        return indices, (self._positions[indices] == positions) & ~self._settled[indices]
+        return indices, (self._positions[indices] == positions) & ~self._completed[indices]
 
     def _select(self, indices: IntArray) -> Pending:
         return Pending(
@@ -242,19 +242,19 @@ class PendingQueue:
         self._positions[start:end] = positions
         self._codes[start:end] = codes
         self._deadlines_ms[start:end] = deadlines_ms
-        self._settled[start:end] = False
+        self._completed[start:end] = False
         self._count = end
 
     def _maybe_tidy(self) -> None:
-        if self._settled_count < _TIDY_COUNT_MIN or 2 * self._settled_count < self._count:
+        if self._completed_count < _TIDY_COUNT_MIN or 2 * self._completed_count < self._count:
             return
         kept = self.pending()
-        self._count = self._settled_count = 0
+        self._count = self._completed_count = 0
         self._resize(max(len(kept), _TIDY_COUNT_MIN))
         self._add(kept.offsets, kept.positions, kept.codes, kept.deadlines_ms)
 
     def _resize(self, count: int) -> None:
-        for name in ("_offsets", "_positions", "_codes", "_deadlines_ms", "_settled"):
+        for name in ("_offsets", "_positions", "_codes", "_deadlines_ms", "_completed"):
             before = getattr(self, name)
             after = np.zeros(count, before.dtype)
             after[: self._count] = before[: self._count]

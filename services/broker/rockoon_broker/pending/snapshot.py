@@ -1,4 +1,4 @@
-"""The snapshot of what is settled: one file, written anew as a whole.
+"""The snapshot of what is completed: one file, replaced as a whole.
 
     magic 8 | lineage 16 | covered end 8 | number of sections 4
     for each section:   name length 2 | name | content length 8 | content
@@ -29,7 +29,7 @@ class Snapshot:
     lineage: bytes
     """Of the store (see store/recovery/checkpoint_files.py), 16 bytes."""
     covered_end: int
-    """Physical offset: everything that records before it settle is in it."""
+    """Physical offset: everything that records before it complete is in it."""
     sections: Mapping[str, bytes]
 
 

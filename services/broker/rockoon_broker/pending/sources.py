@@ -6,7 +6,7 @@ others for other reasons (a delayed message's delivery, its cancellation) use th
 hold `~offset` there: negative, so that offset 0 can be said, and so that nobody takes them for
 committed transactions. Ordinary records hold 0.
 
-So the log itself tells what is settled, whatever else a crash has left behind. Producers may not
+So the log itself tells what is completed, whatever else a crash has left behind. Producers may not
 set the field: `check_batch` refuses it.
 """
 

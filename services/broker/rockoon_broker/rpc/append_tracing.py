@@ -58,8 +58,8 @@ class AppendTracing:
             span.end()
         else:
 
-            def settled(durable: "Future[RockoonError | None]") -> None:
+            def completed(durable: "Future[RockoonError | None]") -> None:
                 end(span, None if durable.cancelled() else durable.result())
 
-            placed.durable.add_done_callback(settled)
+            placed.durable.add_done_callback(completed)
         return placed

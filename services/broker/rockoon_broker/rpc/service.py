@@ -20,7 +20,7 @@ from rockoon_broker.expressions import expression_of
 from rockoon_broker.idempotence.ledger import SequencedBatch, SequenceKey
 from rockoon_broker.idempotence.replay import takes_sequences
 from rockoon_broker.problems import problems_of
-from rockoon_broker.pull import BYTES_MAX, PullWish
+from rockoon_broker.pull import BYTES_MAX, PullQuery
 from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.append_stream import AppendStream, reply_to
 from rockoon_broker.rpc.compaction import (
@@ -252,7 +252,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
         if request.sql_expression and request.tag_hashes:
             raise InvalidArgument(reason="it has both tag hashes and an SQL expression")
-        wish = PullWish(
+        query = PullQuery(
             topic=request.topic,
             queue_id=request.queue_id,
             offset=request.offset,
@@ -264,9 +264,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             group=request.group,
         )
         came_ns = 0 if self._pull_tracing is None else time.time_ns()
-        pulled = await self._open().pull(wish, request.route_revision, request.create_revision)
+        pulled = await self._open().pull(query, request.route_revision, request.create_revision)
         if self._pull_tracing is not None:
-            self._pull_tracing.pulled(wish, pulled, came_ns)
+            self._pull_tracing.pulled(query, pulled, came_ns)
         found = pulled.found
         reply = broker_pb2.PullReply(
             status=STATUSES[pulled.status],
@@ -342,8 +342,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def CheckTransactions(
         self, request: broker_pb2.CheckTransactionsRequest, context: object
     ) -> AsyncIterator[broker_pb2.TransactionCheck]:
-        async for wish in check_transactions(self._open().aside.transactions, request):
-            yield wish
+        async for query in check_transactions(self._open().aside.transactions, request):
+            yield query
 
     async def ListTransactions(
         self, request: broker_pb2.ListTransactionsRequest, context: object

@@ -54,15 +54,15 @@ async def check_transactions(
         raise InvalidArgument(
             reason=f"a client id of {count} characters, not 1 to {CLIENT_ID_CHARACTERS_MAX}"
         )
-    async for wish in transactions.asking.checks(request.producer_group, request.client_id):
-        if wish is None:
+    async for check in transactions.asking.checks(request.producer_group, request.client_id):
+        if check is None:
             yield pb.TransactionCheck()
             continue
         yield pb.TransactionCheck(
-            queue_offset=wish.half.queue_offset,
-            physical_offset=wish.half.position,
-            frame=wish.frame,
-            checks=wish.half.checks - 1,
+            queue_offset=check.half.queue_offset,
+            physical_offset=check.half.position,
+            frame=check.frame,
+            checks=check.half.checks - 1,
         )
 
 

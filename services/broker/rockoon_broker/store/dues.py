@@ -16,7 +16,7 @@ class Dues:
         self.sync_ms = self.point_ms = now_ms
         self.disk_check_ms = now_ms + settings.disk_check_delay_ms
 
-    def heed_clock(self, now_ms: int) -> None:
+    def correct_for(self, now_ms: int) -> None:
         """Put nothing off to a future that only a clock set back can explain."""
         settings = self._settings
         disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)

@@ -234,7 +234,7 @@ class Store:
         lengths: ArrayLike,
         now_ms: int,
         *,
-        made_here: bool = False,
+        internal: bool = False,
     ) -> Appended:
         """Store a batch of one queue.
 
@@ -244,7 +244,7 @@ class Store:
             frames: records back to back (`rockoon_format.batch.encode_batch`).
             lengths: size of each in bytes, n integers.
             now_ms: epoch milliseconds; earlier than the last, that one's, unless a run ends.
-            made_here: the broker made the records out of others, so they may name these and bear
+            internal: the broker made the records out of others, so they may name these and bear
                 the flag of a committed transaction, and exceed limits that were lowered since.
 
         Returns:
@@ -271,9 +271,9 @@ class Store:
             lengths,
             topic=topic.encode(),
             queue_id=queue_id,
-            **(NO_LIMITS if made_here else self._record_limits),
-            sys_flags_allowed=_FLAGS_MADE_HERE if made_here else SYS_FLAGS_ALLOWED,
-            sources_allowed=made_here,
+            **(NO_LIMITS if internal else self._record_limits),
+            sys_flags_allowed=_FLAGS_MADE_HERE if internal else SYS_FLAGS_ALLOWED,
+            sources_allowed=internal,
             delay_levels_ms=settings.delay_levels_ms,
         )
         if settings.record_checksums:
@@ -330,7 +330,7 @@ class Store:
         """Delete topics' queues; their messages in the log are as if they had never been.
 
         Durable on return, by one write for all, although the Syncer deletes the files only then. A
-        topic created anew under the name starts at offset 0.
+        topic created again under the name starts at offset 0.
 
         Args:
             topics: with or without queues here.
@@ -363,7 +363,7 @@ class Store:
         self._check_usable()
         advanced = self._undispatched.dispatch(self._dispatchable_end)
         settings, dues = self.settings, self._dues
-        dues.heed_clock(now_ms)
+        dues.correct_for(now_ms)
         if settings.flush is Flush.ASYNC and now_ms >= dues.sync_ms:
             dues.sync_ms = now_ms + settings.flush_interval_ms
             self._confirmed_end = self._syncer.synced_end
@@ -379,7 +379,7 @@ class Store:
             self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
-            self._cleaner.clean_if_possible(now_ms, self._settled_end)
+            self._cleaner.clean_if_possible(now_ms, self._recoverable_end)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
@@ -401,10 +401,10 @@ class Store:
             OSError: the disk cannot be looked at.
         """
         self._check_usable()
-        return self._cleaner.clean(now_ms, self._settled_end)
+        return self._cleaner.clean(now_ms, self._recoverable_end)
 
     @property
-    def _settled_end(self) -> int:
+    def _recoverable_end(self) -> int:
         # A recovery point before the log's beginning would be of no use to the next start.
         return min(self._syncer.synced_end, self._markers.point_end)
 
@@ -512,7 +512,7 @@ class Store:
             come back where a ConsumeQueue file ends, and before a damaged place.
 
         Raises:
-            StoreDamaged: the first message is damaged, or its entry is and cannot be made anew.
+            StoreDamaged: the first message is damaged, or its entry is and cannot be made again.
             OSError: the disk.
         """
         return self._reader.get(

@@ -15,7 +15,7 @@ PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class CheckWish:
+class DueCheck:
     """A half message that a producer is asked about."""
 
     half: WaitingHalf
@@ -63,7 +63,7 @@ class Asking:
             self.checks_sent += 1
             checker.ask(half.position)
 
-    async def checks(self, group: str, client_id: str) -> AsyncIterator[CheckWish | None]:
+    async def checks(self, group: str, client_id: str) -> AsyncIterator[DueCheck | None]:
         """What a producer is asked, until either side ends it; first None: it is on the list.
 
         Raises:
@@ -73,9 +73,9 @@ class Asking:
         try:
             yield None
             while (position := await checker.next()) is not None:
-                wish = self._wish(position)
-                if wish is not None:
-                    yield wish
+                check = self._due_check(position)
+                if check is not None:
+                    yield check
         finally:
             self._gone(checker)
 
@@ -92,7 +92,7 @@ class Asking:
                 self._book.not_asked(half, now)
                 self.checks_sent -= 1
 
-    def _wish(self, position: int) -> CheckWish | None:
+    def _due_check(self, position: int) -> DueCheck | None:
         half = self._book.find(position)
         if half is None:
             return None
@@ -101,4 +101,4 @@ class Asking:
         except HalfMessageGone:
             # Retention has just taken it; the next turn counts it.
             return None
-        return CheckWish(half, encode_record(committed_record(record, facts), room=True))
+        return DueCheck(half, encode_record(committed_record(record, facts), room=True))

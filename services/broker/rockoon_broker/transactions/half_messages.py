@@ -8,7 +8,7 @@ the `pending` package reads:
     rolled     RMQ_SYS_TRANS_OP_HALF_TOPIC, tag d, body "<queue offset>,", prepared offset = ~half's
     given up   TRANS_CHECK_MAX_TIME_TOPIC, the half message as it was, prepared offset = ~half's
 
-Commits get an op record too, for RocketMQ's readers, many in one: it settles nothing here.
+Commits get an op record too, for RocketMQ's readers, many in one: it completes nothing here.
 Source: TransactionalMessageBridge#parseHalfMessageInner, EndTransactionProcessor,
 TransactionalMessageServiceImpl, TransactionalMessageUtil.
 """

@@ -1,8 +1,8 @@
-"""The half messages as the store holds them: read by their place, taken in, settled.
+"""The half messages as the store holds them: read by their place, taken in, completed.
 
 A store may come from RocketMQ, or have been with it since. What that has ended is not always named
 by a record's source: its op records say it, `consumerOffset.json` says below which queue offset
-nothing waits any more, and half messages that it has stored anew end together (put_back.py).
+nothing waits any more, and half messages that it has stored again end together (put_back.py).
 """
 
 from collections.abc import Iterator
@@ -44,16 +44,16 @@ class HalfQueue:
 
     Args:
         store: open.
-        settlement: what is settled, not loaded yet; the queue is added to it here.
+        pending index: what is completed, not loaded yet; the queue is added to it here.
     """
 
-    def __init__(self, store: Store, settlement: PendingIndex) -> None:
+    def __init__(self, store: Store, pending_index: PendingIndex) -> None:
         self._store = store
-        self._settlement = settlement
+        self._pending_index = pending_index
         # Op records below this queue offset were heeded before.
-        self._ops_heeded = 0
-        settlement.add_queue(*HALF_QUEUE)
-        settlement.add_note(_OPS_NOTE, self._write_ops_heeded, self._read_ops_heeded)
+        self._ops_applied = 0
+        pending_index.add_queue(*HALF_QUEUE)
+        pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
         """A half message and what it says of itself.
@@ -77,59 +77,59 @@ class HalfQueue:
 
     def pending(self) -> Pending:
         """The half messages that wait."""
-        return self._settlement.queue(*HALF_QUEUE).pending()
+        return self._pending_index.queue(*HALF_QUEUE).pending()
 
-    def settle(self, position: int) -> None:
+    def complete(self, position: int) -> None:
         """A half message that was taken in has ended, by a record that is in the log."""
-        self._settlement.queue(*HALF_QUEUE).settle([position])
+        self._pending_index.queue(*HALF_QUEUE).complete([position])
 
     def take_in(self) -> None:
         """Take note of new half messages.
 
-        What is to be settled must have been taken in before: afterwards it would seem to wait.
+        What is to be completed must have been taken in before: afterwards it would seem to wait.
 
         Raises:
             OSError: the disk.
         """
-        queue = self._settlement.queue(*HALF_QUEUE)
-        while (found := self._settlement.new_entries(HALF_QUEUE)) is not None:
+        queue = self._pending_index.queue(*HALF_QUEUE)
+        while (found := self._pending_index.new_entries(HALF_QUEUE)) is not None:
             queue.take_in(*found)
 
     def take_gone(self) -> list[int]:
-        """Settle the half messages that retention has deleted; returns their physical offsets."""
-        queue = self._settlement.queue(*HALF_QUEUE)
+        """Complete the half messages that retention has deleted; returns their physical offsets."""
+        queue = self._pending_index.queue(*HALF_QUEUE)
         gone: list[int] = queue.take_gone(self._store.log_min_offset).positions.tolist()
         return gone
 
-    def heed_rocketmq(self, *, rebuilt: bool) -> None:
-        """At a start: settle what has ended by RocketMQ's word, as far as it has used the store.
+    def apply_rocketmq(self, *, rebuilt: bool) -> None:
+        """At a start: complete what has ended by RocketMQ's word, as far as it has used the store.
 
         Args:
             rebuilt: what waits was worked out without a snapshot, so RocketMQ may have stored half
-                messages anew as well.
+                messages again as well.
 
         Raises:
             OSError: the disk.
         """
-        queue = self._settlement.queue(*HALF_QUEUE)
+        queue = self._pending_index.queue(*HALF_QUEUE)
         if not len(queue):
             return
         told = np.fromiter(self._told_ended(), np.int64)
         pending = queue.pending()
-        queue.settle(pending.positions[np.isin(pending.offsets, told)])
+        queue.complete(pending.positions[np.isin(pending.offsets, told)])
         if rebuilt:
-            queue.settle(over_with_their_transaction(self._store, queue.pending(), told))
+            queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
 
     def _told_ended(self) -> Iterator[int]:
         """Queue offsets of half messages that new op records name."""
-        for record in records_of(self._store, OP_TOPIC, HALF_QUEUE_ID, self._ops_heeded):
+        for record in records_of(self._store, OP_TOPIC, HALF_QUEUE_ID, self._ops_applied):
             yield from op_offsets(record.body)
 
-    def _write_ops_heeded(self) -> bytes:
+    def _write_ops_applied(self) -> bytes:
         return self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID).to_bytes(8, "little")
 
-    def _read_ops_heeded(self, raw: bytes) -> None:
-        self._ops_heeded = int.from_bytes(raw, "little")
+    def _read_ops_applied(self, raw: bytes) -> None:
+        self._ops_applied = int.from_bytes(raw, "little")
 
 
 def rocketmq_progress(config: Path) -> dict[QueueKey, int]:

@@ -1,6 +1,6 @@
 """Half messages that RocketMQ has stored more than once.
 
-At each of its checks RocketMQ appends the half message anew, with TRANSACTION_CHECK_TIMES one
+At each of its checks RocketMQ appends the half message again, with TRANSACTION_CHECK_TIMES one
 higher, and moves its progress behind the former copy. What ends the transaction then names one of
 the copies; or the last one is copied to TRANS_CHECK_MAX_TIME_TOPIC, and the progress alone says
 that it is over. Progress is on disk seconds later, so after a crash every copy seems to wait.

@@ -112,12 +112,12 @@ class _EndedMeanwhile(Exception):
 class Transactions:
     """The transactions of one broker. Used by the event loop's thread alone.
 
-    Make it before the settlement is loaded, and call `take_over` once after that.
+    Make it before the pending index is loaded, and call `take_over` once after that.
 
     Args:
         store: open.
         appends: the way into it.
-        settlement: what is settled; the half messages' queue is added here.
+        pending index: what is completed; the half messages' queue is added here.
         clock: ages by the wall clock, waiting by the monotonic one.
         rules: when to ask and when to give up.
         pending_max: half messages that may wait at once; further ones are refused.
@@ -132,7 +132,7 @@ class Transactions:
         self,
         store: Store,
         appends: Appends,
-        settlement: PendingIndex,
+        pending_index: PendingIndex,
         clock: Clock,
         *,
         rules: CheckRules,
@@ -141,7 +141,7 @@ class Transactions:
     ) -> None:
         self._store = store
         self._appends = appends
-        self._halves = HalfQueue(store, settlement)
+        self._halves = HalfQueue(store, pending_index)
         self._clock = clock
         self._pending_max = pending_max
         self._check_queue = check_queue
@@ -158,9 +158,9 @@ class Transactions:
         # Of records that wait for room in the log: the request of an end is small, they are not.
         self._ends_bytes = 0
         self.counts = TransactionCounts()
-        settlement.add_note(_CHECKS_NOTE, self._write_checks, self._read_checks)
-        settlement.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
-        settlement.add_named(self._note_ended)
+        pending_index.add_note(_CHECKS_NOTE, self._write_checks, self._read_checks)
+        pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
+        pending_index.add_named(self._note_ended)
 
     def __len__(self) -> int:
         """How many half messages wait."""
@@ -174,12 +174,12 @@ class Transactions:
         Reads each of them; may be called in another thread while nobody else uses the store.
 
         Args:
-            rebuilt: the settlement found no snapshot that it could use.
+            rebuilt: the pending index found no snapshot that it could use.
 
         Raises:
             OSError: the disk.
         """
-        self._halves.heed_rocketmq(rebuilt=rebuilt)
+        self._halves.apply_rocketmq(rebuilt=rebuilt)
         now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
@@ -188,7 +188,7 @@ class Transactions:
                 record, facts = self._halves.read(position)
             except HalfMessageGone as failure:
                 log.error("the half message at offset %d cannot be read: %s", position, failure)  # noqa: TRY400
-                self._halves.settle(position)
+                self._halves.complete(position)
                 self.counts.lost += 1
                 continue
             self._wait_for(
@@ -352,7 +352,7 @@ class Transactions:
         """Note an end that was appended just now."""
         position = half.position
         self._book.remove(position)
-        self._halves.settle(position)
+        self._halves.complete(position)
         made = placed.first
         outcome = Outcome(
             ending,
@@ -446,7 +446,7 @@ class Transactions:
             return
         except TransactionNotFound:
             if self._book.remove(half.position) is not None:
-                self._halves.settle(half.position)
+                self._halves.complete(half.position)
                 self.counts.lost += 1
                 log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return

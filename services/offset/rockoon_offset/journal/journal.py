@@ -428,7 +428,7 @@ class Journal:
 
     def _rotation_failed(self, failure: OSError) -> None:
         log.warning(
-            "the journal of %s grows on, and is made anew later: %s", self._directory, failure
+            "the journal of %s grows on, and is made again later: %s", self._directory, failure
         )
         self._rotate_after = time.monotonic() + ROTATION_RETRY_SECONDS
         self._rotating = False

@@ -9,7 +9,7 @@ Invariants
   it, nor does a reset.
 - It does not begin before the owner can know: after a restart of the service, not before the owner
   has found it again. The owner's lease bounds that.
-- Nothing here is worth keeping: after a restart of the service everybody waits anew.
+- Nothing here is worth keeping: after a restart of the service everybody waits again.
 """
 
 from collections.abc import Callable, Collection
@@ -82,7 +82,7 @@ class Handovers:
         """Who waits for a queue, sorted."""
         return tuple(sorted(self._waits.get((group, queue), ())))
 
-    def settled(self, group: str, queue: MessageQueue) -> frozenset[str]:
+    def released(self, group: str, queue: MessageQueue) -> frozenset[str]:
         """The queue was released or taken: nobody waits for it any more. Returns who did."""
         waits = self._waits.pop((group, queue), {})
         self._count -= len(waits)
@@ -95,7 +95,7 @@ class Handovers:
             self._keep(key, lambda _, wait: now_ns - wait.asked_ns <= silent_ns_max)
 
     def members_changed(self, group: str, member_ids: Collection[str]) -> None:
-        """Drop the waits of members that are gone: who comes back under the old id waits anew."""
+        """Drop the waits of members that are gone: who comes back under the old id waits again."""
         for key in [key for key in self._waits if key[0] == group]:
             self._keep(key, lambda who, _: who in member_ids)
 

@@ -100,7 +100,7 @@ class Membership:
 
         Raises:
             GroupNotFound: the group that this process was a member of was deleted. Another process,
-                or the same one joining anew, is a member of the group that has the name now.
+                or the same one joining again, is a member of the group that has the name now.
             MemberIdTaken: the id belongs to another live process.
             Busy: the group is full.
         """
@@ -178,7 +178,7 @@ class Membership:
         for who in over:
             lease = leases.pop(who)
             # By instance: the same process may not slip into a new group of the name, in which it
-            # would commit offsets of the old one's queues. One that joins anew has another
+            # would commit offsets of the old one's queues. One that joins again has another
             # instance.
             self._ended[group, who, lease.member.instance] = now_ns + self._lease_ns
         if over:

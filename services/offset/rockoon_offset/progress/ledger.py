@@ -100,7 +100,7 @@ class Ledger:
             RouteNotReached: progress is on a later queue of the name than the routes can know.
         """
         stored = self.stored(group, queue)
-        # The routes of an etcd that was accepted instead of another count anew.
+        # The routes of an etcd that was accepted instead of another count again.
         if stored and revision < min(stored.incarnation, self.counters.route_revision):
             raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
@@ -358,14 +358,14 @@ class Ledger:
         """
         stays = partial(is_of_later_group, revision, incarnation)
         progress = list(self.each_progress(group))
-        vacated = list(self._places.vacated(group))
+        reverted = list(self._places.reverted(group))
         known_members = self.known.of(group).values()
         members = self._members.get(group, MembersChanged(group, ())).members
         staying = tuple(each for each in members if stays(each.group_incarnation))
         kept: list[Record] = [Put(each) for each in progress if stays(each.group_incarnation)]
-        kept += [Reverted(each) for each in vacated if stays(each.group_incarnation)]
+        kept += [Reverted(each) for each in reverted if stays(each.group_incarnation)]
         kept += [each for each in known_members if stays(each.group_incarnation)]
-        entries = len(progress) + len(vacated) + len(known_members) + len(members)
+        entries = len(progress) + len(reverted) + len(known_members) + len(members)
         if entries and entries == len(kept) + len(staying):
             return []
         if staying:
@@ -397,7 +397,7 @@ class Ledger:
     def _incarnations_of(self, group: str) -> set[int]:
         """Those of a group in which anything was read."""
         known = {each.group_incarnation for each in self.known.of(group).values()}
-        places = (*self.each_progress(group), *self._places.vacated(group))
+        places = (*self.each_progress(group), *self._places.reverted(group))
         return known | {each.group_incarnation for each in places}
 
     def is_later(self, group: str, revision: int) -> bool:
@@ -419,9 +419,9 @@ class Ledger:
             if progress.queue.topic in names
         ]
         gone += [
-            Removed(vacated.group, vacated.queue)
-            for vacated in self._places.vacated()
-            if vacated.queue.topic in names
+            Removed(reverted.group, reverted.queue)
+            for reverted in self._places.reverted()
+            if reverted.queue.topic in names
         ]
         gone += self.known.without_topics(names)
         return self._apply_all(gone)
@@ -430,7 +430,7 @@ class Ledger:
         """As `forget_topics`, of those among topics that routes lack that were deleted."""
         seen = self.counters.route_revision
         read = dict.fromkeys(topics, 0)
-        for progress in (*self._places, *self._places.vacated()):
+        for progress in (*self._places, *self._places.reverted()):
             if progress.queue.topic in read:
                 topic = progress.queue.topic
                 read[topic] = max(read[topic], progress.incarnation)
@@ -466,7 +466,7 @@ class Ledger:
                 if at is not None:
                     records += self.forget_group(group, at, groups.get(group))
         read = {progress.queue.topic for progress in self._places}
-        read |= {vacated.queue.topic for vacated in self._places.vacated()}
+        read |= {reverted.queue.topic for reverted in self._places.reverted()}
         records += self.forget_deleted(read - topics, deletions)
         return records + self.routes_seen(revision)
 
@@ -571,7 +571,7 @@ class Ledger:
             )
 
         records: list[Record] = [Put(there(progress)) for progress in self._places]
-        records += [Reverted(there(vacated)) for vacated in self._places.vacated()]
+        records += [Reverted(there(reverted)) for reverted in self._places.reverted()]
         records += self.known.in_other_etcd(revision if since is None else since, groups)
         # Last: what a crash cuts off is accepted once more.
         accepted = self.counters._replace(route_revision=revision, etcd_cluster_id=etcd_cluster_id)

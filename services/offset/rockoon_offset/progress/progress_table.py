@@ -26,7 +26,7 @@ class ProgressTable:
         self._gone: dict[tuple[str, MessageQueue], int] = {}
         # What progress was; only who holds the queue counts of it. None of it where there is
         # progress.
-        self._vacated: dict[str, dict[MessageQueue, Progress]] = {}
+        self._reverted: dict[str, dict[MessageQueue, Progress]] = {}
 
     # Looking.
 
@@ -36,11 +36,11 @@ class ProgressTable:
     def holder(self, reader: str, queue: MessageQueue) -> Progress | None:
         """Progress, or what it was before it was taken back: its owner is who holds the queue."""
         found = self.find(reader, queue)
-        return self._vacated.get(reader, {}).get(queue) if found is None else found
+        return self._reverted.get(reader, {}).get(queue) if found is None else found
 
     def holders(self, reader: str) -> dict[MessageQueue, Progress]:
         """As `holder`, of all queues."""
-        return {**self._vacated.get(reader, {}), **self.of(reader)}
+        return {**self._reverted.get(reader, {}), **self.of(reader)}
 
     def gone(self, reader: str, queue: MessageQueue) -> int | None:
         """Incarnation of a queue of that name that it had read and that was deleted."""
@@ -55,24 +55,24 @@ class ProgressTable:
 
     def remembered(self) -> set[str]:
         """Readers of which anything is known."""
-        return {*self._progress, *self._vacated, *(reader for reader, _ in self._gone)}
+        return {*self._progress, *self._reverted, *(reader for reader, _ in self._gone)}
 
     def __iter__(self) -> Iterator[Progress]:
         """All progress, in no order."""
         for queues in self._progress.values():
             yield from queues.values()
 
-    def vacated(self, group: str = "") -> Iterator[Progress]:
+    def reverted(self, group: str = "") -> Iterator[Progress]:
         """What progress was that was taken back, of a group with its members or of all."""
-        for reader in sorted(self._vacated, key=in_order):
+        for reader in sorted(self._reverted, key=in_order):
             if group in ("", group_of(reader)):
-                yield from self._vacated[reader].values()
+                yield from self._reverted[reader].values()
 
     # Changing.
 
     def put(self, progress: Progress) -> None:
         self._progress.setdefault(progress.group, {})[progress.queue] = progress
-        remove_from(self._vacated, progress.group, progress.queue)
+        remove_from(self._reverted, progress.group, progress.queue)
         self._gone.pop((progress.group, progress.queue), None)
 
     def commit(
@@ -91,11 +91,11 @@ class ProgressTable:
 
     def vacate(self, progress: Progress) -> None:
         remove_from(self._progress, progress.group, progress.queue)
-        self._vacated.setdefault(progress.group, {})[progress.queue] = progress
+        self._reverted.setdefault(progress.group, {})[progress.queue] = progress
 
     def remove(self, reader: str, queue: MessageQueue) -> None:
         remove_from(self._progress, reader, queue)
-        remove_from(self._vacated, reader, queue)
+        remove_from(self._reverted, reader, queue)
 
     def queue_gone(self, reader: str, queue: MessageQueue, incarnation: int) -> None:
         self.remove(reader, queue)
@@ -107,20 +107,20 @@ class ProgressTable:
         """Drop all that is known of some readers."""
         for reader in readers:
             self._progress.pop(reader, None)
-            self._vacated.pop(reader, None)
+            self._reverted.pop(reader, None)
         self._gone = {key: at for key, at in self._gone.items() if key[0] not in readers}
 
     def snapshot(self) -> Iterator[Record]:
         """Records that make this; the copy is taken now, gone through whenever."""
         progress = [queues.copy() for queues in self._progress.values()]
-        vacated = [queues.copy() for queues in self._vacated.values()]
+        reverted = [queues.copy() for queues in self._reverted.values()]
         gone = self._gone.copy()
 
         def records() -> Iterator[Record]:
             for queues in progress:
                 for entry in queues.values():
                     yield Put(entry)
-            for queues in vacated:
+            for queues in reverted:
                 for entry in queues.values():
                     yield Reverted(entry)
             for (reader, queue), incarnation in gone.items():

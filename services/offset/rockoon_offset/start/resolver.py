@@ -325,13 +325,13 @@ class Resolver:
             if isinstance(offset, RockoonError):
                 answers[queue] = offset
                 continue
-            answer = self._settle(
+            answer = self._decide(
                 group, subscribed[queue.topic].group.incarnation, member_id, queue, known, offset
             )
             if answer is not None:
                 answers[queue] = answer
 
-    def _settle(
+    def _decide(
         self,
         group: str,
         group_incarnation: int,

@@ -15,7 +15,7 @@ class Authentication:
     """Takes each signature once, while it is recent.
 
     Args:
-        keys: those in force, looked at anew for every call.
+        keys: those in force, looked at again for every call.
         window_seconds: how far a signature's time may be from the clock.
         clock: epoch milliseconds, never going back.
 

@@ -11,7 +11,7 @@ class Caller:
     """Who makes a call.
 
     Args:
-        keys: those in force, looked at anew for every question.
+        keys: those in force, looked at again for every question.
         key_id: his key's name.
         call: his.
     """

@@ -46,7 +46,7 @@ class OpenCalls:
     """Those of one gate, by the key that signed them.
 
     Args:
-        keys: those in force, looked at anew for every judgement.
+        keys: those in force, looked at again for every judgement.
         clock: epoch milliseconds, never going back.
     """
 

@@ -19,7 +19,7 @@ class Rule:
         needs: the permissions that a request needs, all of them.
         services_only: only those who have the cluster secret.
         filtered: what is answered depends on the caller's permissions, so a stream of answers
-            is begun anew when those change.
+            is begun again when those change.
         never_open: nobody passes without a key, not even where keys are optional.
     """
 

@@ -314,7 +314,7 @@ class Compaction:
             proven_end: up to here the log is durable, and listed in its queues.
         """
         self._now_ms = now_ms
-        self._worker.settle()
+        self._worker.complete()
         # Dues in a future that only a clock set back can explain would put everything off.
         self._look_due_ms = min(self._look_due_ms, now_ms + RETRY_INTERVAL_MS)
         if self._replaced:

@@ -74,7 +74,7 @@ class Worker:
         self._resumed_seconds = 0.0
 
     def post(self, work: Callable[[], _T], then: Callable[[_T | Exception], None]) -> None:
-        """Have something done; the owner hears of it, or of the exception, in `settle`."""
+        """Have something done; the owner hears of it, or of the exception, in `complete`."""
 
         def done() -> Iterator[Callable[[], None]]:
             try:
@@ -96,7 +96,7 @@ class Worker:
             self._work.append(done)
             self._changed.notify()
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Tell the owner, on its own thread, what was finished."""
         while True:
             with self._changed:

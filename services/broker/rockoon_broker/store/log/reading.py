@@ -1,7 +1,7 @@
 """The log as its followers read it: whole records in the order they were stored.
 
 A follower keeps something that is worked out of the log, such as an index by key or what of a queue
-is settled, together with the physical offset up to which it has seen the log.
+is completed, together with the physical offset up to which it has seen the log.
 """
 
 import struct

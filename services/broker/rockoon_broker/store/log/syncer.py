@@ -434,7 +434,7 @@ def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
     forgotten on the strength of it, and ConsumeQueue files that belong to it go after it.
 
     Raises:
-        RemovalRefused: not all is deleted; may be begun anew.
+        RemovalRefused: not all is deleted; may be begun again.
         OSError: a sync failed.
     """
     try:
@@ -457,7 +457,7 @@ def _removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]
         raise RemovalRefused(*error.args) from error
     if doomed.fd is not None:
         disk.sync_directory(doomed.path.parent)
-        # Last: what is begun anew after it would close the number that another file has by then.
+        # Last: what is begun again after it would close the number that another file has by then.
         disk.close(doomed.fd)
 
 

@@ -26,7 +26,7 @@ from rockoon_format.batch import scan
 from rockoon_format.consume_queue import ENTRY_BYTES, FILLER_SIZE, EntryArray
 
 BLOCK_ENTRIES = 256
-# Some hundred bytes each; what is forgotten is proved anew.
+# Some hundred bytes each; what is forgotten is proved again.
 STRETCHES_MAX = 65_536
 # Records that one call reads for proofs, but for the last piece: the loop waits for it.
 PROOF_BYTES_MAX = 4 << 20
@@ -58,7 +58,7 @@ class QueueCodes:
             self._note(key, block, first, end, zlib.crc32(part, crc))
 
     def forget(self, key: QueueKey, offset: int, count: int) -> None:
-        """Entries are written anew: what was known of them is of no use."""
+        """Entries are written again: what was known of them is of no use."""
         for block, _, _ in _blocks(offset, offset + count):
             self._proved.pop((key, block), None)
 

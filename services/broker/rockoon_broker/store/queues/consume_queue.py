@@ -203,7 +203,7 @@ class ConsumeQueues:
         self.write(queue, first, skipped)
 
     def rewrite(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
-        """Write entries anew that stand below the queue's max offset."""
+        """Write entries again that stand below the queue's max offset."""
         assert first_offset + len(entries) <= queue.max_offset
         self._write_bytes(queue, first_offset, entries.tobytes())
         self.codes.forget(queue.key, first_offset, len(entries))

@@ -1,7 +1,7 @@
 """Topics that were deleted while the CommitLog still holds their messages.
 
 A mark says: records of this topic below this physical offset do not exist. Without it the start
-after a crash, or a rebuild, would bring a deleted topic's messages back, and a topic created anew
+after a crash, or a rebuild, would bring a deleted topic's messages back, and a topic created again
 under the name would not begin at offset 0.
 
 Recovery points written before a deletion counted the queues that went with it. The file says how
@@ -113,7 +113,7 @@ class DroppedTopics:
         overtaken = {**self._content.overtaken, **dict.fromkeys(topics, log_min)}
         self._replace(replace(self._content, overtaken=overtaken))
 
-    def settle(self, log_min: int, log_end: int) -> None:
+    def fit_to_log(self, log_min: int, log_end: int) -> None:
         """Fit the marks to the log: forget those that retention passed, clamp those above its end.
 
         A mark above the end (the crash took the records it was made for) would otherwise hide

@@ -1,4 +1,4 @@
-"""Writing damaged entries of a ConsumeQueue anew, from the records in the log."""
+"""Writing damaged entries of a ConsumeQueue again, from the records in the log."""
 
 import logging
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class QueueRepair:
             if self._write_anew(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
                 path, position = self._queues.place_of(queue, offset)
                 log.warning(
-                    "%s was damaged at byte %d, the entry of message %d: written anew from the log",
+                    "%s was damaged at byte %d, at message %d: written again from the log",
                     path,
                     position,
                     offset,
@@ -120,7 +120,7 @@ class QueueRepair:
             path,
             position,
             f"the entry of {which}, whose record is not near its neighbours'. Stop the broker and "
-            f"delete {path.parent}: the next start makes it anew from the log",
+            f"delete {path.parent}: the next start makes it again from the log",
         )
 
     def _behind_last_good(self, queue: ConsumeQueue, offset: int) -> int:

@@ -180,7 +180,9 @@ class Reader:
             except _WrongEntry as wrong:
                 self._repair.repair(queue, wrong.offset)
         path, position = self._queues.place_of(queue, offset)
-        raise StoreDamaged(path, position, "entries are damaged; some were written anew: ask again")
+        raise StoreDamaged(
+            path, position, "entries were damaged; some are written again: ask again"
+        )
 
     def _found(
         self,

@@ -169,13 +169,13 @@ class Recoverer:
             self._delay_levels_ms,
             checksums=self._are_checksums_ours,
         )
-        settled = starts[0] if starts else 0
+        proven = starts[0] if starts else 0
         if reason and starts:
             # A point outside of the log says that files are missing or foreign: then nothing that
             # is proven by ConsumeQueues counts, and all is read.
             if reason != _OUTSIDE:
-                settled = self._settled(log)
-            self._refuse_damage(log, settled, durable)
+                proven = self._proven(log)
+            self._refuse_damage(log, proven, durable)
         # A new one wherever the point is not believed: whatever it says, it can never fit again,
         # also not after a crash of this very start.
         lineage = new_lineage() if reason or point is None else point.lineage
@@ -197,7 +197,7 @@ class Recoverer:
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
         else:
-            boundary = settled
+            boundary = proven
             self._load(boundary)
             if boundary > starts[0] and not ends_are_true(log, self._queues):
                 boundary = starts[0]
@@ -213,7 +213,7 @@ class Recoverer:
         unwritten = None if abort is None else max(boundary, durable.end)
         # After the walk has written the queues: a crash in between finds the log as it was.
         starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
-        self._dropped.settle(starts[0] if starts else 0, walk.end)
+        self._dropped.fit_to_log(starts[0] if starts else 0, walk.end)
         self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
@@ -266,7 +266,7 @@ class Recoverer:
                     misfit.end,
                 )
 
-    def _settled(self, log: LogFiles) -> int:
+    def _proven(self, log: LogFiles) -> int:
         """The boundary without a recovery point.
 
         Only where nothing says that something is damaged: then all has to be looked at.
@@ -330,8 +330,8 @@ class Recoverer:
             else:
                 for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
                     log.warning(
-                        "queue %d of %s is made anew from the log: it ends at %d, and the log goes "
-                        "on at another number",
+                        "queue %d of %s is made again from the log: it ends at %d, and the log "
+                        "goes on at another number",
                         queue.queue_id,
                         queue.topic,
                         queue.max_offset,
@@ -396,7 +396,7 @@ class Recoverer:
         if queues.is_dir():
             shutil.rmtree(queues)
             self._disk.sync_directory(self._root)
-        self._dropped.settle(0, 0)
+        self._dropped.fit_to_log(0, 0)
 
     def _drop_marked(self) -> None:
         """Finish deletions of topics that a crash interrupted."""

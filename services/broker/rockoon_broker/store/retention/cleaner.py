@@ -237,7 +237,7 @@ class Cleaner:
         """
         if not self._syncer.removals_pending:
             with contextlib.suppress(OSError):
-                self._dropped.settle(self._log.min_offset, self._log.end)
+                self._dropped.fit_to_log(self._log.min_offset, self._log.end)
 
     @property
     def is_sweeping(self) -> bool:

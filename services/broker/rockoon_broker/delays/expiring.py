@@ -10,7 +10,7 @@ from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.store.retention.retention import LogFileAge
 
 
-def threatened(
+def expiring(
     files: Sequence[LogFileAge],
     queues: Iterable[PendingQueue],
     *,
