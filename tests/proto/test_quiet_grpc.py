@@ -16,6 +16,7 @@ PACKAGES = (
     "rockoon_offset",
     "rockoon_proto",
     "rockoon_core",
+    "rockoon_replica",
     "rockoon_runtime",
     "rockoon_spark",
 )

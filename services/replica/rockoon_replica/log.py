@@ -1,0 +1,100 @@
+"""Log as replication knows it: positions, epochs, whole records. A CommitLog or a journal is one.
+
+Positions are opaque integers that grow: bytes in a CommitLog, record sequences in a journal.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rockoon_core.replication_rules import Boundary
+
+
+class LogView(Protocol):
+    """What can be asked of a log. No answer waits, and all but `tail_crc` are known in memory."""
+
+    @property
+    def end(self) -> int:
+        """Behind the last whole record that was written."""
+        ...
+
+    @property
+    def durable_end(self) -> int:
+        """Behind the last record that a power cut leaves; at most `end`."""
+        ...
+
+    @property
+    def min_offset(self) -> int:
+        """The oldest record's position; `end` in a log without records."""
+        ...
+
+    @property
+    def committed_end(self) -> int:
+        """How far `commit` was told; after a start as much of it as is known to be durable."""
+        ...
+
+    def boundaries(self) -> Sequence[Boundary]:
+        """Epochs in their order, worked out of the log's own records; the last one ends at `end`.
+
+        Records before the first one that opens an epoch are of epoch 0, which begins at 0. Of a log
+        whose oldest records are gone, `first` is still where the epoch began. How many epochs are
+        known is bounded: the oldest may be missing.
+        """
+        ...
+
+    def tail_crc(self, end: int, size: int) -> int:
+        """CRC-32 of what lies in `[end - size, end)`, none of it below `min_offset`."""
+        ...
+
+
+class ReplicatedLog(LogView, Protocol):
+    """A log that replication writes. One task calls; only `sync` waits."""
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Whole records from a position on, as they lie in the log; empty at its end.
+
+        The first record is given whole, also where it is longer than `bytes_max`.
+
+        Raises:
+            ValueError: nothing begins at this position, or it is below `min_offset`.
+        """
+        ...
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Append what a leader has sent; durable only after `sync`.
+
+        Raises:
+            ValueError: it does not begin at `end`, or is not whole records. Nothing was written.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Return when all that was written before the call is durable."""
+        ...
+
+    def truncate(self, offset: int) -> None:
+        """Make `offset` the end, durably; a crash within leaves the old end or the new one.
+
+        What is cut is kept aside. A log without records may be told a higher position as well: it
+        begins there.
+
+        Raises:
+            ValueError: no record ends there, or it is below `min_offset` or `committed_end`.
+        """
+        ...
+
+    def commit(self, offset: int) -> None:
+        """Say that all before a position is committed: readers may see it, what is derived from the
+        log is made of it. It never goes back, and may be ahead of `durable_end`, not of `end`.
+        """
+        ...
+
+    def open_epoch(self, epoch: int) -> None:
+        """Append the record that opens an epoch, which names the boundaries before it.
+
+        The log writes such a record at the beginning of each of its files too, so that deleting the
+        oldest ones never takes the last word on where epochs began.
+
+        Raises:
+            ValueError: the log has a record of this epoch or of a later one.
+        """
+        ...

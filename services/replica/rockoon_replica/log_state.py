@@ -1,0 +1,57 @@
+"""State of one log, as the nameservers keep it in etcd: who leads, who votes, what is wished.
+
+Free of the wire, so that rules and members need none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_core.replication_rules import Config, Rank, Report
+
+
+class Version(NamedTuple):
+    """Age of a `LogState`, newer ones are greater.
+
+    `number` grows by one with each change. `history` grows when an operator has the log go on with
+    an etcd that was restored from a backup, whose numbers went back.
+    """
+
+    history: int
+    number: int
+
+
+class ReplicaWish(NamedTuple):
+    """An operator's wish that one replica takes another's place; the leader makes it true."""
+
+    remove: str
+    add: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogState:
+    """What the nameservers know of a log.
+
+    Attributes:
+        log: its name, "broker-a".
+        version: of this state.
+        epoch: grows whenever a leadership ends; 1 at first.
+        leader: replica id; None while an election is on.
+        at_least: rank of the leader's log when it was chosen; a leader with less has lost records.
+        config: who votes, and how many make a record committed.
+        replicas: ids of all that are assigned, voters and learners; the first is preferred.
+        reports: of this epoch's election.
+        wish: what an operator wants.
+        frozen: nothing changes until an operator says so: etcd's history went back.
+    """
+
+    log: str
+    version: Version
+    epoch: int
+    leader: str | None
+    at_least: Rank
+    config: Config
+    replicas: tuple[str, ...] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    wish: ReplicaWish | None = None
+    frozen: bool = False

@@ -1,0 +1,27 @@
+"""Durable facts of a replica beside its log (`config/replica` of a store)."""
+
+from typing import NamedTuple
+
+from rockoon_core.replication_rules import Config
+from rockoon_replica.log_state import Version
+
+
+class ReplicaFacts(NamedTuple):
+    """What a replica must know after any crash. A lost or damaged file makes another replica.
+
+    Attributes:
+        promised: it takes and acknowledges nothing of epochs below this one.
+        led: the last epoch that it acted in as a leader.
+        alone: nobody was given a byte of epoch `led`; the same process or its next one may go on
+            in it.
+        sound: all that it ever acknowledged is in its log.
+        version: the newest state that changed what it does; older ones are ignored.
+        config: who voted in that state; None before the first one.
+    """
+
+    promised: int = 0
+    led: int = 0
+    alone: bool = False
+    sound: bool = True
+    version: Version = Version(0, 0)
+    config: Config | None = None
