@@ -435,9 +435,7 @@ class Ledger:
                 topic = progress.queue.topic
                 read[topic] = max(read[topic], progress.incarnation)
         return self.forget_topics(
-            topic
-            for topic, create_revision in read.items()
-            if deletions.topic_is_over(topic, create_revision, seen)
+            topic for topic, was in read.items() if deletions.topic_is_over(topic, was, seen)
         )
 
     def compare_with_routes(
