@@ -195,13 +195,11 @@ class Producer:
         if ordering_key is None and queue is None and not delayed:
             batch_queue = self._spread.get(topic) or self._open_spread(topic)
         else:
-            chosen = self._lane(topic, queue, ordering_key)
-            if chosen is None:
+            keyed = self._lane(topic, queue, ordering_key)
+            if keyed is None:
                 early = (topic, body, extras, size, ordering_key or "")
                 return self._keep_early(*early, delayed=delayed)
-            batch_queue = (
-                accumulator.delayed_batch_queue(topic, chosen.queue) if delayed else chosen
-            )
+            batch_queue = accumulator.delayed_batch_queue(topic, keyed.queue) if delayed else keyed
         batch = batch_queue.batch
         index = len(batch.bodies)
         batch.bodies.append(body)
