@@ -11,11 +11,10 @@ from rockoon_broker.idempotence.ledger import (
     RUNS_MAX,
     MemoryLimits,
     Run,
-    SequencedBatch,
-    SequenceKey,
     SequenceLedger,
 )
 from rockoon_broker.idempotence.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
+from rockoon_broker.store.log.batch import SequencedBatch, SequenceKey
 from rockoon_core.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
 from support.seeds import seeds

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.idempotence.ledger import MemoryLimits, Run, SequenceKey
+from rockoon_broker.idempotence.ledger import MemoryLimits, Run
 from rockoon_broker.idempotence.memory import (
     SNAPSHOT_SECONDS,
     SequenceMemory,
 )
 from rockoon_broker.idempotence.snapshot import FILE, decode_snapshot
+from rockoon_broker.store.log.batch import SequenceKey
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Appended
 from rockoon_format.batch import encode_batch
@@ -25,6 +26,7 @@ from support.store_directory import (
     FailingDisk,
     Owner,
     PowerCutDisk,
+    batch_of,
     crashed_copy,
     settings,
 )
@@ -77,7 +79,7 @@ class Bench:
         if producer:
             sections = encode_sequences(producer, first, len(bodies)).tolist()
         frames, lengths = encode_batch(topic.encode(), 0, list(bodies), sections, 0, BORN_HOST)
-        appended = self.owner.store.append(topic, 0, frames, lengths, self.clock.time_ms)
+        appended = self.owner.store.append(batch_of(topic, 0, frames, lengths), self.clock.time_ms)
         if producer:
             run = Run(
                 first,

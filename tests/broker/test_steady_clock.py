@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.batch import Batch
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.retention.retention import LogFileAge, come_back
 from rockoon_runtime.access.replays import UsedSignatures
 from support.aside_desk import AsideDesk

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.batch import Batch
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS
 from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_core.disk import Disk

@@ -15,7 +15,7 @@ from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
-from support.store_directory import BORN_HOST, Owner, PowerCutDisk, crashed_copy, settings
+from support.store_directory import BORN_HOST, Owner, PowerCutDisk, batch_of, crashed_copy, settings
 
 WAITING = ("W", 0)
 
@@ -43,7 +43,9 @@ def complete(owner: Owner, pending_index: PendingIndex, source: int, body: bytes
             prepared_transaction_offset=named_source(source),
         )
     )
-    made = owner.store.append("D", 0, frame, [len(frame)], owner.clock.time_ms, internal=True)
+    made = owner.store.append(
+        batch_of("D", 0, frame, [len(frame)], internal=True), owner.clock.time_ms
+    )
     assert pending_index.queue(*WAITING).complete([source]) == 1
     return made.first_physical_offset
 
@@ -72,7 +74,7 @@ def test_a_producer_cannot_name_a_source(owner: Owner) -> None:
             Record(topic=b"T", born_host=BORN_HOST, prepared_transaction_offset=named_source(0))
         )
         with pytest.raises(BatchError) as refused:
-            owner.store.append("T", 0, frame * count, [len(frame)] * count, 1)
+            owner.store.append(batch_of("T", 0, frame * count, [len(frame)] * count), 1)
         assert refused.value.reason is BatchFault.SOURCE
 
 

@@ -34,7 +34,7 @@ from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import compact_store
 from support.seeds import seeds
-from support.store_directory import BORN_HOST, NOW_MS, Owner, settings
+from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of, settings
 from support.task_exchange import OneProcess
 
 FILE_BYTES = 8192
@@ -70,7 +70,9 @@ class History:
             frames, lengths = encode_batch(
                 topic.encode(), queue, [body], [properties], NOW_MS, BORN_HOST
             )
-            at = owner.store.append(topic, queue, frames, lengths, NOW_MS + len(self.sent))
+            at = owner.store.append(
+                batch_of(topic, queue, frames, lengths), NOW_MS + len(self.sent)
+            )
             self.sent.append(
                 Sent(topic, queue, at.first_queue_offset, at.first_physical_offset, key, body)
             )

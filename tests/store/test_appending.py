@@ -15,6 +15,7 @@ from support.store_directory import (
     NOW_MS,
     FailingDisk,
     Owner,
+    batch_of,
     in_log,
     in_queues,
     recovered,
@@ -125,11 +126,11 @@ def test_a_wrong_batch_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     owner = Owner(settings(tmp_path))
     frames, lengths = encode_batch(b"T", 0, [b"x"], [b""], NOW_MS, BORN_HOST)
     with pytest.raises(BatchError):
-        owner.store.append("T", 1, frames, lengths, NOW_MS)
+        owner.store.append(batch_of("T", 1, frames, lengths), NOW_MS)
     damaged = bytearray(frames)
     damaged[88] ^= 1
     with pytest.raises(BatchError):
-        owner.store.append("T", 0, bytes(damaged), lengths, NOW_MS)
+        owner.store.append(batch_of("T", 0, bytes(damaged), lengths), NOW_MS)
     assert owner.store.appended_end == 0
     assert owner.append().first_queue_offset == 0
     owner.store.close()
@@ -140,7 +141,7 @@ def test_a_topic_that_cannot_be_a_directory_is_refused(tmp_path: Path, topic: st
     owner = Owner(settings(tmp_path / "s"))
     frames, lengths = encode_batch(topic.encode(), 0, [b"x"], [b""], NOW_MS, BORN_HOST)
     with pytest.raises(UnstorableTopic):
-        owner.store.append(topic, 0, frames, lengths, NOW_MS)
+        owner.store.append(batch_of(topic, 0, frames, lengths), NOW_MS)
     owner.store.close()
 
 
@@ -149,7 +150,7 @@ def test_delayed_messages_are_listed_with_their_deliver_time(tmp_path: Path) -> 
     topic = "SCHEDULE_TOPIC_XXXX"
     section = b"DELAY\x013\x02REAL_TOPIC\x01T\x02"
     frames, lengths = encode_batch(topic.encode(), 2, [b"x"], [section], NOW_MS, BORN_HOST)
-    owner.store.append(topic, 2, frames, lengths, NOW_MS)
+    owner.store.append(batch_of(topic, 2, frames, lengths), NOW_MS)
     owner.store.close()
     entry = (tmp_path / "consumequeue" / topic / "2" / f"{0:020d}").read_bytes()[:20]
     assert int.from_bytes(entry[12:]) == NOW_MS + 10_000
@@ -206,7 +207,7 @@ def test_limits_lowered_since_are_for_what_clients_send_not_for_what_is_made_of_
     for wrong in ([body], [b""]):
         sent, sizes = encode_batch(b"T", 0, wrong, [properties], NOW_MS, BORN_HOST)
         with pytest.raises(BatchError, match="more than 10 bytes"):
-            owner.store.append("T", 0, sent, sizes, NOW_MS)
-    owner.store.append("T", 0, frames, lengths, NOW_MS, internal=True)
+            owner.store.append(batch_of("T", 0, sent, sizes), NOW_MS)
+    owner.store.append(batch_of("T", 0, frames, lengths, internal=True), NOW_MS)
     assert owner.bodies() == [body]
     owner.store.close()

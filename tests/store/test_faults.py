@@ -23,6 +23,7 @@ from support.store_directory import (
     NOW_MS,
     FailingDisk,
     Owner,
+    batch_of,
     crashed_copy,
     healthy,
     in_log,
@@ -291,9 +292,9 @@ def test_a_bug_in_a_callback_fails_the_store_rather_than_hanging_it(tmp_path: Pa
     owner.store.close()
     store = Store.open(settings(tmp_path, flush=Flush.SYNC), on_synced=broken, on_failed=failed.put)
     frames, lengths = encode_batch(b"T", 0, [b"x"], [b""], NOW_MS, BORN_HOST)
-    store.append("T", 0, frames, lengths, NOW_MS)
+    store.append(batch_of("T", 0, frames, lengths), NOW_MS)
     assert "goes nowhere" in str(failed.get(timeout=DEADLINE_SECONDS))
     with pytest.raises(StoreFailed):
-        store.append("T", 0, frames, lengths, NOW_MS)
+        store.append(batch_of("T", 0, frames, lengths), NOW_MS)
     store.close()
     assert (tmp_path / "abort").exists()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rockoon_broker.append import AppendLimits, AppendResult, Appends
-from rockoon_broker.batch import Batch
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk

@@ -21,6 +21,7 @@ from support.store_directory import (
     BORN_HOST,
     NOW_MS,
     Owner,
+    batch_of,
     crashed_copy,
     settings,
 )
@@ -108,7 +109,9 @@ class CompactedStore:
         frames, lengths = encode_batch(
             topic.encode(), queue_id, bodies, properties, NOW_MS - 1000, BORN_HOST, room=True
         )
-        appended = self.store.append(topic, queue_id, frames, lengths, self.owner.clock.time_ms)
+        appended = self.store.append(
+            batch_of(topic, queue_id, frames, lengths), self.owner.clock.time_ms
+        )
         starts = np.cumsum(lengths) - lengths
         sent = [
             Kept(

@@ -22,7 +22,7 @@ from rockoon_format.generation import (
 from rockoon_spark.compaction.store_place import StorePlace
 from rockoon_spark.jobs.compact import CompactReport, compact_on
 from support.compaction import compact_store, compacted_topics, dropped_marks, generation_records
-from support.store_directory import BORN_HOST, Owner, settings
+from support.store_directory import BORN_HOST, Owner, batch_of, settings
 from support.task_exchange import OneProcess
 from support.waiting import wait_until
 
@@ -71,7 +71,7 @@ class Compacting(Owner):
             BORN_HOST,
             room=True,
         )
-        self.store.append(topic, queue_id, frames, lengths, self.clock.time_ms)
+        self.store.append(batch_of(topic, queue_id, frames, lengths), self.clock.time_ms)
 
     def send_random(self, choose: random.Random, count: int, keys: int = 20) -> None:
         """Append messages to all topics; some are tombstones, some have no key or a long one."""

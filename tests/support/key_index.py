@@ -16,7 +16,7 @@ from rockoon_format.columns import decode_columns
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_entries import index_keys
 from rockoon_format.index_file import IndexFile, index_file_bytes
-from support.store_directory import BORN_HOST, NOW_MS, Owner, settings
+from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of, settings
 
 SHAPE = IndexShape(slots=50, units=64)
 FOREVER_MS = 1 << 61
@@ -69,7 +69,7 @@ class Indexed(Owner):
             BORN_HOST,
             room=True,
         )
-        self.store.append(topic, 0, frames, lengths, self.clock.time_ms)
+        self.store.append(batch_of(topic, 0, frames, lengths), self.clock.time_ms)
 
     def send_random(self, choose: random.Random, count: int) -> None:
         """Messages of some topics with no, one or several keys, now and then the same."""

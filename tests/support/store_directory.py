@@ -12,6 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Appended, Store
@@ -210,6 +214,14 @@ def settings(root: Path, **changes: Any) -> StoreSettings:
     return StoreSettings(**values)
 
 
+def batch_of(
+    topic: str, queue_id: int, frames: bytes, lengths: ArrayLike, *, internal: bool = False
+) -> Batch:
+    """Records as `encode_batch` makes them, for `Store.append`."""
+    packed = np.asarray(lengths, "<u4").tobytes()
+    return Batch(topic, queue_id, frames, packed, internal=internal)
+
+
 class Owner:
     """Owns a store as a broker's loop would, but only moves when told."""
 
@@ -241,7 +253,7 @@ class Owner:
             NOW_MS - 1000,
             BORN_HOST,
         )
-        return self.store.append(topic, queue_id, frames, lengths, self.clock.time_ms)
+        return self.store.append(batch_of(topic, queue_id, frames, lengths), self.clock.time_ms)
 
     def confirm(self, end_offset: int) -> list[tuple[str, int]]:
         """Wait until the log is durable up to an offset and confirm it."""

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rockoon_broker.batch import Batch
+from rockoon_broker.batch_columns import columns_of
 from rockoon_broker.clock import Clock
-from rockoon_broker.idempotence.ledger import Run, Runs, SequencedBatch, SequenceLedger
+from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
 from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
+from rockoon_broker.store.log.batch import Batch, SequencedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
@@ -184,7 +185,7 @@ class Appends:
             MalformedBatch, BodyTooLarge, PropertiesTooLarge.
         """
         self._check(batch)
-        columns = batch.columns()
+        columns = columns_of(batch)
         limits = self._limits
         for found, limit, refusal in (
             (columns.body_lengths, limits.body_bytes_max, BodyTooLarge),
@@ -209,16 +210,8 @@ class Appends:
     def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
         if self._failure is not None:
             raise self._failure
-        sizes, now_ms = batch.sizes, self.store_clock.now_ms()
         try:
-            appended = self._store.append(
-                batch.topic,
-                batch.queue_id,
-                batch.frames,
-                sizes,
-                now_ms,
-                internal=batch.internal,
-            )
+            appended = self._store.append(batch, self.store_clock.now_ms())
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:
@@ -235,7 +228,7 @@ class Appends:
         self.bytes += appended.end_offset - appended.first_physical_offset
         self._store_changed.ring()
         if not batch.internal:
-            self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), sizes)
+            self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), batch.sizes)
         run = Run(
             first_sequence=first_sequence,
             messages=appended.count,
@@ -310,7 +303,7 @@ def check_keys(batch: Batch) -> None:
         KeyMissing: the property KEYS of a message is missing or blank.
         MalformedBatch: these are no records.
     """
-    columns = batch.columns()
+    columns = columns_of(batch)
     properties_lengths = np.maximum(columns.properties_lengths, 0)
     keyed = have_keys(
         batch.frames, np.cumsum(columns.lengths) - properties_lengths, properties_lengths

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
-from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.config_files import move_directories_away
@@ -28,6 +27,7 @@ from rockoon_broker.pull import Pulled, PullQuery, Pulls
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics import topic_file as topics_json

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from rockoon_broker.batch import Batch
+from rockoon_broker.batch_columns import whole_columns_of
 from rockoon_broker.delays.rewriting import Aside
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
@@ -19,7 +20,7 @@ def records_of(batch: Batch) -> list[Record]:
     Raises:
         MalformedBatch: one is not.
     """
-    columns = batch.whole_columns()
+    columns = whole_columns_of(batch)
     name = batch.topic.encode()
     records = []
     for index in range(len(columns)):

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_broker.append import AppendResult, Appends
-from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_aside, parts_bounded, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
@@ -49,6 +48,7 @@ from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed, UnknownOffset
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rockoon_broker.store.log.batch import SequencedBatch, SequenceKey
 from rockoon_core.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX
 
@@ -23,14 +24,6 @@ RUNS_MAX = 8
 queue in flight than this may be refused a repeat of the oldest."""
 REPEAT_MARGIN_MS = 60_000
 """How much older than its request says a repeat is taken to be: it may have been on its way."""
-
-
-class SequenceKey(NamedTuple):
-    """Whose numbers they are: every producer counts for each queue by itself."""
-
-    producer_id: int
-    topic: str
-    queue_id: int
 
 
 class Run(NamedTuple):
@@ -50,16 +43,6 @@ class Run(NamedTuple):
 
 Runs = tuple[Run, ...]
 """The newest runs of one sequence, at least one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SequencedBatch:
-    """What an idempotent producer says of a batch."""
-
-    key: SequenceKey
-    first_sequence: int
-    first_sent_ms_ago: int
-    """How long ago it was first sent; 0 when this is the first time."""
 
 
 @dataclass(frozen=True, slots=True)

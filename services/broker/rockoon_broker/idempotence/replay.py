@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.idempotence.ledger import Run, SequenceKey
+from rockoon_broker.idempotence.ledger import Run
+from rockoon_broker.store.log.batch import SequenceKey
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
 from rockoon_format.record import (

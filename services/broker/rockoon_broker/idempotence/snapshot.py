@@ -17,7 +17,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rockoon_broker.idempotence.ledger import Run, Runs, SequenceKey
+from rockoon_broker.idempotence.ledger import Run, Runs
+from rockoon_broker.store.log.batch import SequenceKey
 
 FILE = "producerSequences"
 

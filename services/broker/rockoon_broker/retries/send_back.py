@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult
-from rockoon_broker.batch import Batch
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
 from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.topics.topic_file import TOPICS_ASIDE
 from rockoon_core.errors import (
     BodyTooLarge,

@@ -12,12 +12,10 @@ import numpy as np
 from grpc import aio
 
 from rockoon_broker.append import AppendResult
-from rockoon_broker.batch import Batch
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.expressions import expression_of
-from rockoon_broker.idempotence.ledger import SequencedBatch, SequenceKey
 from rockoon_broker.idempotence.replay import takes_sequences
 from rockoon_broker.problems import problems_of
 from rockoon_broker.pull import BYTES_MAX, PullQuery
@@ -42,6 +40,7 @@ from rockoon_broker.rpc.transactions import (
     list_transactions,
 )
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
+from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
 from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus
 from rockoon_core.errors import (
     Busy,

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rockoon_broker.store.clock import SystemWallClock, WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
@@ -34,6 +34,7 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
     UnknownOffset,
 )
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
@@ -226,26 +227,13 @@ class Store:
 
     # Writing.
 
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        frames: bytes,
-        lengths: ArrayLike,
-        now_ms: int,
-        *,
-        internal: bool = False,
-    ) -> Appended:
+    def append(self, batch: Batch, now_ms: int) -> Appended:
         """Store a batch of one queue.
 
         Args:
-            topic: the topic all records name.
-            queue_id: the queue all records name.
-            frames: records back to back (`rockoon_format.batch.encode_batch`).
-            lengths: size of each in bytes, n integers.
+            batch: records that name its topic and queue; of its sequence numbers the owner has
+                made sure.
             now_ms: epoch milliseconds; earlier than the last, that one's, unless a run ends.
-            internal: the broker made the records out of others, so they may name these and bear
-                the flag of a committed transaction, and exceed limits that were lowered since.
 
         Returns:
             Where it went. With `flush=sync` it is not durable yet and not visible: wait for
@@ -266,33 +254,34 @@ class Store:
         unsynced = self._log.end - self._confirmed_end
         if settings.flush is Flush.SYNC and unsynced >= settings.unsynced_bytes_max:
             raise StoreBusy(f"{unsynced} bytes wait for a sync")
+        frames = batch.frames
         layout = check_batch(
             frames,
-            lengths,
-            topic=topic.encode(),
-            queue_id=queue_id,
-            **(NO_LIMITS if internal else self._record_limits),
-            sys_flags_allowed=_FLAGS_MADE_HERE if internal else SYS_FLAGS_ALLOWED,
-            sources_allowed=internal,
+            batch.sizes,
+            topic=batch.topic.encode(),
+            queue_id=batch.queue_id,
+            **(NO_LIMITS if batch.internal else self._record_limits),
+            sys_flags_allowed=_FLAGS_MADE_HERE if batch.internal else SYS_FLAGS_ALLOWED,
+            sources_allowed=batch.internal,
             delay_levels_ms=settings.delay_levels_ms,
         )
         if settings.record_checksums:
             frames, layout = with_checksums(frames, layout)
-        queue = self._queues.find_or_create(topic, queue_id)
+        queue = self._queues.find_or_create(*batch.queue)
         begins_run = self.runs.is_behind(now_ms) and self.points.is_capped(now_ms)
         offset = self._log.place(layout.total_bytes, in_next_file=begins_run)
         stored_ms = now_ms if begins_run else max(now_ms, self.runs.newest_ms)
-        batch = np.frombuffer(bytearray(frames), np.uint8)
+        buffer = np.frombuffer(bytearray(frames), np.uint8)
         first = queue.next_offset
         patch_batch(
-            batch,
+            buffer,
             layout,
             first_queue_offset=first,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
         )
-        self._log.write(offset, batch)
+        self._log.write(offset, buffer)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
         self.runs.note(offset, stored_ms)

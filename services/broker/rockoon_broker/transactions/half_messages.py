@@ -16,8 +16,9 @@ TransactionalMessageServiceImpl, TransactionalMessageUtil.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rockoon_broker.batch import Batch
+from rockoon_broker.batch_columns import whole_columns_of
 from rockoon_broker.pending.sources import named_source
+from rockoon_broker.store.log.batch import Batch
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
@@ -133,7 +134,7 @@ def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
     Raises:
         MalformedBatch: the batch is none, or a record cannot be a half message.
     """
-    columns = batch.whole_columns()
+    columns = whole_columns_of(batch)
     name = batch.topic.encode()
     halves = []
     for index in range(len(columns)):

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.append import AppendResult, Appends
-from rockoon_broker.batch import Batch
 from rockoon_broker.clock import Clock
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.asking import Asking

@@ -1,0 +1,61 @@
+"""Batch: messages of one queue on their way into the log."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.queues.consume_queue import QueueKey
+
+
+class SequenceKey(NamedTuple):
+    """Whose sequence numbers they are: every producer counts for each queue by itself."""
+
+    producer_id: int
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequencedBatch:
+    """What an idempotent producer says of a batch."""
+
+    key: SequenceKey
+    first_sequence: int
+    first_sent_ms_ago: int
+    """How long ago it was first sent; 0 when this is the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records for one queue, as a request brought them or the broker made them."""
+
+    topic: str
+    queue_id: int
+    frames: bytes
+    """The records back to back."""
+    lengths: bytes
+    """Their sizes, packed little-endian u32."""
+    sequenced: SequencedBatch | None = None
+    """Of an idempotent producer: only what is not stored yet is appended. The store itself does
+    not look at it."""
+    internal: bool = False
+    """The broker made the records out of others: they may name these and bear the flag of a
+    committed transaction, and exceed limits for clients, which may have been lowered since."""
+
+    @classmethod
+    def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
+        """Records that the broker made."""
+        lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
+        return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
+
+    @property
+    def queue(self) -> QueueKey:
+        return self.topic, self.queue_id
+
+    @property
+    def sizes(self) -> NDArray[np.uint32]:
+        """Of the records, bytes, n."""
+        return np.frombuffer(self.lengths, "<u4")
