@@ -35,6 +35,7 @@ class Error(_message.Message):
         LOG_TRIMMED: _ClassVar[Error.Code]
         GENERATION_NOT_FOUND: _ClassVar[Error.Code]
         ACCESS_KEY_NOT_FOUND: _ClassVar[Error.Code]
+        LOG_NOT_FOUND: _ClassVar[Error.Code]
         TRANSACTION_NOT_FOUND: _ClassVar[Error.Code]
         TOPIC_EXISTS: _ClassVar[Error.Code]
         GROUP_EXISTS: _ClassVar[Error.Code]
@@ -54,6 +55,8 @@ class Error(_message.Message):
         INDEX_OFF: _ClassVar[Error.Code]
         GENERATION_REFUSED: _ClassVar[Error.Code]
         ACCESS_KEY_EXISTS: _ClassVar[Error.Code]
+        LOG_CHANGED: _ClassVar[Error.Code]
+        LOG_FROZEN: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         NO_EXTERNAL_ADDRESS: _ClassVar[Error.Code]
         DELAYED_SETTLED: _ClassVar[Error.Code]
@@ -70,6 +73,8 @@ class Error(_message.Message):
         BUFFER_FULL: _ClassVar[Error.Code]
         CLOSED: _ClassVar[Error.Code]
         QUEUE_HELD: _ClassVar[Error.Code]
+        NOT_LEADER: _ClassVar[Error.Code]
+        NOT_ENOUGH_REPLICAS: _ClassVar[Error.Code]
         INTERNAL: _ClassVar[Error.Code]
         STORE_FAILED: _ClassVar[Error.Code]
         STORE_CORRUPT: _ClassVar[Error.Code]
@@ -102,6 +107,7 @@ class Error(_message.Message):
     LOG_TRIMMED: Error.Code
     GENERATION_NOT_FOUND: Error.Code
     ACCESS_KEY_NOT_FOUND: Error.Code
+    LOG_NOT_FOUND: Error.Code
     TRANSACTION_NOT_FOUND: Error.Code
     TOPIC_EXISTS: Error.Code
     GROUP_EXISTS: Error.Code
@@ -121,6 +127,8 @@ class Error(_message.Message):
     INDEX_OFF: Error.Code
     GENERATION_REFUSED: Error.Code
     ACCESS_KEY_EXISTS: Error.Code
+    LOG_CHANGED: Error.Code
+    LOG_FROZEN: Error.Code
     TRANSACTION_ENDED: Error.Code
     NO_EXTERNAL_ADDRESS: Error.Code
     DELAYED_SETTLED: Error.Code
@@ -137,6 +145,8 @@ class Error(_message.Message):
     BUFFER_FULL: Error.Code
     CLOSED: Error.Code
     QUEUE_HELD: Error.Code
+    NOT_LEADER: Error.Code
+    NOT_ENOUGH_REPLICAS: Error.Code
     INTERNAL: Error.Code
     STORE_FAILED: Error.Code
     STORE_CORRUPT: Error.Code

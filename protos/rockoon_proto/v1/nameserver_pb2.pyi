@@ -70,7 +70,7 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas")
     class SharedSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,10 @@ class Node(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     PREDECESSOR_LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     SHARED_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     address: str
@@ -98,19 +102,55 @@ class Node(_message.Message):
     place: str
     predecessor_lease_id: int
     shared_settings: _containers.ScalarMap[str, str]
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    replica: str
+    rack: str
+    epoch: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaAddress]
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ...) -> None: ...
+
+class ReplicaAddress(_message.Message):
+    __slots__ = ("replica_id", "name", "address", "external_address", "rack", "in_sync")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    name: str
+    address: str
+    external_address: str
+    rack: str
+    in_sync: bool
+    def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., external_address: _Optional[str] = ..., rack: _Optional[str] = ..., in_sync: _Optional[bool] = ...) -> None: ...
+
+class ReplicaFacts(_message.Message):
+    __slots__ = ("empty", "copies", "promised", "version", "history")
+    EMPTY_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    empty: bool
+    copies: int
+    promised: int
+    version: int
+    history: int
+    def __init__(self, empty: _Optional[bool] = ..., copies: _Optional[int] = ..., promised: _Optional[int] = ..., version: _Optional[int] = ..., history: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("node", "lease_id", "cluster_id", "protocol")
+    __slots__ = ("node", "lease_id", "cluster_id", "protocol", "replica")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     node: Node
     lease_id: int
     cluster_id: int
     protocol: int
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
+    replica: ReplicaFacts
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., lease_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., protocol: _Optional[int] = ..., replica: _Optional[_Union[ReplicaFacts, _Mapping]] = ...) -> None: ...
 
 class RegisterNodeReply(_message.Message):
     __slots__ = ("lease_id", "ttl_seconds", "renew_seconds", "revision", "predecessor_seconds", "differences")
