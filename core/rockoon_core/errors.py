@@ -65,28 +65,24 @@ class RockoonError(Exception):
 class InvalidArgument(RockoonError):
     code = Error.INVALID_ARGUMENT
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "the request is not valid: {reason}"
 
 
 class InvalidTopicName(RockoonError):
     code = Error.INVALID_TOPIC_NAME
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "{topic!r} is not a topic name: {reason}"
 
 
 class InvalidGroupName(RockoonError):
     code = Error.INVALID_GROUP_NAME
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "{group!r} is not a consumer group name: {reason}"
 
 
 class WrongCluster(RockoonError):
     code = Error.WRONG_CLUSTER
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "this is cluster {cluster!r}, the caller wants {wanted!r}: check the nameserver addresses"
     )
@@ -95,56 +91,48 @@ class WrongCluster(RockoonError):
 class MalformedBatch(RockoonError):
     code = Error.MALFORMED_BATCH
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "the batch is malformed at record {index}: {reason}"
 
 
 class BodyTooLarge(RockoonError):
     code = Error.BODY_TOO_LARGE
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "the body of message {index} is larger than {limit} bytes"
 
 
 class PropertiesTooLarge(RockoonError):
     code = Error.PROPERTIES_TOO_LARGE
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "the properties of message {index} are larger than {limit} bytes"
 
 
 class InvalidOffset(RockoonError):
     code = Error.INVALID_OFFSET
     status = "OUT_OF_RANGE"
-    retriable = False
     sentence = "{offset} is not an offset: it must be between 0 and 2^62"
 
 
 class InvalidProperty(RockoonError):
     code = Error.INVALID_PROPERTY
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "property {name!r} cannot be sent: {reason}"
 
 
 class InvalidExpression(RockoonError):
     code = Error.INVALID_EXPRESSION
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "{expression!r} is not a subscription expression: {reason}"
 
 
 class InvalidDelay(RockoonError):
     code = Error.INVALID_DELAY
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = "message {index} cannot be delayed: {reason}"
 
 
 class DelayTooLong(RockoonError):
     code = Error.DELAY_TOO_LONG
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = (
         "message {index} is to be delivered {seconds} s from now, and the broker keeps messages "
         "aside for {seconds_max} s at most (delay_seconds_max)"
@@ -154,7 +142,6 @@ class DelayTooLong(RockoonError):
 class KeyMissing(RockoonError):
     code = Error.KEY_MISSING
     status = "INVALID_ARGUMENT"
-    retriable = False
     sentence = (
         "message {index} has no key: topic {topic!r} is compacted (cleanup.policy = COMPACTION) and"
         " keeps the newest message of each"
@@ -164,35 +151,30 @@ class KeyMissing(RockoonError):
 class TopicNotFound(RockoonError):
     code = Error.TOPIC_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "topic {topic!r} does not exist"
 
 
 class QueueNotFound(RockoonError):
     code = Error.QUEUE_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "topic {topic!r} has no queue {queue} on broker {broker!r}"
 
 
 class GroupNotFound(RockoonError):
     code = Error.GROUP_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "consumer group {group!r} does not exist"
 
 
 class MessageNotFound(RockoonError):
     code = Error.MESSAGE_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "no message is stored at {position}"
 
 
 class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = (
         "no reset {reset!r} is known: a plan is kept for ten minutes, an applied reset until "
         "a thousand others have followed"
@@ -202,21 +184,18 @@ class ResetNotFound(RockoonError):
 class BrokerNotFound(RockoonError):
     code = Error.BROKER_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "no live broker is named {broker!r}"
 
 
 class MemberNotFound(RockoonError):
     code = Error.MEMBER_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "group {group!r} keeps no progress of a member {member!r}"
 
 
 class LogTrimmed(RockoonError):
     code = Error.LOG_TRIMMED
     status = "OUT_OF_RANGE"
-    retriable = False
     sentence = (
         "physical offset {position} of the log of broker {broker!r} was deleted by retention: the"
         " log begins at {log_min_offset} now"
@@ -226,35 +205,36 @@ class LogTrimmed(RockoonError):
 class GenerationNotFound(RockoonError):
     code = Error.GENERATION_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "broker {broker!r} has no file {file!r} of generation {generation}: {reason}"
 
 
 class AccessKeyNotFound(RockoonError):
     code = Error.ACCESS_KEY_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "there is no access key {key!r}"
+
+
+class LogNotFound(RockoonError):
+    code = Error.LOG_NOT_FOUND
+    status = "NOT_FOUND"
+    sentence = "no log is named {log!r}"
 
 
 class TopicExists(RockoonError):
     code = Error.TOPIC_EXISTS
     status = "ALREADY_EXISTS"
-    retriable = False
     sentence = "topic {topic!r} exists already"
 
 
 class GroupExists(RockoonError):
     code = Error.GROUP_EXISTS
     status = "ALREADY_EXISTS"
-    retriable = False
     sentence = "consumer group {group!r} exists already"
 
 
 class NodeNameTaken(RockoonError):
     code = Error.NODE_NAME_TAKEN
     status = "ALREADY_EXISTS"
-    retriable = False
     sentence = (
         "{name!r} is the name of a live node with another store, at {address}: choose "
         "another name or stop that one"
@@ -264,7 +244,6 @@ class NodeNameTaken(RockoonError):
 class MemberIdTaken(RockoonError):
     code = Error.MEMBER_ID_TAKEN
     status = "ALREADY_EXISTS"
-    retriable = False
     sentence = (
         "member id {member!r} of group {group!r} is in use by a live process: ids must be unique"
     )
@@ -273,7 +252,6 @@ class MemberIdTaken(RockoonError):
 class Fenced(RockoonError):
     code = Error.FENCED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "epoch {epoch} of queue {queue} is over (now {current}): another member or a "
         "reset took it; resolve again"
@@ -283,7 +261,6 @@ class Fenced(RockoonError):
 class CommitBehind(RockoonError):
     code = Error.COMMIT_BEHIND
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "offset {offset} is behind the stored {stored} of queue {queue}: progress only "
         "goes back when forced"
@@ -293,56 +270,48 @@ class CommitBehind(RockoonError):
 class OffsetBeyondEnd(RockoonError):
     code = Error.OFFSET_BEYOND_END
     status = "OUT_OF_RANGE"
-    retriable = False
     sentence = "offset {offset} is beyond the end {end} of queue {queue}"
 
 
 class TopicNotWritable(RockoonError):
     code = Error.TOPIC_NOT_WRITABLE
     status = "PERMISSION_DENIED"
-    retriable = False
     sentence = "topic {topic!r} is read-only"
 
 
 class TopicNotReadable(RockoonError):
     code = Error.TOPIC_NOT_READABLE
     status = "PERMISSION_DENIED"
-    retriable = False
     sentence = "topic {topic!r} is write-only"
 
 
 class GroupHasMembers(RockoonError):
     code = Error.GROUP_HAS_MEMBERS
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "group {group!r} has {members} live members: stop them first"
 
 
 class PlanStale(RockoonError):
     code = Error.PLAN_STALE
     status = "ABORTED"
-    retriable = False
     sentence = "progress has moved since reset {reset!r} was planned: plan it again"
 
 
 class ConsumeDisabled(RockoonError):
     code = Error.CONSUME_DISABLED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "group {group!r} is paused"
 
 
 class TopicChanged(RockoonError):
     code = Error.TOPIC_CHANGED
     status = "ABORTED"
-    retriable = False
     sentence = "topic {topic!r} was changed by somebody else: look again"
 
 
 class SequenceGap(RockoonError):
     code = Error.SEQUENCE_GAP
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "queue {queue} of {topic!r} was sent sequence {sequence} and waits for {expected}: the"
         " messages between are not stored"
@@ -352,7 +321,6 @@ class SequenceGap(RockoonError):
 class SequenceUnknown(RockoonError):
     code = Error.SEQUENCE_UNKNOWN
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "queue {queue} of {topic!r} may have sequence {sequence} already: the broker does not"
         " remember {what}"
@@ -362,22 +330,31 @@ class SequenceUnknown(RockoonError):
 class IndexOff(RockoonError):
     code = Error.INDEX_OFF
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "broker {broker!r} keeps no index by key: start it with `index = on`"
 
 
 class GenerationRefused(RockoonError):
     code = Error.GENERATION_REFUSED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "generation {generation} is not taken into force: {reason}"
 
 
 class AccessKeyExists(RockoonError):
     code = Error.ACCESS_KEY_EXISTS
     status = "ALREADY_EXISTS"
-    retriable = False
     sentence = "access key {key!r} exists already"
+
+
+class LogChanged(RockoonError):
+    code = Error.LOG_CHANGED
+    status = "ABORTED"
+    sentence = "log {log!r} was changed by somebody else: look again"
+
+
+class LogFrozen(RockoonError):
+    code = Error.LOG_FROZEN
+    status = "FAILED_PRECONDITION"
+    sentence = "log {log!r} is frozen until it is adopted (`rockoon log adopt`): {reason}"
 
 
 class EtcdUnavailable(RockoonError):
@@ -460,7 +437,6 @@ class BufferFull(RockoonError):
 class Closed(RockoonError):
     code = Error.CLOSED
     status = "CANCELLED"
-    retriable = False
     sentence = "{what} is closed"
 
 
@@ -471,31 +447,41 @@ class QueueHeld(RockoonError):
     sentence = "queue {queue} is still held by {owner}, which has been asked to let go"
 
 
+class NotLeader(RockoonError):
+    code = Error.NOT_LEADER
+    status = "UNAVAILABLE"
+    retriable = True
+    sentence = "{replica!r} does not lead log {log!r}"
+
+
+class NotEnoughReplicas(RockoonError):
+    code = Error.NOT_ENOUGH_REPLICAS
+    status = "UNAVAILABLE"
+    retriable = True
+    sentence = "{connected} of the copies of log {log!r} are connected, and {needed} have to be"
+
+
 class TransactionNotFound(RockoonError):
     code = Error.TRANSACTION_NOT_FOUND
     status = "NOT_FOUND"
-    retriable = False
     sentence = "no half message of producer group {group!r} is at {position}"
 
 
 class DelayedSettled(RockoonError):
     code = Error.DELAYED_SETTLED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "the delayed message {message_id} was delivered or cancelled before"
 
 
 class TransactionEnded(RockoonError):
     code = Error.TRANSACTION_ENDED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "the transaction has ended already: {outcome}"
 
 
 class NoExternalAddress(RockoonError):
     code = Error.NO_EXTERNAL_ADDRESS
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = (
         "{name} has no external address, and this client came in by the nameservers' external "
         "listener: set advertise_external on {name}"
@@ -505,42 +491,36 @@ class NoExternalAddress(RockoonError):
 class Internal(RockoonError):
     code = Error.INTERNAL
     status = "INTERNAL"
-    retriable = False
     sentence = "{service} failed: {reason}"
 
 
 class StoreFailed(RockoonError):
     code = Error.STORE_FAILED
     status = "DATA_LOSS"
-    retriable = False
     sentence = "the store failed and takes nothing more: {reason}"
 
 
 class StoreCorrupt(RockoonError):
     code = Error.STORE_CORRUPT
     status = "DATA_LOSS"
-    retriable = False
     sentence = "{path} is damaged: {reason}"
 
 
 class StoreLocked(RockoonError):
     code = Error.STORE_LOCKED
     status = "FAILED_PRECONDITION"
-    retriable = False
     sentence = "{path} is in use by another process"
 
 
 class TlsFailed(RockoonError):
     code = Error.TLS_FAILED
     status = "UNAUTHENTICATED"
-    retriable = False
     sentence = "no TLS connection to {address}: {reason}"
 
 
 class WrongIdentity(RockoonError):
     code = Error.WRONG_IDENTITY
     status = "PERMISSION_DENIED"
-    retriable = False
     sentence = (
         "the certificate shown is that of {identity}: to register as {name!r} it must bear the "
         "common name or DNS name {wanted!r}"
@@ -550,14 +530,12 @@ class WrongIdentity(RockoonError):
 class NotAuthenticated(RockoonError):
     code = Error.NOT_AUTHENTICATED
     status = "UNAUTHENTICATED"
-    retriable = False
     sentence = "the caller is not authenticated: {reason}"
 
 
 class NotPermitted(RockoonError):
     code = Error.NOT_PERMITTED
     status = "PERMISSION_DENIED"
-    retriable = False
     sentence = "access key {key!r} has no {action} permission on {resource}"
 
 

@@ -277,7 +277,7 @@ class Accumulator:
         self.spread: dict[str, BatchQueue] = {}
         """Round robin batch queues by topic."""
         self.chosen: dict[MessageQueue, BatchQueue] = {}
-        """Batch queues of chosen queues."""
+        """Lanes of chosen queues."""
         self.delayed_spread: dict[str, BatchQueue] = {}
         self.delayed_chosen: dict[MessageQueue, BatchQueue] = {}
         """The same for delayed messages."""

@@ -195,7 +195,7 @@ class Producer:
         if ordering_key is None and queue is None and not delayed:
             batch_queue = self._spread.get(topic) or self._open_spread(topic)
         else:
-            keyed = self._batch_queue(topic, queue, ordering_key)
+            keyed = self._lane(topic, queue, ordering_key)
             if keyed is None:
                 early = (topic, body, extras, size, ordering_key or "")
                 return self._keep_early(*early, delayed=delayed)
@@ -311,7 +311,7 @@ class Producer:
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
-        batch_queue = self._batch_queue(topic, queue, key)
+        batch_queue = self._lane(topic, queue, key)
         assert batch_queue is not None, "the route is known"
         batch = batch_queue.batch
         first = len(batch.bodies)
@@ -393,16 +393,14 @@ class Producer:
         """What is taken and not acknowledged, with an allowance of 160 bytes per message."""
         return self._accumulator.buffered_bytes
 
-    # Batch queues
+    # Lanes
 
     def _open_spread(self, topic: str) -> BatchQueue:
         self._check_open()
         check_topic(topic)
         return self._accumulator.open_spread(topic)
 
-    def _batch_queue(
-        self, topic: str, queue: MessageQueue | None, key: str | None
-    ) -> BatchQueue | None:
+    def _lane(self, topic: str, queue: MessageQueue | None, key: str | None) -> BatchQueue | None:
         """Return where a message goes; None if that depends on queues not known yet."""
         if queue is not None:
             if key is not None:
@@ -429,9 +427,7 @@ class Producer:
         route = self._sender.routes.get(topic)
         if route is None:
             return []
-        batch_queues = self._keyed[topic] = [
-            self._chosen_batch_queue(queue) for queue in route.queues
-        ]
+        batch_queues = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
         return batch_queues
 
     def _chosen(self, topic: str, queue: MessageQueue) -> BatchQueue:
@@ -450,7 +446,7 @@ class Producer:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
         return self._accumulator.open_chosen(queue)
 
-    def _chosen_batch_queue(self, queue: MessageQueue) -> BatchQueue:
+    def _chosen_lane(self, queue: MessageQueue) -> BatchQueue:
         return self._accumulator.chosen.get(queue) or self._accumulator.open_chosen(queue)
 
     def _check_open(self) -> None:
@@ -497,7 +493,7 @@ class Producer:
         self._keyed.pop(route.name, None)
         for early in self._early.take(route.name):
             chosen = route.queues[early.key_hash % len(route.queues)]
-            batch_queue = self._chosen_batch_queue(chosen)
+            batch_queue = self._chosen_lane(chosen)
             if early.delayed:
                 batch_queue = self._accumulator.delayed_batch_queue(route.name, chosen)
             self._place(early.receipt, batch_queue, early.body, early.extras)
