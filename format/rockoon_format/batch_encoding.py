@@ -99,21 +99,8 @@ def encode_batch(
     if count and int(sizes.max()) > SIZE_MAX:
         raise ValueError(f"a record of {int(sizes.max())} bytes")
 
-    # Zeros, not empty memory: the broker fills in its own fields only, and what else this process
-    # had left there would be stored and read by everybody.
-    heads = np.zeros(count, head)
+    heads = _heads(head, magic, queue_id, bodies, born_timestamp_ms, born_host, flags, sys_flags)
     heads["size"] = sizes
-    heads["magic"] = magic
-    # RocketMQ keeps 31 bits of a CRC, a Java int without its sign, and compares those.
-    heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & CRC_MASK
-    heads["queue_id"] = queue_id
-    heads["flag"] = flags
-    # The host bits follow the hosts: a wrong one would shift every field behind.
-    heads["sys_flag"] = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
-    if len(born_host) == HOST_V6_BYTES:
-        heads["sys_flag"] |= SYS_FLAG_BORN_HOST_V6
-    heads["born_timestamp"] = born_timestamp_ms
-    heads["born_host"] = np.void(born_host)
     heads["body_length"] = body_lengths
 
     # Most batches hold few distinct property lengths, so topic and length are packed once for each.
@@ -124,3 +111,31 @@ def encode_batch(
     pieces[2::5] = map(tails.__getitem__, property_lengths)
     pieces[3::5] = properties
     return b"".join(pieces), sizes.astype(np.uint32)
+
+
+def _heads(
+    dtype: np.dtype[np.void],
+    magic: int,
+    queue_id: int,
+    bodies: Sequence[bytes],
+    born_timestamp_ms: int | NDArray[np.int64],
+    born_host: bytes,
+    flags: int | NDArray[np.int32],
+    sys_flags: int | NDArray[np.int32],
+) -> NDArray[np.void]:
+    """What precedes each body; sizes and body lengths are left zero."""
+    # Zeros, not empty memory: the broker fills in its own fields only, and what else this process
+    # had left there would be stored and read by everybody.
+    heads = np.zeros(len(bodies), dtype)
+    heads["magic"] = magic
+    # RocketMQ keeps 31 bits of a CRC, a Java int without its sign, and compares those.
+    heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & CRC_MASK
+    heads["queue_id"] = queue_id
+    heads["flag"] = flags
+    # The host bits follow the hosts: a wrong one would shift every field behind.
+    heads["sys_flag"] = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
+    if len(born_host) == HOST_V6_BYTES:
+        heads["sys_flag"] |= SYS_FLAG_BORN_HOST_V6
+    heads["born_timestamp"] = born_timestamp_ms
+    heads["born_host"] = np.void(born_host)
+    return heads

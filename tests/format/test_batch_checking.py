@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rockoon_format.batch import (
-    FEW_RECORDS_MAX,
     SYS_FLAGS_ALLOWED,
     BatchError,
     BatchFault,
@@ -17,6 +16,7 @@ from rockoon_format.batch import (
     check_batch,
     scan,
 )
+from rockoon_format.batch_checking import FEW_RECORDS_MAX
 from rockoon_format.record import Record, encode_host, encode_record
 from support.random_messages import (
     BODY_BYTES_MAX,

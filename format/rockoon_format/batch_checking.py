@@ -1,0 +1,222 @@
+"""Checks of a batch before it is stored.
+
+What is accepted here must be what recovery accepts, and the tags codes computed here must be those
+that a ConsumeQueue rebuilt from the log would hold: nothing is checked again later.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rockoon_format.batch_layout import BatchLayout
+from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
+from rockoon_format.checksums import room_of
+from rockoon_format.delay_levels import (
+    DELAY_LEVELS_MS,
+    delay_of_level_ms,
+    parse_java_int,
+    timer_deliver_ms,
+)
+from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_DELAY_TIME_LEVEL, decode
+from rockoon_format.record import (
+    AT_PREPARED_OFFSET_V4,
+    AT_STORE_TIMESTAMP_V4,
+    CRC_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_CRC_BYTES,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_STORE_HOST_V6,
+    TRANSACTION_PREPARED,
+)
+from rockoon_format.small_batches import check_small_batch
+
+FEW_RECORDS_MAX = 24
+"""Up to here a loop over the records is faster than the columns' fixed costs."""
+
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
+
+
+def check_batch(
+    frames: bytes,
+    lengths: ArrayLike,
+    *,
+    topic: bytes,
+    queue_id: int,
+    body_bytes_max: int,
+    properties_bytes_max: int = PROPERTIES_BYTES_MAX,
+    record_bytes_max: int,
+    sys_flags_allowed: int = SYS_FLAGS_ALLOWED,
+    sources_allowed: bool = False,
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+) -> BatchLayout:
+    """Prove that a batch may be stored, and compute its queue entries.
+
+    Args:
+        frames: back-to-back records, as `encode_batch` makes them.
+        lengths: size of each record in bytes, n integers.
+        topic, queue_id: the topic and the queue that every record must name.
+        body_bytes_max, properties_bytes_max, record_bytes_max: of each; without room for checksums.
+        sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
+            have no queue entry and cannot be allowed; committed ones (0x8) can.
+        sources_allowed: whether a record may name the one it was made out of (prepared
+            transaction offset). That settles the other one, so it is for the broker to say.
+        delay_levels_ms: delays of levels 1, 2, ... for records of SCHEDULE_TOPIC_XXXX.
+
+    Returns:
+        The layout that `patch_batch` and `queue_entries` need.
+
+    Raises:
+        BatchError: with the reason, and the index of the first record that is wrong for it.
+    """
+    if sys_flags_allowed & (TRANSACTION_PREPARED | SYS_FLAG_STORE_HOST_V6):
+        raise ValueError(f"system flags {sys_flags_allowed:#x} cannot be allowed in a batch")
+    sizes = np.asarray(lengths)
+    if sizes.ndim != 1 or len(sizes) == 0:
+        raise BatchError(BatchFault.EMPTY, 0, "the batch has no records")
+    sizes = sizes.astype(np.int64)
+    rules = BatchRules(
+        topic,
+        queue_id,
+        body_bytes_max,
+        properties_bytes_max,
+        record_bytes_max,
+        sys_flags_allowed,
+        sources_allowed,
+        delay_levels_ms,
+    )
+    # Entries of delayed messages hold times instead of tags codes: the columns know how.
+    if len(sizes) <= FEW_RECORDS_MAX and topic not in _DELAYED_TOPICS:
+        layout = check_small_batch(frames, sizes, rules)
+        if layout is not None:
+            return layout
+    return _check_columns(frames, sizes, rules)
+
+
+def _check_columns(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> BatchLayout:
+    """Check all records at once, column by column."""
+    starts, total = _starts(frames, sizes)
+    parts = locate(frames, starts)
+    prefix = parts.prefix
+    magics, flags = prefix["magic"], prefix["sys_flag"]
+    _refuse(BatchFault.MAGIC, (magics != MAGIC_V1) & (magics != MAGIC_V2), "unknown magic")
+    _refuse(BatchFault.STORE_HOST, flags & SYS_FLAG_STORE_HOST_V6 != 0, "the store host is IPv6")
+    _refuse(BatchFault.SYS_FLAG, flags & ~rules.sys_flags_allowed != 0, "a forbidden system flag")
+    wrong_size = (
+        (prefix["size"] != sizes)
+        | (parts.computed_sizes != sizes)
+        | (parts.body_lengths < 0)
+        | (parts.topic_lengths < 0)
+        | (parts.properties_lengths < 0)
+    )
+    _refuse(BatchFault.SIZE, wrong_size, "the parts do not add up to the record's size")
+    _refuse(
+        BatchFault.QUEUE, prefix["queue_id"] != rules.queue_id, f"not of queue {rules.queue_id}"
+    )
+    _refuse(BatchFault.TOPIC, _other_topic(frames, parts, rules.topic), "of another topic")
+    has_room = _rooms(frames, starts + sizes, parts)
+    properties_lengths = parts.properties_lengths - PROPERTY_CRC_BYTES * has_room
+    for fault, found_bytes, limit in (
+        (BatchFault.BODY_TOO_LARGE, parts.body_lengths, rules.body_bytes_max),
+        (BatchFault.PROPERTIES_TOO_LARGE, properties_lengths, rules.properties_bytes_max),
+        (BatchFault.RECORD_TOO_LARGE, sizes, rules.record_bytes_max),
+    ):
+        _refuse(fault, found_bytes > limit, f"more than {limit} bytes")
+    _refuse_wrong_bodies(frames, parts)
+    if not rules.sources_allowed:
+        _refuse_sources(frames, parts)
+    return BatchLayout(
+        starts=starts,
+        lengths=sizes,
+        tag_codes=(tags_codes if rules.topic != _TIMER_TOPIC else _timer_codes)(frames, parts),
+        store_positions=starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes,
+        properties_lengths=parts.properties_lengths,
+        has_room=has_room,
+        total_bytes=total,
+        delays_ms=_delays_ms(frames, parts, rules.delay_levels_ms)
+        if rules.topic == _SCHEDULE_TOPIC
+        else None,
+    )
+
+
+def _starts(frames: bytes, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Where each record begins, and the bytes of all: sizes must add up to the frames."""
+    _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    # Sizes above 2^31 could wrap the sum.
+    _refuse(BatchFault.LENGTHS, sizes > len(frames), "longer than the batch")
+    if total != len(frames):
+        raise BatchError(
+            BatchFault.LENGTHS, 0, f"lengths add up to {total}, the batch has {len(frames)} bytes"
+        )
+    return ends - sizes, total
+
+
+def _refuse(reason: BatchFault, wrong: NDArray[Any], message: str) -> None:
+    if wrong.any():
+        raise BatchError(reason, int(wrong.argmax()), message)
+
+
+def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]:
+    other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
+    if not topic or other.any():
+        return other
+    # One comparison of all names as bytes is enough for nearly every batch; only a batch that has
+    # another topic in it pays for finding out which record that is.
+    found = sliding(frames, f"V{len(topic)}")[parts.topic_starts]
+    if found.tobytes() == topic * len(other):
+        return other
+    letters = found.view(np.uint8).reshape(len(other), len(topic))
+    differs = letters != np.frombuffer(topic, np.uint8)
+    wrong: NDArray[np.bool_] = differs.any(1)
+    return wrong
+
+
+def _rooms(frames: bytes, ends: NDArray[np.int64], parts: Parts) -> NDArray[np.bool_]:
+    """Which records have room for a checksum."""
+    has_room, mangled = room_of(frames, ends, parts.properties_lengths)
+    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is none")
+    return has_room
+
+
+def _refuse_wrong_bodies(frames: bytes, parts: Parts) -> None:
+    found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
+    wrong = found != parts.prefix["body_crc"]
+    _refuse(BatchFault.BODY_CRC, wrong, "the body does not have its CRC")
+
+
+def _refuse_sources(frames: bytes, parts: Parts) -> None:
+    at = parts.starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
+    # Zero looks the same in any byte order.
+    prepared = sliding(frames, np.int64)[at]
+    if prepared.any():
+        _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")
+
+
+def _timer_codes(frames: bytes, parts: Parts) -> NDArray[np.int64]:
+    codes = tags_codes(frames, parts)
+    sections = slices(frames, parts.properties_starts, parts.properties_lengths)
+    for index, section in enumerate(sections):
+        codes[index] = timer_deliver_ms(section) or codes[index]
+    return codes
+
+
+def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> NDArray[np.int64]:
+    sections = slices(frames, parts.properties_starts, parts.properties_lengths)
+    delays = np.zeros(len(sections), np.int64)
+    for index, section in enumerate(sections):
+        level = decode(section).get(PROPERTY_DELAY_TIME_LEVEL)
+        if level is None:
+            continue
+        try:
+            delays[index] = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
+        except ValueError as error:
+            raise BatchError(BatchFault.DELAY_LEVEL, index, str(error)) from error
+    return delays
