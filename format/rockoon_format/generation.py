@@ -4,8 +4,8 @@
       current                     {"generation": 7}, the one in force
       00000000000000000007/
         manifest.json             generation_manifest.py: what it covers, checksums of all
-        00000.records             generation_parts.py: CommitLog records, byte for byte,
-        00000.entries               and where each is
+        00000.records             generation_parts.py: CommitLog records, byte for byte
+        00000.entries             generation_entries.py: where each of them is
       .incoming-<id>/             being written; of no meaning
 
 A record is at or behind `covered_from` and below `covered_to` of its queue, and starts below
@@ -16,6 +16,12 @@ then is that nothing is left. Docs: adr/0018.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rockoon_format.generation_entries import (
+    PART_BYTES_MAX,
+    EntriesLayout,
+    GenerationError,
+    PartEntries,
+)
 from rockoon_format.generation_manifest import (
     PARTS_MAX,
     TAIL_BYTES,
@@ -30,15 +36,7 @@ from rockoon_format.generation_manifest import (
     part_names,
     tail_start,
 )
-from rockoon_format.generation_parts import (
-    PART_BYTES_MAX,
-    EntriesLayout,
-    GenerationError,
-    PartEntries,
-    check_part,
-    part_checks,
-    part_entries,
-)
+from rockoon_format.generation_parts import check_part, part_checks, part_entries
 
 __all__ = [
     "CURRENT_FILE",

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from rockoon_format.file_names import OFFSET_MAX, offset_to_file_name
-from rockoon_format.generation_parts import PART_BYTES_MAX, GenerationError
+from rockoon_format.generation_entries import PART_BYTES_MAX, GenerationError
 from rockoon_format.names import topic_fault
 
 TAIL_BYTES = 65_536
