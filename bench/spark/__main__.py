@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.spark.cpu import Spent
-from bench.spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
+from bench.spark.decoding import COLUMN_SETS, WORK, partitions_of, seconds_of
 from bench.spark.jobs import JOBS, read_columns, spark_on
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
@@ -50,10 +50,10 @@ class Bench:
     def in_processes(self, cores: int) -> None:
         """Decoding without Spark, beside what reading the bytes costs at least."""
         for store in self._stores:
-            stretches = stretches_of(store.path)
+            partitions = partitions_of(store.path)
             for name, work in WORK.items():
                 for _ in range(self._rounds):
-                    spent = seconds_of(work, stretches, cores)
+                    spent = seconds_of(work, partitions, cores)
                     self._add(PROCESS, name, cores, store, spent)
 
     def on_spark(self, cores: int, parts: Sequence[str]) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.file_partition import SPLIT_BYTES
+from rockoon_spark.source.log_source import DamagedPlace
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.splits import SPLIT_BYTES
-from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.source.stretches import DamagedPlace
+from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
 
 _OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")
 _FIXED = (
@@ -36,19 +36,19 @@ COLUMN_SETS = {
 
 _CHUNK_BYTES = 1 << 20
 
-Work = Callable[[DirectoryStretch], int]
-"""Does something with a stretch of a log, and returns how many records it has."""
+Work = Callable[[FilePartition], int]
+"""Does something with a partition of a log, and returns how many records it has."""
 
 
-def stretches_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[DirectoryStretch]:
+def partitions_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[FilePartition]:
     """A store's log, cut as Spark's tasks get it."""
-    found = StoreDirectory(str(store), "bench").stretches(Selection(), split_bytes)
-    return [stretch for stretch in found if isinstance(stretch, DirectoryStretch)]
+    found = StoreDirectory(str(store), "bench").partitions(Selection(), split_bytes)
+    return [partition for partition in found if isinstance(partition, FilePartition)]
 
 
-def read_through(stretch: DirectoryStretch) -> int:
+def read_through(partition: FilePartition) -> int:
     """Read bytes one after the other into one buffer: what any reader pays at least."""
-    split = stretch.split
+    split = partition.split
     chunk = bytearray(_CHUNK_BYTES)
     with open(split.file.uri, "rb", buffering=0) as file:
         file.seek(split.start)
@@ -58,42 +58,42 @@ def read_through(stretch: DirectoryStretch) -> int:
     return 0
 
 
-def numpy_pass(stretch: DirectoryStretch) -> int:
+def numpy_pass(partition: FilePartition) -> int:
     """Look at every byte once with one NumPy operation: a sum over the mapped file."""
-    split = stretch.split
+    split = partition.split
     words = np.memmap(split.file.uri, np.uint64, "r")[split.start // 8 : split.stop // 8]
     # One pass has to read every byte; what comes out is of no use.
     words.sum()
     return 0
 
 
-def decode(columns: Sequence[str], stretch: DirectoryStretch) -> int:
-    """Find the records of a stretch and make Arrow columns of them."""
-    return sum(batch.num_rows for batch in rows(stretch.read(), Selection(), columns, _whole))
+def decode(columns: Sequence[str], partition: FilePartition) -> int:
+    """Find the records of a partition and make Arrow columns of them."""
+    return sum(batch.num_rows for batch in rows(partition.read(), Selection(), columns, _whole))
 
 
 def _whole(damage: DamagedPlace) -> None:
     raise AssertionError(damage)
 
 
-def find(stretch: DirectoryStretch) -> int:
-    """Find the records of a stretch, and where their fields are."""
-    return decode((), stretch)
+def find(partition: FilePartition) -> int:
+    """Find the records of a partition, and where their fields are."""
+    return decode((), partition)
 
 
-def seconds_of(work: Work, stretches: list[DirectoryStretch], cores: int) -> Spent:
-    """What some processes take for all stretches; they run already."""
+def seconds_of(work: Work, partitions: list[FilePartition], cores: int) -> Spent:
+    """What some processes take for all partitions; they run already."""
     if cores == 1:
-        work(stretches[0])
+        work(partitions[0])
         with spending() as spent:
-            for stretch in stretches:
-                work(stretch)
+            for partition in partitions:
+                work(partition)
         return spent
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         # All are up, and have imported everything, once each has done something.
-        list(pool.map(work, stretches[:1] * cores))
+        list(pool.map(work, partitions[:1] * cores))
         with spending() as spent:
-            list(pool.map(work, stretches))
+            list(pool.map(work, partitions))
         return spent
 
 

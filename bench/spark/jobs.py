@@ -12,7 +12,7 @@ from bench.spark.cpu import Spent, spending
 from bench.spark.stores import TOPICS, topic_name
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import GENERATIONS_DIRECTORY
-from rockoon_spark.compaction.store_place import StorePlace
+from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.jobs.export import export
 from rockoon_spark.jobs.index import build_index
@@ -80,7 +80,7 @@ def run_compact(spark: SparkSession, store: Path, scratch: Path) -> JobRun:
     _say_compacted(store)
     try:
         with _timed(spark) as timing:
-            report = compact(spark, StorePlace(store))
+            report = compact(spark, DirectoryTarget(store))
     finally:
         shutil.rmtree(store / GENERATIONS_DIRECTORY, ignore_errors=True)
     return timing.of(report.records, report.bytes_written, report.seconds)

@@ -1,7 +1,7 @@
 """Rockoon's data pipeline: whatever has to look at a whole log runs on Spark.
 
     source/           `format("rockoon")`: data_source and its options; store_directory and
-                      live_cluster, which a reader can name; splits and stretches, which tasks read
+                      live_cluster, which a reader can name; splits and partitions, which tasks read
     sink              writing with `format("rockoon")`
     stream/           topics of a live cluster as a stream, and its consumer group
     generations/      what compaction left of topics, which comes before the log

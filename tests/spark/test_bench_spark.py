@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.spark.decoding import COLUMN_SETS, WORK, seconds_of, stretches_of
+from bench.spark.decoding import COLUMN_SETS, WORK, partitions_of, seconds_of
 from bench.spark.jobs import JOBS, read_columns
 from bench.spark.report import GIB, JOB, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
 from rockoon_format.scan import ScanEnd, scan
-from rockoon_spark.source.splits import read_split
+from rockoon_spark.source.file_partition import read_split
 
 FILE_BYTES = 2 << 20
 
@@ -42,12 +42,12 @@ def test_a_made_log_is_what_recovery_accepts_and_queues_count_without_a_gap(
 
 
 def test_every_measure_of_a_process_sees_every_record(stores: list[StoreMade]) -> None:
-    stretches = stretches_of(stores[1].path)
-    assert sum(len(read_split(each.split)[1].starts) for each in stretches) == stores[1].records
+    partitions = partitions_of(stores[1].path)
+    assert sum(len(read_split(each.split)[1].starts) for each in partitions) == stores[1].records
     for name, work in WORK.items():
-        assert sum(map(work, stretches)) in (0, stores[1].records), name
-        assert seconds_of(work, stretches, cores=1).seconds > 0
-    assert seconds_of(WORK["find records"], stretches, cores=2).seconds > 0
+        assert sum(map(work, partitions)) in (0, stores[1].records), name
+        assert seconds_of(work, partitions, cores=1).seconds > 0
+    assert seconds_of(WORK["find records"], partitions, cores=2).seconds > 0
 
 
 # What it runs is tested by itself; here it is the benchmark that has to work.

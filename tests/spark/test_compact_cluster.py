@@ -12,9 +12,9 @@ import rockoon.sync
 from rockoon.local.cluster import LocalCluster
 from rockoon.sync import Cluster
 from rockoon_format.generation import Manifest
-from rockoon_spark.compaction.broker_place import BrokerPlace, ServedPart, broker_places
+from rockoon_spark.compaction.broker_target import BrokerTarget, ServedPart, broker_targets
+from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.compaction.sources import CompactionError
-from rockoon_spark.compaction.store_place import StorePlace
 from rockoon_spark.jobs.compact import CompactReport, compact, compact_on
 from support.task_exchange import OneProcess
 from support.waiting import wait_until
@@ -43,7 +43,7 @@ def endpoint(local: LocalCluster) -> str:
     return ",".join(local.nameservers)
 
 
-def run(place: BrokerPlace, **options: int) -> CompactReport:
+def run(place: BrokerTarget, **options: int) -> CompactReport:
     return compact_on(
         OneProcess(), place, split_bytes=SPLIT_BYTES, part_bytes=PART_BYTES, **options
     )
@@ -108,7 +108,7 @@ def test_both_brokers_are_compacted_again_and_again_and_consumers_read_the_newes
     topic = Topic(connection)
     for number in (1, 2):
         topic.send(choose, 300)
-        places = broker_places(endpoint(local))
+        places = broker_targets(endpoint(local))
         assert [place.broker for place in places] == list(BROKERS)
         for place in places:
             # Spark takes seconds for each run, whatever it does.
@@ -118,11 +118,11 @@ def test_both_brokers_are_compacted_again_and_again_and_consumers_read_the_newes
         assert topic.read() == topic.newest
 
 
-def serves(place: BrokerPlace, generation: int) -> bool:
+def serves(place: BrokerTarget, generation: int) -> bool:
     return manifest_of(place).generation == generation
 
 
-def manifest_of(place: BrokerPlace) -> Manifest:
+def manifest_of(place: BrokerTarget) -> Manifest:
     former = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
     assert former is not None
     return former
@@ -134,10 +134,10 @@ def test_of_two_runs_at_once_the_later_one_is_refused_and_the_next_works(
     choose = random.Random(4)
     topic = Topic(connection)
     topic.send(choose, 100)
-    place, *_ = broker_places(endpoint(local), "broker-a")
+    place, *_ = broker_targets(endpoint(local), "broker-a")
     number = run(place).generation
 
-    class Overtaken(BrokerPlace):
+    class Overtaken(BrokerTarget):
         """Publishes behind another run's back."""
 
         def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
@@ -149,7 +149,7 @@ def test_of_two_runs_at_once_the_later_one_is_refused_and_the_next_works(
     with pytest.raises(CompactionError, match=f"generation {number + 1} is in force"):
         run(Overtaken(place.endpoint, place.broker, place.address))
     run(place)
-    other, *_ = broker_places(endpoint(local), "broker-b")
+    other, *_ = broker_targets(endpoint(local), "broker-b")
     run(other)
     assert topic.read() == topic.newest
 
@@ -158,7 +158,7 @@ def test_messages_too_young_wait_for_the_next_run(local: LocalCluster, connectio
     choose = random.Random(5)
     topic = Topic(connection)
     topic.send(choose, 100)
-    for place in broker_places(endpoint(local)):
+    for place in broker_targets(endpoint(local)):
         former = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
         report = run(place, min_lag_ms=3_600_000)
         assert report.log_end == (former.log_end if former else 0)
@@ -172,7 +172,7 @@ def test_tombstones_whose_time_is_over_go_with_the_next_run(
     choose = random.Random(6)
     topic = Topic(connection, **{"delete.retention.ms": "0"})
     topic.send(choose, 200)
-    places = broker_places(endpoint(local))
+    places = broker_targets(endpoint(local))
     for place in places:
         run(place)
     # Whoever starts at the beginning sees once that they are deleted.
@@ -190,7 +190,7 @@ def test_a_topic_that_was_deleted_and_made_anew_has_nothing_from_before(
     choose = random.Random(7)
     topic = Topic(connection)
     topic.send(choose, 100)
-    places = broker_places(endpoint(local))
+    places = broker_targets(endpoint(local))
     for place in places:
         run(place)
     connection.call(connection.admin.delete_topic(topic.name))
@@ -202,7 +202,7 @@ def test_a_topic_that_was_deleted_and_made_anew_has_nothing_from_before(
     assert again.read() == again.newest
     # The wire says where the log is known by; so does a look at the files.
     for place in places:
-        store = StorePlace(local.directory / place.broker)
+        store = DirectoryTarget(local.directory / place.broker)
         seen = store.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
         told = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
         assert (seen.log_end, seen.log_tail) == (told.log_end, told.log_tail)
@@ -215,7 +215,7 @@ def test_a_store_is_compacted_while_its_broker_runs_which_takes_it_over(
     choose = random.Random(8)
     topic = Topic(connection)
     topic.send(choose, 100)
-    for place in broker_places(endpoint(local)):
-        report = compact_on(OneProcess(), StorePlace(local.directory / place.broker))
+    for place in broker_targets(endpoint(local)):
+        report = compact_on(OneProcess(), DirectoryTarget(local.directory / place.broker))
         wait_until(partial(serves, place, report.generation), "the broker takes it over")
     assert topic.read() == topic.newest

@@ -21,16 +21,16 @@ from rockoon_format.frames import IntArray
 from rockoon_format.generation import Manifest
 from rockoon_format.record import Record, encode_record
 from rockoon_spark.compaction.copying import PartWriter
+from rockoon_spark.compaction.directory_target import DirectoryTarget, FileWriter
 from rockoon_spark.compaction.key_hash import SECRET_BYTES, KeyHash
-from rockoon_spark.compaction.places import Incoming
-from rockoon_spark.compaction.sources import CompactionError, LogSource
-from rockoon_spark.compaction.store_place import FileWriter, StorePlace
+from rockoon_spark.compaction.sources import CompactionError, PartitionSource
 from rockoon_spark.compaction.survey import Span, Survey, survey
+from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import generation_marks
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.source.stretches import DamagedPlace
+from rockoon_spark.source.log_source import DamagedPlace
 from support.compacting import COMPACTED, Compacting, check, kept, manifest, place, run
 from support.spark_processes import failed_tasks
 from support.store_directory import BORN_HOST, crashed_copy
@@ -85,7 +85,7 @@ class CopyingWriter:
         self.copy()
 
 
-class CopyingPlace(StorePlace):
+class CopyingTarget(DirectoryTarget):
     """A store that is copied at each step of publishing."""
 
     def __init__(self, root: Path, now_ms: int, copy: Copying) -> None:
@@ -108,7 +108,7 @@ def test_a_driver_killed_at_any_step_leaves_one_generation_or_the_other(
 ) -> None:
     copies = tmp_path / "copies"
     before, now_ms = kept(owner.root), owner.clock.time_ms
-    run(CopyingPlace(owner.root, now_ms, Copying(owner.root, copies)), part_bytes=6000)
+    run(CopyingTarget(owner.root, now_ms, Copying(owner.root, copies)), part_bytes=6000)
     owner.take_over(2)
     after = kept(owner.root)
     assert before != after
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_is_replaced(
                 first.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    class DoomedPlace(StorePlace):
+    class DoomedPlace(DirectoryTarget):
         @contextmanager
         def incoming(self, number: int, /) -> Iterator[Incoming]:
             with super().incoming(number) as incoming:
@@ -164,7 +164,7 @@ def test_a_worker_that_is_killed_is_replaced(
 
 
 def test_a_second_run_at_the_same_time_is_refused(owner: Compacting) -> None:
-    class Meanwhile(StorePlace):
+    class Meanwhile(DirectoryTarget):
         @contextmanager
         def incoming(self, number: int, /) -> Iterator[Incoming]:
             with super().incoming(number) as incoming:
@@ -298,9 +298,9 @@ def test_a_part_that_does_not_read_as_it_was_written_is_noticed(
 
 def test_a_store_without_a_log_or_topics_has_nothing_to_compact(tmp_path: Path) -> None:
     with pytest.raises(CompactionError, match="is this a store directory"):
-        run(StorePlace(tmp_path))
+        run(DirectoryTarget(tmp_path))
     (tmp_path / "commitlog").mkdir()
-    report = run(StorePlace(tmp_path))
+    report = run(DirectoryTarget(tmp_path))
     assert (report.is_new, report.generation) == (False, 0)
 
 
@@ -414,7 +414,7 @@ class LeavingWriter:
 
 
 def test_what_killed_attempts_leave_is_not_published(owner: Compacting) -> None:
-    class Left(StorePlace):
+    class Left(DirectoryTarget):
         @contextmanager
         def incoming(self, number: int, /) -> Iterator[Incoming]:
             with super().incoming(number) as incoming:
@@ -429,7 +429,7 @@ def test_what_killed_attempts_leave_is_not_published(owner: Compacting) -> None:
 
 @dataclass(frozen=True)
 class Pieces:
-    """See `RereadStretch`; records come in several pieces."""
+    """See `RereadPartition`; records come in several pieces."""
 
     pieces: Sequence[LogRecords]
 
@@ -455,7 +455,9 @@ def test_a_queue_offset_that_is_missing_between_two_pieces_is_noticed() -> None:
         return LogRecords.of(frame, 0, np.zeros(1, np.int64), np.array([len(frame)]), "")
 
     def look(*offsets: int) -> Survey:
-        source = LogSource(Pieces([piece(each) for each in offsets]), 0, 1000, {"C": 0}, 1000, 0)
+        source = PartitionSource(
+            Pieces([piece(each) for each in offsets]), 0, 1000, {"C": 0}, 1000, 0
+        )
         return survey(source, KeyHash(bytes(SECRET_BYTES)), {"C": 0}, 0)[1]
 
     assert look(4, 5, 6).spans == {("C", 0): Span(4, 6, 3)}

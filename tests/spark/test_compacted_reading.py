@@ -20,16 +20,16 @@ from rockoon_format.generation import (
     GENERATIONS_DIRECTORY,
     encode_current,
 )
-from rockoon_spark.compaction.broker_place import broker_places
+from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.files import StoreError
-from rockoon_spark.generations.parts import GenerationReplaced, PartStretch
-from rockoon_spark.generations.served_generation import ServedGeneration
+from rockoon_spark.generations.broker_generation import BrokerGeneration
+from rockoon_spark.generations.parts import GenerationPartition, GenerationReplaced
 from rockoon_spark.jobs.compact import compact_on
 from rockoon_spark.records.selection import EVERYTHING, Selection
-from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace, DataLost, LogPartition
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.source.stretches import DamagedPlace, DataLost, Stretch
+from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import compact_store
@@ -143,13 +143,13 @@ def place(history: History, *, compacted: bool = True) -> StoreDirectory:
 
 
 def read(
-    stretches: Sequence[Stretch], selection: Selection = EVERYTHING
+    partitions: Sequence[LogPartition], selection: Selection = EVERYTHING
 ) -> tuple[list[tuple[str, int, int, bytes]], list[DamagedPlace]]:
     damages: list[DamagedPlace] = []
     found = []
     columns = ["topic", "queue", "queue_offset", "body"]
-    for stretch in pickle.loads(pickle.dumps(stretches)):
-        for batch in rows(stretch.read(), selection, columns, damages.append):
+    for partition in pickle.loads(pickle.dumps(partitions)):
+        for batch in rows(partition.read(), selection, columns, damages.append):
             found += [tuple(row.values()) for row in batch.to_pylist()]
     return sorted(found), damages
 
@@ -173,11 +173,11 @@ def test_a_reader_gets_what_a_consumer_gets_however_it_is_split(
         history.compact()
         history.append(some(chance, chance.randrange(1, 40)))
         for split_bytes in (700, 5000, 1 << 20):
-            found = read(place(history).stretches(EVERYTHING, split_bytes))
+            found = read(place(history).partitions(EVERYTHING, split_bytes))
             assert found == (as_read(history.left()), [])
         history.delete_files(chance.randrange(history.covered_to))
-        assert read(place(history).stretches(EVERYTHING, 5000))[0] == as_read(history.left())
-        whole = read(place(history, compacted=False).stretches(EVERYTHING, 5000))
+        assert read(place(history).partitions(EVERYTHING, 5000))[0] == as_read(history.left())
+        whole = read(place(history, compacted=False).partitions(EVERYTHING, 5000))
         assert whole == (as_read(history.in_log()), [])
 
 
@@ -186,7 +186,7 @@ def test_a_topic_that_was_deleted_since_is_not_read_from_its_generation(history:
     history.compact()
     history.drop("prices")
     history.append([("prices", 0, "a", b"anew")])
-    assert [body for *_, body in read(place(history).stretches(EVERYTHING, 999))[0]] == [
+    assert [body for *_, body in read(place(history).partitions(EVERYTHING, 999))[0]] == [
         b"anew",
         b"kept",
     ]
@@ -198,8 +198,10 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
     history.compact()
     history.append(some(chance, 20))
     directory = place(history)
-    everything = directory.stretches(EVERYTHING, 2000)
-    of_first = [rows_of([x]) for x in everything if isinstance(x, PartStretch) and x.part == 0]
+    everything = directory.partitions(EVERYTHING, 2000)
+    of_first = [
+        rows_of([x]) for x in everything if isinstance(x, GenerationPartition) and x.part == 0
+    ]
     assert sum(of_first) == 20
     assert len(of_first) > 1
     assert set(of_first[:-1]) == {of_first[0]}
@@ -207,25 +209,25 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
         (EVERYTHING.among("topic", frozenset({"prices"})), 1 / 2),
         (Selection(topic_pattern="pri*"), 1 / 2),
     ]:
-        stretches = directory.stretches(selection, 2000)
+        partitions = directory.partitions(selection, 2000)
         expected = [each for each in history.left() if selection.wants_topic(each.topic)]
-        assert read(stretches, selection) == (as_read(expected), [])
-        assert rows_of(stretches) <= rows_of(everything) * of_parts + 10
+        assert read(partitions, selection) == (as_read(expected), [])
+        assert rows_of(partitions) <= rows_of(everything) * of_parts + 10
     # Nothing of the covered log is looked at for topics that are all in the generation.
-    only = directory.stretches(EVERYTHING.among("topic", frozenset({"prices", "stocks"})), 2000)
-    log = [each for each in only if isinstance(each, DirectoryStretch)]
+    only = directory.partitions(EVERYTHING.among("topic", frozenset({"prices", "stocks"})), 2000)
+    log = [each for each in only if isinstance(each, FilePartition)]
     assert min(each.split.file.start + each.split.stop for each in log) > history.covered_to
-    assert directory.stretches(EVERYTHING.among("topic", frozenset({"plain"})), 2000) == [
-        each for each in everything if isinstance(each, DirectoryStretch)
+    assert directory.partitions(EVERYTHING.among("topic", frozenset({"plain"})), 2000) == [
+        each for each in everything if isinstance(each, FilePartition)
     ]
 
 
-def rows_of(stretches: Sequence[Stretch]) -> int:
+def rows_of(partitions: Sequence[LogPartition]) -> int:
     """How many records of a generation are read."""
     return sum(
         rows.stop - rows.start
-        for each in stretches
-        if isinstance(each, PartStretch)
+        for each in partitions
+        if isinstance(each, GenerationPartition)
         for rows in each.rows
     )
 
@@ -241,7 +243,7 @@ def test_a_damaged_record_of_a_generation_is_told_and_the_others_are_read(
         records.seek(7 * sizes + at % sizes)
         records.write(b"")
     for split_bytes in (sizes, 1 << 20):
-        found, damages = read(place(history).stretches(EVERYTHING, split_bytes))
+        found, damages = read(place(history).partitions(EVERYTHING, split_bytes))
         assert found == as_read([*history.sent[:7], *history.sent[8:]])
         assert [(each.start, each.end) for each in damages] == [
             (history.sent[7].physical_offset, history.sent[8].physical_offset)
@@ -251,19 +253,19 @@ def test_a_damaged_record_of_a_generation_is_told_and_the_others_are_read(
 def test_a_generation_that_is_replaced_while_it_is_read_says_so(history: History) -> None:
     history.append([("prices", 0, "a", b"old")])
     former = history.compact()
-    stretches = place(history).stretches(EVERYTHING, 999)
+    partitions = place(history).partitions(EVERYTHING, 999)
     history.append([("prices", 0, "a", b"new")])
     history.compact()
     shutil.rmtree(former)
     with pytest.raises(GenerationReplaced, match="read again"):
-        read(stretches)
-    assert [body for *_, body in read(place(history).stretches(EVERYTHING, 999))[0]] == [b"new"]
+        read(partitions)
+    assert [body for *_, body in read(place(history).partitions(EVERYTHING, 999))[0]] == [b"new"]
 
 
 def test_a_generation_that_nobody_took_into_force_is_not_read(history: History) -> None:
     history.append([("prices", 0, "a", b"1"), ("prices", 0, "a", b"2")])
     compact_store(history.root, topics=COMPACTED)
-    assert len(read(place(history).stretches(EVERYTHING, 999))[0]) == 2
+    assert len(read(place(history).partitions(EVERYTHING, 999))[0]) == 2
 
 
 def test_a_damaged_manifest_is_an_error_and_not_an_empty_topic(history: History) -> None:
@@ -271,32 +273,30 @@ def test_a_damaged_manifest_is_an_error_and_not_an_empty_topic(history: History)
     manifest = history.compact() / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"generation": 1', b'"generation": 2'))
     with pytest.raises(StoreError, match="option compacted=false reads the log"):
-        place(history).stretches(EVERYTHING, 999)
-    assert len(read(place(history, compacted=False).stretches(EVERYTHING, 999))[0]) == 1
+        place(history).partitions(EVERYTHING, 999)
+    assert len(read(place(history, compacted=False).partitions(EVERYTHING, 999))[0]) == 1
 
 
 def test_a_file_that_retention_takes_before_it_is_read_is_a_loss(history: History) -> None:
     history.append([("plain", 0, "", b"%d" % n + bytes(3000)) for n in range(6)])
-    stretches = place(history).stretches(EVERYTHING, 1 << 20)
+    partitions = place(history).partitions(EVERYTHING, 1 << 20)
     history.delete_files(FILE_BYTES)
     with pytest.raises(DataLost, match=r"0{20} was deleted.*failOnDataLoss=false"):
-        read(stretches)
+        read(partitions)
     lenient = StoreDirectory(str(history.root), "broker-a", fails_on_data_loss=False)
-    stretches = [
-        DirectoryStretch(lenient, each.split)
-        for each in stretches
-        if isinstance(each, DirectoryStretch)
+    partitions = [
+        FilePartition(lenient, each.split) for each in partitions if isinstance(each, FilePartition)
     ]
-    assert read(stretches) == (as_read(history.in_log()), [])
+    assert read(partitions) == (as_read(history.in_log()), [])
 
 
 def test_a_log_that_grows_while_it_is_read_gives_what_was_there(history: History) -> None:
     history.append([("plain", 0, "", b"%d" % n + bytes(1500)) for n in range(12)])
     before = list(history.sent)
-    stretches = place(history).stretches(EVERYTHING, 3000)
+    partitions = place(history).partitions(EVERYTHING, 3000)
     # The last file is filled, and another one begun.
     history.append([("plain", 0, "", b"%d" % n + bytes(1500)) for n in range(12)])
-    found, damages = read(stretches)
+    found, damages = read(partitions)
     assert not damages
     assert set(as_read(before)) <= set(found) < set(as_read(history.sent))
 
@@ -325,22 +325,26 @@ async def test_a_live_broker_is_read_alike(
     small = {"commit_log_file_bytes": FILE_BYTES, "consume_queue_file_entries": 10}
     async with running_broker(history.root, [nameserver.address], **small) as broker:
 
-        async def cut(compacted: bool, selection: Selection, split_bytes: int) -> Sequence[Stretch]:
+        async def cut(
+            compacted: bool, selection: Selection, split_bytes: int
+        ) -> Sequence[LogPartition]:
             live = LiveCluster(nameserver.address, compacted=compacted)
             place = ("broker-a", broker.address)
-            return await asyncio.to_thread(live.stretches_of, *place, selection, split_bytes)
+            return await asyncio.to_thread(live.partitions_of, *place, selection, split_bytes)
 
         for compacted, expected in [(True, history.left()), (False, history.in_log())]:
             for split_bytes in (700, 1 << 20):
-                stretches = await cut(compacted, EVERYTHING, split_bytes)
-                assert await asyncio.to_thread(read, stretches) == (as_read(expected), [])
+                partitions = await cut(compacted, EVERYTHING, split_bytes)
+                assert await asyncio.to_thread(read, partitions) == (as_read(expected), [])
         only = EVERYTHING.among("topic", frozenset({"prices"}))
-        stretches = await cut(True, only, 700)
-        assert min(x.start for x in stretches if isinstance(x, BrokerStretch)) == history.covered_to
+        partitions = await cut(True, only, 700)
+        assert (
+            min(x.start for x in partitions if isinstance(x, BrokerPartition)) == history.covered_to
+        )
         expected = [each for each in history.left() if each.topic == "prices"]
-        assert await asyncio.to_thread(read, stretches, only) == (as_read(expected), [])
-        part = next(each for each in stretches if isinstance(each, PartStretch))
-        assert isinstance(part.files, ServedGeneration)
+        assert await asyncio.to_thread(read, partitions, only) == (as_read(expected), [])
+        part = next(each for each in partitions if isinstance(each, GenerationPartition))
+        assert isinstance(part.files, BrokerGeneration)
         gone = replace(part, files=replace(part.files, number=99))
         with pytest.raises(GenerationReplaced, match="generation 99 of broker 'broker-a' went"):
             await asyncio.to_thread(read, [gone])
@@ -362,7 +366,7 @@ def test_a_cluster_that_was_compacted_is_a_dataframe_of_the_newest_versions(
         send(1, range(20))
         send(2, range(0, 20, 2))
         endpoint = ",".join(cluster.nameservers)
-        for broker in broker_places(endpoint):
+        for broker in broker_targets(endpoint):
             compact_on(OneProcess(), broker)
         send(3, range(0, 20, 5))
 

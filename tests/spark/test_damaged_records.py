@@ -10,11 +10,11 @@ import pytest
 from rockoon_broker.store.settings import Flush
 from rockoon_spark.files import LogFile, list_log
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
+from rockoon_spark.source.file_partition import Split, read_split
+from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace, LogPartition
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.splits import Split, read_split
-from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.source.stretches import DamagedPlace, Stretch
+from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.store_directory import Owner, settings
@@ -73,24 +73,22 @@ def damage(root: Path, place: tuple[int, int], fault: str) -> None:
 
 
 def read(
-    stretches: Sequence[Stretch], columns: Sequence[str] = ("body",)
+    partitions: Sequence[LogPartition], columns: Sequence[str] = ("body",)
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """The numbers in the bodies, or the queue offsets, and what was damaged."""
     damages: list[DamagedPlace] = []
     found: list[int] = []
-    for stretch in stretches:
-        for batch in rows(stretch.read(), EVERYTHING, columns, damages.append):
+    for partition in partitions:
+        for batch in rows(partition.read(), EVERYTHING, columns, damages.append):
             column = batch.column(0).to_pylist()
             found += [int(x.rstrip(b"\0")) if isinstance(x, bytes) else x for x in column]
     return found, [(each.start, each.end) for each in damages]
 
 
-def cut(directory: StoreDirectory, file: LogFile, cuts: Sequence[int]) -> list[Stretch]:
+def cut(directory: StoreDirectory, file: LogFile, cuts: Sequence[int]) -> list[LogPartition]:
     inner = [each - file.start for each in cuts if file.start < each < file.start + file.bytes]
     bounds = [0, *inner, file.bytes]
-    return [
-        DirectoryStretch(directory, Split(file, start, stop)) for start, stop in pairwise(bounds)
-    ]
+    return [FilePartition(directory, Split(file, start, stop)) for start, stop in pairwise(bounds)]
 
 
 def around(place: tuple[int, int]) -> list[list[int]]:
@@ -134,10 +132,10 @@ def test_who_does_not_read_bodies_gets_the_other_columns_of_a_damaged_one(
     root, places = pristine
     store = copy(root, tmp_path / "store")
     damage(store, places[10], "body")
-    stretches = StoreDirectory(str(store), "b").stretches(EVERYTHING, 1000)
-    assert read(stretches, ["queue_offset"]) == (list(range(RECORDS)), [])
+    partitions = StoreDirectory(str(store), "b").partitions(EVERYTHING, 1000)
+    assert read(partitions, ["queue_offset"]) == (list(range(RECORDS)), [])
     start, size = places[10]
-    assert read(stretches)[1] == [(start, start + size)]
+    assert read(partitions)[1] == [(start, start + size)]
 
 
 def test_a_record_that_is_being_written_is_no_damage(
@@ -194,11 +192,11 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
             start, _ = places[victim]
             for cuts in around(places[victim]):
                 bounds = [0, *(each for each in cuts if 0 < each < end), end]
-                stretches = [
-                    BrokerStretch("broker-a", broker.address, first, behind, first == 0, place)
+                partitions = [
+                    BrokerPartition("broker-a", broker.address, first, behind, first == 0, place)
                     for first, behind in pairwise(bounds)
                 ]
-                found, damages = await asyncio.to_thread(read, stretches)
+                found, damages = await asyncio.to_thread(read, partitions)
                 assert found == [n for n in range(RECORDS) if n != victim], (victim, cuts)
                 assert [told for told, _ in damages] == [start], (victim, cuts)
             for path, content in kept.items():

@@ -13,8 +13,8 @@ from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import EVERYTHING, Range
-from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.source.stretches import DamagedPlace
+from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace
 from support.endless_sending import Sending
 
 
@@ -124,36 +124,36 @@ def test_a_dataframe_stays_at_its_first_action_and_a_new_one_sees_what_came_sinc
 # Without Spark: what its tasks do.
 
 
-def records_of(stretch: BrokerStretch) -> list[LogRecords]:
+def records_of(partition: BrokerPartition) -> list[LogRecords]:
     found = []
-    for each in stretch.read():
+    for each in partition.read():
         assert not isinstance(each, DamagedPlace)
         found.append(each)
     return found
 
 
-def test_stretches_of_another_time_are_left_out(
+def test_partitions_of_another_time_are_left_out(
     cluster: DisposableCluster, connection: Cluster
 ) -> None:
     topic = cluster.new_topic("times")
     for n in range(100):
         connection.send(topic, b"%d" % n)
     place = LiveCluster(cluster.nameservers[0])
-    stretches = place.stretches(EVERYTHING, 500)
+    partitions = place.partitions(EVERYTHING, 500)
     times = [
         int(ms) * 1000
-        for stretch in stretches
-        for records in records_of(stretch)
+        for partition in partitions
+        for records in records_of(partition)
         for ms in records.store_timestamps_ms
     ]
     middle = sorted(times)[len(times) // 2]
     wanted = EVERYTHING.ranged("store_time", Range(middle - 2000, middle + 2000))
-    fewer = place.stretches(wanted, 500)
-    assert len(fewer) < len(stretches) / 2
+    fewer = place.partitions(wanted, 500)
+    assert len(fewer) < len(partitions) / 2
     kept = [
         time_us
-        for stretch in fewer
-        for records in records_of(stretch)
+        for partition in fewer
+        for records in records_of(partition)
         for time_us in (records.store_timestamps_ms * 1000)[wanted.mask(records)].tolist()
     ]
     assert sorted(kept) == sorted(each for each in times if abs(each - middle) <= 2000)

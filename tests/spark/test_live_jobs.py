@@ -15,7 +15,7 @@ from rockoon.local.cluster import LocalCluster
 from rockoon.sync import Cluster
 from rockoon_format.consume_queue import decode_entries
 from rockoon_format.index_file import HEADER_BYTES, UNIT, decode_header, unit_position
-from rockoon_spark.compaction.broker_place import broker_places
+from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.files import list_log
 from rockoon_spark.index.target import index_paths, manifest_path
 from rockoon_spark.jobs.compact import compact
@@ -228,7 +228,7 @@ def test_the_newest_of_each_key_is_left_while_newer_ones_are_sent(
         before = dict(newest)
         reports = [
             compact(spark, place, split_bytes=SPLIT_BYTES)
-            for place in broker_places(endpoint(cluster))
+            for place in broker_targets(endpoint(cluster))
         ]
         sending.wait_for(1)
         reading = spark.read.format("rockoon").options(endpoint=endpoint(cluster), topics=topic)

@@ -28,8 +28,8 @@ from rockoon_format.record import (
     encode_record,
 )
 from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_batch
+from rockoon_spark.records.partition_scan import find_records
 from rockoon_spark.records.properties import Properties
-from rockoon_spark.records.ranges import find_records
 from support import golden_store
 from support.log_bytes import log_bytes
 from support.seeds import seeds

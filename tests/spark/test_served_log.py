@@ -37,9 +37,9 @@ async def read(reading: LogReading, stop: int, split_bytes: int) -> bytes:
 
     def walk() -> bytes:
         frames, extents = [], []
-        for stretch in reading.stretches(reading.start, stop, split_bytes):
+        for partition in reading.partitions(reading.start, stop, split_bytes):
             extent: Extent = None
-            for run in stretch.runs():
+            for run in partition.runs():
                 frames.append(run.buffer[run.start : run.stop].tobytes())
                 extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
             extents.append(extent)
@@ -81,7 +81,7 @@ async def test_damage_is_told_wherever_it_is_cut(tmp_path: Path, nameserver: Bro
             log.seek(places[3] + 4)
             log.write(b"oops")
         served = await look(broker, nameserver)
-        # In the middle of a stretch, and where one begins.
+        # In the middle of a partition, and where one begins.
         for split_bytes in (1 << 20, places[3], places[2] + 1):
             with pytest.raises(LogBroken, match=f"'broker-a': physical offsets {places[3]} to"):
                 await read(served, served.end, split_bytes)

@@ -12,10 +12,10 @@ import pytest
 from rockoon.errors import BrokerUnavailable
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.columns import to_batch
-from rockoon_spark.source.stretches import DataLost
-from rockoon_spark.stream import queue_stretch
-from rockoon_spark.stream.plan import QueueRange
-from rockoon_spark.stream.queue_stretch import QueueStretch
+from rockoon_spark.source.log_source import DataLost
+from rockoon_spark.stream import queue_partition
+from rockoon_spark.stream.plan import OffsetRange
+from rockoon_spark.stream.queue_partition import QueuePartition
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import DAY_MS, compact_store
@@ -34,12 +34,12 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
         yield running
 
 
-def stretch(broker: RunningBroker, start: int, stop: int, **changes: Any) -> QueueStretch:
+def partition(broker: RunningBroker, start: int, stop: int, **changes: Any) -> QueuePartition:
     chosen = {"route_revision": 0, "fails_on_data_loss": True, **changes}
-    return QueueStretch(QueueRange(QUEUE, start, stop), broker.address, **chosen)
+    return QueuePartition(OffsetRange(QUEUE, start, stop), broker.address, **chosen)
 
 
-async def read(wanted: QueueStretch) -> list[bytes]:
+async def read(wanted: QueuePartition) -> list[bytes]:
     found = await asyncio.to_thread(lambda: list(wanted.read()))
     batches = [to_batch(each, ["body"]) for each in found]
     return [body for batch in batches for body in batch.column("body").to_pylist()]
@@ -54,9 +54,9 @@ async def test_ranges_hold_every_message_once_however_many_pulls_they_take(
         sent = [b"%d" % n + bytes(chance.choice([0, 40, 3000])) for n in range(60)]
         await broker.append("T", 0, *sent)
         for pull_bytes in (1, 2000, 1 << 20):
-            monkeypatch.setattr(queue_stretch, "_BYTES_PER_PULL", pull_bytes)
+            monkeypatch.setattr(queue_partition, "_BYTES_PER_PULL", pull_bytes)
             cut = chance.randrange(1, 60)
-            found = await read(stretch(broker, 0, cut)) + await read(stretch(broker, cut, 60))
+            found = await read(partition(broker, 0, cut)) + await read(partition(broker, cut, 60))
             assert found == sent
 
 
@@ -71,12 +71,12 @@ async def test_holes_of_a_compacted_queue_are_passed_over(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"50", b"51", keys=["k0", "k1"])
         found = await answered(
-            lambda: read(stretch(broker, 0, 52)), lambda bodies: bodies[0] == b"45"
+            lambda: read(partition(broker, 0, 52)), lambda bodies: bodies[0] == b"45"
         )
         assert found == [*bodies[45:], b"50", b"51"]
         # A range may end, or lie, in a hole.
-        assert await read(stretch(broker, 10, 47)) == bodies[45:47]
-        assert await read(stretch(broker, 10, 20)) == []
+        assert await read(partition(broker, 10, 47)) == bodies[45:47]
+        assert await read(partition(broker, 10, 20)) == []
 
 
 async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_out(
@@ -89,11 +89,11 @@ async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_o
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
         sentence = "offsets 0 to 2 of queue T@broker-a:0 cannot be read any more: retention"
         with pytest.raises(DataLost, match=sentence):
-            await read(stretch(broker, 0, 8))
-        found = await read(stretch(broker, 0, 8, fails_on_data_loss=False))
+            await read(partition(broker, 0, 8))
+        found = await read(partition(broker, 0, 8, fails_on_data_loss=False))
         assert [int(body.rstrip(b"\0")) for body in found] == list(range(2, 8))
         # All of it, and not more than was planned.
-        assert await read(stretch(broker, 0, 2, fails_on_data_loss=False)) == []
+        assert await read(partition(broker, 0, 2, fails_on_data_loss=False)) == []
 
 
 async def test_a_queue_that_ends_before_it_did_fails_the_read(
@@ -102,8 +102,8 @@ async def test_a_queue_that_ends_before_it_did_fails_the_read(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"kept")
         with pytest.raises(DataLost, match=r"offsets 1 to 9 .*: the queue ends at 1"):
-            await read(stretch(broker, 0, 9))
-        assert await read(stretch(broker, 0, 9, fails_on_data_loss=False)) == [b"kept"]
+            await read(partition(broker, 0, 9))
+        assert await read(partition(broker, 0, 9, fails_on_data_loss=False)) == [b"kept"]
 
 
 async def test_a_topic_that_is_deleted_meanwhile_fails_the_read(
@@ -113,7 +113,7 @@ async def test_a_topic_that_is_deleted_meanwhile_fails_the_read(
         await broker.append("T", 0, b"kept")
         revision = await nameserver.delete_topic("T")
         with pytest.raises(DataLost, match=r"offsets 0 to 1 .*: the queue was deleted"):
-            await read(stretch(broker, 0, 1, route_revision=revision))
+            await read(partition(broker, 0, 1, route_revision=revision))
 
 
 async def test_a_topic_that_is_created_anew_meanwhile_fails_the_read(
@@ -122,14 +122,14 @@ async def test_a_topic_that_is_created_anew_meanwhile_fails_the_read(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"old")
         create_revision = nameserver.topics["T"].incarnation
-        planned = replace(stretch(broker, 0, 1), range=QueueRange(QUEUE, 0, 1, create_revision))
+        planned = replace(partition(broker, 0, 1), range=OffsetRange(QUEUE, 0, 1, create_revision))
         assert await read(planned) == [b"old"]
         await nameserver.delete_topic("T")
         revision = await nameserver.create_topic("T", {"broker-a": 1})
         await broker.append("T", 0, b"new", route_revision=revision)
         with pytest.raises(DataLost, match=r"offsets 0 to 1 .*: the queue was deleted"):
             await read(planned)
-        assert await read(stretch(broker, 0, 1)) == [b"new"]
+        assert await read(partition(broker, 0, 1)) == [b"new"]
 
 
 async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
@@ -141,8 +141,8 @@ async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
             log.seek(places[2] + 4)
             log.write(b"oops")
         with pytest.raises(DataLost, match="offsets 2 to 3 of queue T@broker-a:0 cannot be read"):
-            await read(stretch(broker, 0, 5))
-        found = await read(stretch(broker, 0, 5, fails_on_data_loss=False))
+            await read(partition(broker, 0, 5))
+        found = await read(partition(broker, 0, 5, fails_on_data_loss=False))
         assert found == [b"0", b"1", b"3", b"4"]
 
 
@@ -151,7 +151,7 @@ async def test_a_broker_that_is_restarted_meanwhile_is_asked_again(
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"kept")
-        address, wanted = broker.address, stretch(broker, 0, 1)
+        address, wanted = broker.address, partition(broker, 0, 1)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(wanted), name="reading")
         async with running_broker(tmp_path, [nameserver.address], listen=address):
@@ -163,7 +163,7 @@ async def test_a_broker_that_moved_meanwhile_is_found_again(
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"kept")
-        wanted = stretch(broker, 0, 1, endpoint=nameserver.address)
+        wanted = partition(broker, 0, 1, endpoint=nameserver.address)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert broker.address != wanted.address
         assert await read(wanted) == [b"kept"]
@@ -172,8 +172,8 @@ async def test_a_broker_that_moved_meanwhile_is_found_again(
 async def test_a_broker_that_stays_away_is_named(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_stretch, "READ_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(queue_partition, "READ_RETRY_SECONDS", 0.2)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        wanted = stretch(broker, 0, 1000)
+        wanted = partition(broker, 0, 1000)
     with pytest.raises(BrokerUnavailable, match="'broker-a' does not answer"):
         await read(wanted)

@@ -14,8 +14,8 @@ from rockoon_spark.jobs.index import build_index, verify_index
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace, LogPartition
 from rockoon_spark.source.store_directory import StoreDirectory
-from rockoon_spark.source.stretches import DamagedPlace, Stretch
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, small_settings
@@ -32,16 +32,16 @@ def some_wrong_years(owner: Indexed, choose: random.Random) -> None:
         owner.send_random(choose, 40)
 
 
-def stored_ms(stretches: Sequence[Stretch], wanted: Selection) -> list[int]:
+def stored_ms(partitions: Sequence[LogPartition], wanted: Selection) -> list[int]:
     found: list[int] = []
-    for stretch in stretches:
-        for records in stretch.read():
+    for partition in partitions:
+        for records in partition.read():
             assert isinstance(records, LogRecords), records
             found += records.store_timestamps_ms[wanted.mask(records)].tolist()
     return found
 
 
-def check_ranges(cut: Callable[[Selection], Sequence[Stretch]]) -> None:
+def check_ranges(cut: Callable[[Selection], Sequence[LogPartition]]) -> None:
     """What is selected by times is found, and not everything is read for it."""
     everything = cut(EVERYTHING)
     times = stored_ms(everything, EVERYTHING)
@@ -52,9 +52,9 @@ def check_ranges(cut: Callable[[Selection], Sequence[Stretch]]) -> None:
         low, high = sent[first], sent[last]
         for least_ms, most_ms in ((low, high), (low, 1 << 50), (0, high)):
             wanted = EVERYTHING.ranged("store_time", Range(least_ms * 1000, most_ms * 1000))
-            stretches = cut(wanted)
-            read += len(stretches)
-            assert stored_ms(stretches, wanted) == [
+            partitions = cut(wanted)
+            read += len(partitions)
+            assert stored_ms(partitions, wanted) == [
                 time_ms for time_ms in times if least_ms <= time_ms <= most_ms
             ]
     assert read < 0.9 * 21 * len(everything)
@@ -66,7 +66,7 @@ def test_a_store_is_read_by_times(tmp_path: Path, split_bytes: int) -> None:
     some_wrong_years(owner, random.Random(1))
     owner.close()
     place = StoreDirectory(str(tmp_path), "broker-a")
-    check_ranges(lambda selection: place.stretches(selection, split_bytes))
+    check_ranges(lambda selection: place.partitions(selection, split_bytes))
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ async def test_a_broker_is_read_by_times(
     async with running_broker(tmp_path, [nameserver.address], **sizes) as broker:
         place = LiveCluster(nameserver.address)
 
-        def cut(selection: Selection) -> Sequence[Stretch]:
-            return place.stretches_of("broker-a", broker.address, selection, split_bytes)
+        def cut(selection: Selection) -> Sequence[LogPartition]:
+            return place.partitions_of("broker-a", broker.address, selection, split_bytes)
 
         await asyncio.to_thread(check_ranges, cut)
 
@@ -121,11 +121,11 @@ def test_a_wrong_year_does_not_keep_a_compaction_back(tmp_path: Path, seed: int)
     end = owner.store.visible_end
     keys = owner.every_key()
     owner.close()
-    stretches = StoreDirectory(str(tmp_path), "broker-a").stretches(EVERYTHING, 2000)
+    partitions = StoreDirectory(str(tmp_path), "broker-a").partitions(EVERYTHING, 2000)
     records = [
         (physical, time_ms)
-        for stretch in stretches
-        for found in stretch.read()
+        for partition in partitions
+        for found in partition.read()
         if not isinstance(found, DamagedPlace)
         for physical, time_ms in zip(
             found.prefix("physical_offset").tolist(),
@@ -136,7 +136,7 @@ def test_a_wrong_year_does_not_keep_a_compaction_back(tmp_path: Path, seed: int)
     today = max(physical for _, physical, time_ms in keys if time_ms > NOW_MS + YEAR_MS)
     for lag_s in (0, 1, 5, 15, 100, 230):
         time_ms = keys[-1][2] - 1000 * lag_s
-        place = first_stored_after(stretches, time_ms, end)
+        place = first_stored_after(partitions, time_ms, end)
         early = [physical for physical, stored in records if stored <= time_ms]
         # What is compacted was stored long enough ago, and not only what was before the years.
         assert all(physical <= early[-1] for physical, _ in records if physical < place)

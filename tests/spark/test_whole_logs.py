@@ -29,7 +29,7 @@ def reading(tmp_path: Path, ends: list[int]) -> StoredReading:
     return StoredLog(str(tmp_path)).look()
 
 
-def test_records_follow_one_another_over_files_and_empty_stretches(
+def test_records_follow_one_another_over_files_and_empty_partitions(
     reading: StoredReading, ends: list[int]
 ) -> None:
     a, b, c = ends

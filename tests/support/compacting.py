@@ -19,7 +19,7 @@ from rockoon_format.generation import (
     generation_name,
     part_names,
 )
-from rockoon_spark.compaction.store_place import StorePlace
+from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.jobs.compact import CompactReport, compact_on
 from support.compaction import compact_store, compacted_topics, dropped_marks, generation_records
 from support.store_directory import BORN_HOST, Owner, batch_of, settings
@@ -106,13 +106,13 @@ class Compacting(Owner):
         wait_until(is_in_force, f"generation {number}")
 
 
-def place(root: Path, now_ms: int) -> StorePlace:
+def place(root: Path, now_ms: int) -> DirectoryTarget:
     """A store, as it is compacted at some time."""
-    return StorePlace(root, clock_ns=lambda: now_ms * 1_000_000)
+    return DirectoryTarget(root, clock_ns=lambda: now_ms * 1_000_000)
 
 
 def run(
-    store: StorePlace, *, retries: int = 0, lag_ms: int = 0, part_bytes: int = PART_BYTES
+    store: DirectoryTarget, *, retries: int = 0, lag_ms: int = 0, part_bytes: int = PART_BYTES
 ) -> CompactReport:
     """Compact a store, in this process."""
     exchange = OneProcess(retries=retries)

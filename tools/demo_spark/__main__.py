@@ -29,7 +29,7 @@ from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
 from rockoon.local.process import LocalClusterError
 from rockoon.message import Message
-from rockoon_spark.compaction.broker_place import broker_places
+from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.java import JavaMissing
 from rockoon_spark.jobs.compact import compact
@@ -104,7 +104,7 @@ class Story:
         """Chapter 2: each broker's newest records, taken and handed back over the wire."""
         chapter("2. Compaction, over the wire")
         records = left = shuffled = 0
-        for place in broker_places(self.endpoint):
+        for place in broker_targets(self.endpoint):
             report = compact(self.spark, place)
             console.print(
                 f"{report.name}: {report.records:,} records, {report.records_left:,} of them"
@@ -307,7 +307,7 @@ class Story:
         )
         writer = rows.write.format("rockoon").option("endpoint", self.endpoint)
         writer.option("topic", TOPIC).mode("append").save()
-        reports = [compact(self.spark, place) for place in broker_places(self.endpoint)]
+        reports = [compact(self.spark, place) for place in broker_targets(self.endpoint)]
         former, read = (
             sum(getattr(report, name) for report in reports) / 1e6
             for name in ("former_bytes", "log_bytes")

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from rockoon_format.generation import GenerationError
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.commands.outcomes import Outcome
-from rockoon_spark.compaction.broker_place import broker_places
-from rockoon_spark.compaction.places import CompactionTarget
+from rockoon_spark.compaction.broker_target import broker_targets
+from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.compaction.sources import CompactionError
-from rockoon_spark.compaction.store_place import StorePlace
+from rockoon_spark.compaction.target import CompactionTarget
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
 from rockoon_spark.files import StoreError, list_log
 from rockoon_spark.index.target import (
@@ -128,8 +128,8 @@ def compact(spark: SparkSession, options: Any) -> Outcome:
 
 def _places(options: Any) -> Sequence[CompactionTarget]:
     if options.endpoint is None:
-        return [StorePlace(_path(options.store))]
-    return broker_places(options.endpoint, options.broker)
+        return [DirectoryTarget(_path(options.store))]
+    return broker_targets(options.endpoint, options.broker)
 
 
 def _compacted(

@@ -17,8 +17,8 @@ from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.steps import Kind, Message
 from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.source.splits import Split, read_split, split_files
-from rockoon_spark.source.stretches import in_batches
+from rockoon_spark.source.file_partition import Split, read_split, split_files
+from rockoon_spark.source.log_source import in_batches
 
 
 @dataclass(slots=True)

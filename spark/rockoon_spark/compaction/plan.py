@@ -110,7 +110,7 @@ def plan_parts(
     part_bytes: int,
     parts_min: int = 1,
 ) -> list[PartPlan]:
-    """Divide the log into stretches whose records go into one part each.
+    """Divide the log into partitions whose records go into one part each.
 
     Neighbours that are small are taken together, so their number is bounded by that of the bytes.
 
@@ -155,7 +155,7 @@ def _share(source: Source, start: int, behind: int) -> float:
 
 
 def covered_topics(
-    outset: CompactionInput,
+    given: CompactionInput,
     sources: Sequence[Source],
     surveys: Sequence[Survey],
     left: Mapping[QueueName, int],
@@ -172,7 +172,7 @@ def covered_topics(
         CompactionError: a queue's records do not follow one another from source to source.
     """
     bounds: dict[QueueName, tuple[int, int]] = {}
-    for topic, former in outset.topics.items():
+    for topic, former in given.topics.items():
         for queue in former.queues if former else ():
             bounds[topic, queue.queue] = queue.covered_from, queue.covered_to
     # Of which nothing was found in the log yet.
@@ -192,27 +192,27 @@ def covered_topics(
     return tuple(
         GenerationTopic(
             topic,
-            former.dropped_below if former else outset.dropped_below.get(topic, 0),
+            former.dropped_below if former else given.dropped_below.get(topic, 0),
             tuple(
                 CoveredQueue(queue, *bounds[topic, queue], left.get((topic, queue), 0))
                 for queue in sorted(queue for name, queue in bounds if name == topic)
             ),
         )
-        for topic, former in outset.topics.items()
+        for topic, former in given.topics.items()
     )
 
 
 def manifest_of(
-    outset: CompactionInput, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
+    given: CompactionInput, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
 ) -> Manifest:
     """The manifest of what was made."""
     return Manifest(
-        generation=outset.number,
-        replaces=outset.former.generation if outset.former else 0,
-        created_ms=outset.now_ms,
-        log_start=min(outset.log_start, outset.log_end),
-        log_end=outset.log_end,
-        log_tail=outset.log_tail,
+        generation=given.number,
+        replaces=given.former.generation if given.former else 0,
+        created_ms=given.now_ms,
+        log_start=min(given.log_start, given.log_end),
+        log_end=given.log_end,
+        log_tail=given.log_tail,
         topics=topics,
         parts=tuple(parts),
     )

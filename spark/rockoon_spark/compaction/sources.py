@@ -1,4 +1,4 @@
-"""Sources of a compaction: stretches of the log, and the generation before."""
+"""Sources of a compaction: partitions of the log, and the generation before."""
 
 import hashlib
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from rockoon_format.frames import IntArray
 from rockoon_format.generation import GenerationError, GenerationPart, PartEntries
 from rockoon_format.record import TRANSACTION_PREPARED
 from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.stretches import DamagedPlace, DataLost, Stretch, in_batches
+from rockoon_spark.source.log_source import DamagedPlace, DataLost, LogPartition, in_batches
 
 _NEVER_MS = 1 << 62
 
@@ -56,8 +56,8 @@ class Wanted:
         return found
 
 
-class RereadStretch(Stretch, Protocol):
-    """A stretch of a log that is read twice: the second time, it is known what is wanted."""
+class RereadPartition(LogPartition, Protocol):
+    """A partition of a log that is read twice: the second time, it is known what is wanted."""
 
     def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
         """Some of its records, perhaps among others.
@@ -100,10 +100,10 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogSource:
-    """A stretch of the log."""
+class PartitionSource:
+    """A partition of the log."""
 
-    stretch: RereadStretch
+    partition: RereadPartition
     start: int
     stop: int
     floors: Mapping[str, int]
@@ -117,7 +117,7 @@ class LogSource:
 
     def read(self) -> Iterator[Wanted]:
         """See `Source`. By a damaged key another message would be superseded."""
-        for wanted in self._wanted(self.stretch.read()):
+        for wanted in self._wanted(self.partition.read()):
             chosen = np.zeros(len(wanted.records), np.bool_)
             chosen[wanted.index] = True
             records = wanted.records.chosen(chosen)
@@ -129,7 +129,7 @@ class LogSource:
 
     def read_at(self, places: IntArray) -> Iterator[Wanted]:
         """See `Source`."""
-        return self._wanted(self.stretch.read_at(places))
+        return self._wanted(self.partition.read_at(places))
 
     def _wanted(self, pieces: Iterator[LogRecords | DamagedPlace]) -> Iterator[Wanted]:
         try:
@@ -171,7 +171,7 @@ class FormerSource:
 
     part: FormerPart
     floors: Mapping[str, int]
-    """As for `LogSource`; topics that are not compacted any more have none."""
+    """As for `PartitionSource`; topics that are not compacted any more have none."""
     is_log = False
 
     @property
@@ -223,24 +223,24 @@ def _wanted(records: LogRecords, floors: Mapping[str, int], kept_since_ms: IntAr
     return Wanted(records, index, topics, which[index], kept_since_ms[index])
 
 
-def first_stored_after(stretches: Sequence[Stretch], time_ms: int, log_end: int) -> int:
+def first_stored_after(partitions: Sequence[LogPartition], time_ms: int, log_end: int) -> int:
     """Where a record starts before which none was stored after some time; `log_end` if none was.
 
     It is the first that bears a later time, unless store times go back behind it: what lies before
     such a place was stored earlier, whatever time it bears.
 
     Args:
-        stretches: of a log up to there, in its order.
+        partitions: of a log up to there, in its order.
         time_ms: epoch milliseconds.
     """
-    low, high, step = len(stretches) - 1, len(stretches), 1
+    low, high, step = len(partitions) - 1, len(partitions), 1
     # From the end, since wrong times are sooner or later far behind.
-    while low >= 0 and _first_stored_ms(stretches[low]) > time_ms:
+    while low >= 0 and _first_stored_ms(partitions[low]) > time_ms:
         low, high, step = low - step, low, 2 * step
-    number = bisect_right(stretches, time_ms, max(low + 1, 0), high, key=_first_stored_ms)
-    # The stretch before the first that begins too late has the place, or ends there.
-    for stretch in stretches[max(number - 1, 0) :]:
-        for found in stretch.read():
+    number = bisect_right(partitions, time_ms, max(low + 1, 0), high, key=_first_stored_ms)
+    # The partition before the first that begins too late has the place, or ends there.
+    for partition in partitions[max(number - 1, 0) :]:
+        for found in partition.read():
             if not isinstance(found, DamagedPlace):
                 late = found.store_timestamps_ms > time_ms
                 if late.any():
@@ -248,9 +248,9 @@ def first_stored_after(stretches: Sequence[Stretch], time_ms: int, log_end: int)
     return log_end
 
 
-def _first_stored_ms(stretch: Stretch) -> int:
-    """When a stretch's first record was stored; never, if it has none."""
-    for found in stretch.read():
+def _first_stored_ms(partition: LogPartition) -> int:
+    """When a partition's first record was stored; never, if it has none."""
+    for found in partition.read():
         if not isinstance(found, DamagedPlace) and len(found):
             return int(found.store_timestamps_ms[0])
     return _NEVER_MS

@@ -16,10 +16,10 @@ from rockoon_spark.broker_calls import LogClient
 from rockoon_spark.export.target import LastRecord
 from rockoon_spark.files import LogFile, list_log, read_range
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, BrokerStretch, LiveCluster
-from rockoon_spark.source.splits import SPLIT_BYTES, Split
-from rockoon_spark.source.store_directory import DirectoryStretch, StoreDirectory
-from rockoon_spark.source.stretches import Stretch
+from rockoon_spark.source.file_partition import SPLIT_BYTES, Split
+from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, BrokerPartition, LiveCluster
+from rockoon_spark.source.log_source import LogPartition
+from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
 
 _HEAD_BYTES = 8
 _WHOLE_LOG = 1 << 62
@@ -51,7 +51,7 @@ class BrokerLog(Protocol):
         """Whether records may end before `end`: the job finds out where."""
         ...
 
-    def stretches(self, start: int, stop: int, *, at_record: bool) -> Iterator[Stretch]:
+    def partitions(self, start: int, stop: int, *, at_record: bool) -> Iterator[LogPartition]:
         """Cut what lies between two physical offsets.
 
         Args:
@@ -99,14 +99,14 @@ class DirectoryLog:
     def bound(self) -> int:
         return self.files[-1].start + self.files[-1].bytes
 
-    def stretches(self, start: int, stop: int, *, at_record: bool) -> Iterator[Stretch]:
+    def partitions(self, start: int, stop: int, *, at_record: bool) -> Iterator[LogPartition]:
         """See `BrokerLog`."""
         for file in self.files:
             first, behind = max(start - file.start, 0), min(stop - file.start, file.bytes)
             for at in range(first, behind, SPLIT_BYTES):
                 split = Split(file, at, min(at + SPLIT_BYTES, behind))
                 is_proven = at_record and file.start + at == start
-                yield DirectoryStretch(self.directory, split, at_record=is_proven)
+                yield FilePartition(self.directory, split, at_record=is_proven)
 
     def oldest(self) -> int:
         """See `BrokerLog`."""
@@ -127,7 +127,7 @@ class DirectoryLog:
 class LiveLog:
     """The log of a broker that runs."""
 
-    whole: BrokerStretch
+    whole: BrokerPartition
     is_open: bool = False
 
     @property
@@ -146,7 +146,7 @@ class LiveLog:
     def bound(self) -> int:
         return self.end
 
-    def stretches(self, start: int, stop: int, *, at_record: bool) -> Iterator[Stretch]:
+    def partitions(self, start: int, stop: int, *, at_record: bool) -> Iterator[LogPartition]:
         """See `BrokerLog`."""
         # It comes in small replies anyway.
         yield replace(self.whole, start=start, stop=stop, at_record=at_record)
@@ -212,12 +212,12 @@ def live_logs(cluster: LiveCluster, broker: str | None = None) -> list[LiveLog]:
     """
     found = []
     wanted = EVERYTHING.among("broker", frozenset({broker})) if broker else EVERYTHING
-    for stretch in cluster.stretches(wanted, _WHOLE_LOG):
-        assert isinstance(stretch, BrokerStretch)
-        with LogClient(stretch.broker, stretch.address, PLAN_RETRY_SECONDS) as client:
+    for partition in cluster.partitions(wanted, _WHOLE_LOG):
+        assert isinstance(partition, BrokerPartition)
+        with LogClient(partition.broker, partition.address, PLAN_RETRY_SECONDS) as client:
             ends = client.read(ReadLogRequest())
         # A message that a crash can still take back is not exported: its place may be another's.
         end = min(ends.visible_end, ends.durable_end)
-        if end > stretch.start:
-            found.append(LiveLog(replace(stretch, stop=end)))
+        if end > partition.start:
+            found.append(LiveLog(replace(partition, stop=end)))
     return found

@@ -36,11 +36,11 @@ def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
 
 
 class Comparison:
-    """Files of one stretch of a log, and its rows as they come.
+    """Files of one partition of a log, and its rows as they come.
 
     Args:
         target: the export.
-        files: every file with messages of the stretch.
+        files: every file with messages of the partition.
     """
 
     def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:

@@ -1,6 +1,6 @@
 """The rows of an export: messages as Parquet files, for people and tools that know no log.
 
-A task reads a stretch of one broker's log and writes one file for each topic and date in it, more
+A task reads a partition of one broker's log and writes one file for each topic and date in it, more
 when they get large. Rows are in the order of the log. A row group holds what one reading of the log
 brought, so a task needs memory for that and no more, however many topics there are.
 """

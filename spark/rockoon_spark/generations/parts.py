@@ -1,4 +1,4 @@
-"""The parts of a generation as stretches: what each task reads of them, and checks."""
+"""The parts of a generation as partitions: what each task reads of them, and checks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.records.columns import Bytes, LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.stretches import DamagedPlace, in_batches
+from rockoon_spark.source.log_source import DamagedPlace, in_batches
 
 ReadPiece = Callable[[str, int, int], Bytes]
 """Bytes of a file of a generation: its name, the first one, and behind the last."""
@@ -52,7 +52,7 @@ class GenerationFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PartStretch:
+class GenerationPartition:
     """Some records of one part of a generation."""
 
     files: GenerationFiles
@@ -63,7 +63,7 @@ class PartStretch:
     """Which, ascending."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`.
+        """See `LogPartition`.
 
         Raises:
             GenerationReplaced: the generation went while it was read.
@@ -114,33 +114,34 @@ class PartStretch:
             at = own.stop
 
 
-def part_stretches(
+def generation_partitions(
     files: GenerationFiles,
     parts: Sequence[GenerationPart],
     coverage: Coverage,
     selection: Selection,
     split_bytes: int,
-) -> list[PartStretch]:
-    """Cut a generation into stretches; queues that are not selected are left out.
+) -> list[GenerationPartition]:
+    """Cut a generation into partitions; queues that are not selected are left out.
 
     Args:
         files: the generation's.
         parts: of its manifest.
         coverage: which of its topics are read.
         selection: which records are wanted.
-        split_bytes: length of a stretch, about: it is counted in records.
+        split_bytes: length of a partition, about: it is counted in records.
 
     Raises:
         GenerationReplaced: the generation went while it was looked at.
         GenerationError: a file of it is damaged.
     """
-    found: list[PartStretch] = []
+    found: list[GenerationPartition] = []
     with files.opened() as read:
         for part in parts:
             layout, runs = _wanted_rows(read, part, coverage, selection)
             rows_max = max(part.records * split_bytes // max(part.records_bytes, 1), 1)
             found += [
-                PartStretch(files, part.number, layout, rows) for rows in _packed(runs, rows_max)
+                GenerationPartition(files, part.number, layout, rows)
+                for rows in _packed(runs, rows_max)
             ]
     return found
 

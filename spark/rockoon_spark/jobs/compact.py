@@ -1,6 +1,6 @@
 """Compaction: of each key of a compacted topic the newest record, as a new generation.
 
-    survey    each source (a stretch of the log, or a part of the generation before) by one task:
+    survey    each source (a partition of the log, or a part of the generation before) by one task:
               24 bytes of each key's newest record, divided into buckets by the key's hash
     decide    each bucket by one task: which of a key's records is the newest
     copy      each part by one task, which reads its sources once more and copies what is left
@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from rockoon_spark.compaction.copying import CopiedPart, PartPlan, PartWriter, copy_part
 from rockoon_spark.compaction.exchange import Exchange, SparkExchange
 from rockoon_spark.compaction.key_hash import SECRET_BYTES
-from rockoon_spark.compaction.places import CompactionTarget, Incoming
 from rockoon_spark.compaction.plan import (
     PART_BYTES,
     CompactionInput,
@@ -26,7 +25,7 @@ from rockoon_spark.compaction.plan import (
     manifest_of,
     plan_parts,
 )
-from rockoon_spark.compaction.sources import CompactionError, FormerSource, LogSource, Source
+from rockoon_spark.compaction.sources import CompactionError, FormerSource, PartitionSource, Source
 from rockoon_spark.compaction.steps import (
     Address,
     Decide,
@@ -37,7 +36,8 @@ from rockoon_spark.compaction.steps import (
     copied_parts,
 )
 from rockoon_spark.compaction.survey import QueueName
-from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.compaction.target import CompactionTarget, Incoming
+from rockoon_spark.source.file_partition import SPLIT_BYTES
 
 # So much of what is read makes one bucket: some million rows, which one task can sort.
 _BUCKET_BYTES = 1 << 30
@@ -112,16 +112,16 @@ def compact_on(
 ) -> CompactReport:
     """See `compact`, whoever runs the tasks."""
     began = time.monotonic()
-    outset = place.look(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
-    if outset.is_done():
-        in_force = outset.former.generation if outset.former else 0
-        return CompactReport(place.name, in_force, is_new=False, log_end=outset.log_end)
+    given = place.look(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
+    if given.is_done():
+        in_force = given.former.generation if given.former else 0
+        return CompactReport(place.name, in_force, is_new=False, log_end=given.log_end)
     looked = time.monotonic()
-    sources = _sources(place, outset, split_bytes)
+    sources = _sources(place, given, split_bytes)
     buckets = _buckets(sources, exchange.parallel_tasks)
     secret = secrets.token_bytes(SECRET_BYTES)
-    look = Look(sources, buckets, secret, dict(outset.retention_ms), outset.now_ms)
-    with place.incoming(outset.number) as incoming:
+    look = Look(sources, buckets, secret, dict(given.retention_ms), given.now_ms)
+    with place.incoming(given.number) as incoming:
         surveyed = exchange.start(len(sources), look)
         messages = surveyed.to_addresses(buckets, Decide(len(sources))).kept()
         try:
@@ -133,7 +133,7 @@ def compact_on(
                 sources,
                 found.surveys,
                 left,
-                outset.log_end,
+                given.log_end,
                 part_bytes=part_bytes,
                 parts_min=exchange.parallel_tasks,
             )
@@ -146,7 +146,7 @@ def compact_on(
         finally:
             messages.let_go()
         written = time.monotonic()
-        _publish(incoming, outset, sources, found, copied)
+        _publish(incoming, given, sources, found, copied)
     seconds = {
         "planning": looked - began,
         "surveying_and_deciding": decided - looked,
@@ -156,21 +156,21 @@ def compact_on(
         "deciding_cpu": found.decision.seconds,
         "copying_cpu": sum(part.seconds for part in copied),
     }
-    return _report(place.name, outset, sources, found, copied, seconds)
+    return _report(place.name, given, sources, found, copied, seconds)
 
 
-def _sources(place: CompactionTarget, outset: CompactionInput, split_bytes: int) -> list[Source]:
+def _sources(place: CompactionTarget, given: CompactionInput, split_bytes: int) -> list[Source]:
     """What is to be read, in the order of the log."""
-    former_floors, log_floors = outset.former_floors, outset.log_floors
+    former_floors, log_floors = given.former_floors, given.log_floors
     found: list[Source] = []
-    if outset.former is not None and former_floors:
-        parts = place.former_parts(outset.former)
+    if given.former is not None and former_floors:
+        parts = place.former_parts(given.former)
         found += [FormerSource(part, former_floors) for part in parts]
     if log_floors:
-        stretches = place.stretches(outset.read_from, outset.log_end, split_bytes)
+        partitions = place.partitions(given.read_from, given.log_end, split_bytes)
         found += [
-            LogSource(stretch, start, stop, log_floors, outset.log_end, outset.now_ms)
-            for start, stop, stretch in stretches
+            PartitionSource(partition, start, stop, log_floors, given.log_end, given.now_ms)
+            for start, stop, partition in partitions
         ]
     return sorted(found, key=lambda source: source.start)
 
@@ -190,7 +190,7 @@ def _buckets(sources: Sequence[Source], parallel_tasks: int) -> int:
 
 def _publish(
     incoming: Incoming,
-    outset: CompactionInput,
+    given: CompactionInput,
     sources: Sequence[Source],
     found: Decided,
     copied: Sequence[CopiedPart],
@@ -199,9 +199,9 @@ def _publish(
     for part in copied:
         for queue, records in part.queues.items():
             left[queue] = left.get(queue, 0) + records
-    topics = covered_topics(outset, sources, found.surveys, left)
+    topics = covered_topics(given, sources, found.surveys, left)
     parts = sorted((part.part for part in copied), key=lambda part: part.number)
-    manifest = manifest_of(outset, topics, parts)
+    manifest = manifest_of(given, topics, parts)
     decided = sum(found.decision.left)
     if manifest.records != decided:
         raise CompactionError(f"{manifest.records} records were written, and {decided} are left")
@@ -210,7 +210,7 @@ def _publish(
 
 def _report(
     name: str,
-    outset: CompactionInput,
+    given: CompactionInput,
     sources: Sequence[Source],
     found: Decided,
     copied: Sequence[CopiedPart],
@@ -218,10 +218,10 @@ def _report(
 ) -> CompactReport:
     return CompactReport(
         name=name,
-        generation=outset.number,
+        generation=given.number,
         is_new=True,
         log_bytes=sum(source.stop - source.start for source in sources if source.is_log),
-        former_bytes=outset.former.records_bytes if outset.former else 0,
+        former_bytes=given.former.records_bytes if given.former else 0,
         records=sum(each.records for each in found.surveys),
         keys=found.decision.keys,
         keyless=sum(each.keyless for each in found.surveys),
@@ -231,6 +231,6 @@ def _report(
         bytes_written=sum(part.part.records_bytes + part.part.entries_bytes for part in copied),
         parts=len(copied),
         shuffle_bytes=found.decision.shuffle_bytes,
-        log_end=outset.log_end,
+        log_end=given.log_end,
         seconds=dict(seconds),
     )

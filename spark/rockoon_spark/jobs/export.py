@@ -36,9 +36,9 @@ from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace, DataLost
 from rockoon_spark.source.rows import without_damaged
 from rockoon_spark.source.store_directory import StoreDirectory
-from rockoon_spark.source.stretches import DamagedPlace, DataLost
 
 # Of a log, for one task: large files where there is much to read, every core at work where not.
 SECTION_BYTES_MIN, SECTION_BYTES_MAX = 64 << 20, 1 << 30
@@ -395,8 +395,8 @@ def _found(
     start, broker = section.start, section.broker
     while start < section.stop:
         try:
-            for stretch in log.stretches(start, section.stop, at_record=at_record):
-                yield from stretch.read()
+            for partition in log.partitions(start, section.stop, at_record=at_record):
+                yield from partition.read()
         except (DataLost, FileNotFoundError) as error:
             if reading.fails_on_data_loss:
                 raise ExportError(

@@ -1,6 +1,6 @@
 """The index by key made from CommitLog files, byte for byte as one key after another makes it.
 
-Tasks take the keys out of stretches of the log and leave them as files in a directory beside the
+Tasks take the keys out of partitions of the log and leave them as files in a directory beside the
 target; the driver decides which go into which index file, and one task writes each. A run goes on
 where the one before ended. `rockoon_spark.index.target` says how a result gets in place.
 """
@@ -46,14 +46,14 @@ from rockoon_spark.index.target import (
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.publish import Replace
-from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.source.file_partition import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
     ContiguousLog,
+    ContiguousPartition,
     Extent,
     LogBroken,
     LogReading,
-    LogStretch,
     see_whole,
 )
 
@@ -77,7 +77,7 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The keys that were taken out of some stretches."""
+    """The keys that were taken out of some partitions."""
 
     counts: tuple[KeyCount, ...]
     """Of each split."""
@@ -127,12 +127,12 @@ def build_index(
         _check_former(target, former, shape, reading)
         start = max(former.end_offset, reading.start)
         stop = reading.sealed_end if sealed_only else reading.end
-        stretches = reading.stretches(start, stop, split_bytes)
-        if not stretches:
+        partitions = reading.partitions(start, stop, split_bytes)
+        if not partitions:
             return IndexReport(0, 0, 0, len(former.files), former.end_offset)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, reading, stretches, scratch)
+            taken = _take_keys(spark, reading, partitions, scratch)
             last = former.files[-1] if former.files else None
             # With its messages gone from the log, a broker may have deleted it.
             goes_on = last is not None and (target / last.name).exists()
@@ -146,7 +146,7 @@ def build_index(
             manifest = IndexManifest(shape, taken.end_offset, (*kept, *written))
             publish(target, staging, manifest, replace=rename)
     return IndexReport(
-        log_bytes=stretches[-1].stop - start,
+        log_bytes=partitions[-1].stop - start,
         keys=taken.keys,
         files_written=len(written),
         files=len(manifest.files),
@@ -181,10 +181,10 @@ def verify_index(
         end = manifest.end_offset
         if end > reading.end:
             return [f"{target} covers the log up to {end}, it ends at {reading.end}"]
-        stretches = reading.stretches(reading.start, end, split_bytes)
+        partitions = reading.partitions(reading.start, end, split_bytes)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, reading, stretches, scratch)
+            taken = _take_keys(spark, reading, partitions, scratch)
             return _compare(spark, manifest, target, taken, scratch, reading.start)
 
 
@@ -221,8 +221,8 @@ def _has_last_record(reading: LogReading, header: IndexHeader) -> bool:
     try:
         times_ms = [
             int(records.store_timestamps_ms[0])
-            for stretch in reading.stretches(at, at + 1, 1)
-            for run in stretch.runs()
+            for partition in reading.partitions(at, at + 1, 1)
+            for run in partition.runs()
             for records in run.scans(with_tag_codes=False)
         ]
     except LogBroken:
@@ -231,36 +231,39 @@ def _has_last_record(reading: LogReading, header: IndexHeader) -> bool:
 
 
 def _take_keys(
-    spark: SparkSession, reading: LogReading, stretches: Sequence[LogStretch], scratch: ScratchKeys
+    spark: SparkSession,
+    reading: LogReading,
+    partitions: Sequence[ContiguousPartition],
+    scratch: ScratchKeys,
 ) -> _Taken:
-    """Take the keys out of stretches, and see that their records follow one another."""
+    """Take the keys out of partitions, and see that their records follow one another."""
 
     def take(number: int) -> dict[str, Any]:
         try:
-            extent, count = _take_stretch(stretches[number], number, scratch)
+            extent, count = _take_partition(partitions[number], number, scratch)
         except LogBroken as error:
             return {"broken": str(error)}
         except OSError as error:
             return {"trouble": f"keys cannot be kept: {error}"}
         return {"extent": extent, "keys": count.keys, "begins": count.begins}
 
-    answers = _answers(spark, len(stretches), take)
+    answers = _answers(spark, len(partitions), take)
     for answer in answers:
         if "broken" in answer:
             raise LogBroken(answer["broken"])
-    start, stop = stretches[0].start, stretches[-1].stop
+    start, stop = partitions[0].start, partitions[-1].stop
     extents = [tuple(answer["extent"]) if answer["extent"] else None for answer in answers]
     counts = tuple(KeyCount(answer["keys"], tuple(answer["begins"])) for answer in answers)
     return _Taken(counts, see_whole(reading, start, stop, extents))
 
 
-def _take_stretch(
-    stretch: LogStretch, number: int, scratch: ScratchKeys
+def _take_partition(
+    partition: ContiguousPartition, number: int, scratch: ScratchKeys
 ) -> tuple[Extent, KeyCount]:
-    """Keep a stretch's keys; where its records begin and end, and how many keys they have."""
+    """Keep a partition's keys; where its records begin and end, and how many keys they have."""
     extent: Extent = None
     keys: list[KeyEntries] = []
-    for run in stretch.runs():
+    for run in partition.runs():
         scans = run.scans(with_tag_codes=False)
         keys += [index_entries(run.buffer, records, run.base) for records in scans]
         extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)

@@ -1,6 +1,6 @@
 """ConsumeQueues made again from the CommitLog alone, byte for byte as the broker writes them.
 
-For a store whose queues are lost, and to check one. Tasks take 20-byte entries out of stretches of
+For a store whose queues are lost, and to check one. Tasks take 20-byte entries out of partitions of
 the log; only these cross the cluster. Each queue file is then written by one task.
 """
 
@@ -23,14 +23,14 @@ from rockoon_format.frames import IntArray
 from rockoon_format.names import topic_fault
 from rockoon_format.scan import Scan
 from rockoon_spark.publish import Replace, published
-from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.source.file_partition import SPLIT_BYTES
 from rockoon_spark.whole_logs.stored_log import StoredLog
 from rockoon_spark.whole_logs.whole_log import (
     ContiguousLog,
+    ContiguousPartition,
     Extent,
     LogBroken,
     LogReading,
-    LogStretch,
     see_whole,
 )
 
@@ -103,15 +103,15 @@ def rebuild_queues(
         TargetExists: something is there already.
     """
     reading = (StoredLog(log) if isinstance(log, str) else log).look()
-    stretches = reading.stretches(reading.start, reading.end, split_bytes)
+    partitions = reading.partitions(reading.start, reading.end, split_bytes)
     levels, marks = tuple(delay_levels_ms), dict(reading.marks)
 
     def entries_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["number"].to_pylist():
-                yield from _runs(stretches[number], number, marks, levels, file_entries)
+                yield from _runs(partitions[number], number, marks, levels, file_entries)
 
-    numbers = spark.range(0, len(stretches), 1, max(len(stretches), 1)).toDF("number")
+    numbers = spark.range(0, len(partitions), 1, max(len(partitions), 1)).toDF("number")
     runs = numbers.mapInArrow(entries_of, _RUN)
     with published(target, rename=rename) as staging:
         root = str(staging)
@@ -120,7 +120,7 @@ def rebuild_queues(
             return _write_file(Path(root), table, file_entries)
 
         written = runs.groupBy("topic", "queue", "file").applyInArrow(write, _WRITTEN).collect()
-        end = _see_log(reading, stretches, [row for row in written if row.topic is None])
+        end = _see_log(reading, partitions, [row for row in written if row.topic is None])
         rows = [row for row in written if row.topic is not None]
         rows.sort(key=lambda row: (row.topic, row.queue, row.file))
         _see_queues(rows)
@@ -133,16 +133,18 @@ def rebuild_queues(
     )
 
 
-def _see_log(reading: LogReading, stretches: Sequence[LogStretch], words: Sequence[Any]) -> int:
-    """See that the tasks have taken in the whole log, from what each says of its stretch; return
+def _see_log(
+    reading: LogReading, partitions: Sequence[ContiguousPartition], words: Sequence[Any]
+) -> int:
+    """See that the tasks have taken in the whole log, from what each says of its partition; return
     where it ends."""
-    extents: list[Extent] = [None] * len(stretches)
+    extents: list[Extent] = [None] * len(partitions)
     for number, word in ((row.file, json.loads(row.word)) for row in words):
         if word["broken"] is not None:
             raise LogBroken(word["broken"])
         extents[number] = tuple(word["extent"]) if word["extent"] else None
-    if len(words) != len(stretches):
-        raise RuntimeError(f"{len(words)} of {len(stretches)} tasks have said what they read")
+    if len(words) != len(partitions):
+        raise RuntimeError(f"{len(words)} of {len(partitions)} tasks have said what they read")
     return see_whole(reading, reading.start, reading.end, extents)
 
 
@@ -160,18 +162,18 @@ def _see_queues(rows: Sequence[Any]) -> None:
 
 
 def _runs(
-    stretch: LogStretch,
+    partition: ContiguousPartition,
     number: int,
     marks: Mapping[str, int],
     levels: Sequence[int],
     file_entries: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Entries of neighbouring messages of one queue file, for every queue of a stretch; then a row
-    of no topic that says where its records begin and end, or what is wrong."""
+    """Entries of neighbouring messages of one queue file, for every queue of a partition; then a
+    row of no topic that says where its records begin and end, or what is wrong."""
     extent: Extent = None
     broken = None
     try:
-        for run in stretch.runs():
+        for run in partition.runs():
             for records in run.scans(with_tag_codes=True, delay_levels_ms=levels):
                 yield _batch(records, run.base, marks, file_entries)
             extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
@@ -223,7 +225,7 @@ def _changes(values: IntArray) -> NDArray[np.bool_]:
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
     """Write one queue file: fillers where it begins in the middle, zeros behind its end; or pass
-    on what was said of a stretch."""
+    on what was said of a partition."""
     topic, queue, number = (runs[name][0].as_py() for name in ("topic", "queue", "file"))
     if topic is None:
         return _written(topic, queue, number, 0, 0, runs["entries"][0].as_py().decode())

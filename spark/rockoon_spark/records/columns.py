@@ -30,7 +30,7 @@ from rockoon_format.record import (
     decode_host,
 )
 from rockoon_spark.records.properties import Properties, cut, text
-from rockoon_spark.records.touch_pages import sweep
+from rockoon_spark.records.touch_pages import touch_pages
 
 Bytes = NDArray[np.uint8]
 
@@ -67,7 +67,7 @@ class LogRecords:
         if len(starts):
             first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
             buffer, base, starts = buffer[first:behind], base + first, starts - first
-            sweep(buffer, len(starts))
+            touch_pages(buffer, len(starts))
         else:
             buffer = np.zeros(128, np.uint8)
         return cls(buffer, base, sizes, locate(buffer, starts), broker)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rockoon_format.frames import IntArray, locate, sliding
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.records.starts import first_records
-from rockoon_spark.records.touch_pages import sweep
+from rockoon_spark.records.touch_pages import touch_pages
 
 Bytes = NDArray[np.uint8]
 
@@ -95,7 +95,7 @@ def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None
     sizes = np.empty(len(starts), np.int64)
     for at in range(0, len(starts), _BLOCK_RECORDS):
         chosen = starts[at : at + _BLOCK_RECORDS]
-        sweep(buffer[chosen[0] : chosen[-1]], len(chosen))
+        touch_pages(buffer[chosen[0] : chosen[-1]], len(chosen))
         parts = locate(buffer, chosen)
         magics, stated = parts.prefix["magic"], parts.prefix["size"]
         whole = (parts.computed_sizes == stated) & (parts.topic_lengths >= 0)

@@ -1,4 +1,4 @@
-"""Start of the first record in any stretch of a CommitLog file, proved by its head and parts.
+"""Start of the first record in any partition of a CommitLog file, proved by its head and parts.
 
 Bodies are not looked at here: their checksums are for those who read them (`columns`).
 """

@@ -1,6 +1,6 @@
 """Reading ahead of gathers.
 
-A gather waits for one cache line after the other, each where no prefetcher expects it. One sweep
+A gather waits for one cache line after the other, each where no prefetcher expects it. One pass
 over the same bytes, in order, brings them into the processor's cache at the speed of memory. That
 pays where a gather touches most of the lines: where records are short.
 """
@@ -12,7 +12,7 @@ _RECORD_BYTES_MAX = 512
 _WORD_BYTES = 8
 
 
-def sweep(data: NDArray[np.uint8], records: int) -> None:
+def touch_pages(data: NDArray[np.uint8], records: int) -> None:
     """Bring bytes into the cache, if it pays; they have to fit into it.
 
     Args:

@@ -54,9 +54,9 @@ from pyspark.sql.types import StructType
 
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
+from rockoon_spark.source.log_source import DamagedPlace, LogPartition
 from rockoon_spark.source.options import OptionError, ReadOptions, columns_of
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.stretches import DamagedPlace, Stretch
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.reader import QueueStreamReader
 
@@ -67,12 +67,12 @@ class DamagedLog(Exception):
     """Bytes of a log are not what was stored."""
 
 
-class LogPartition(InputPartition):
-    """One task's stretch of a log."""
+class LogInputPartition(InputPartition):
+    """One task's partition of a log."""
 
-    def __init__(self, stretch: Stretch) -> None:
-        super().__init__(stretch)
-        self.stretch = stretch
+    def __init__(self, partition: LogPartition) -> None:
+        super().__init__(partition)
+        self.partition = partition
 
 
 class RockoonDataSource(DataSource):
@@ -125,15 +125,15 @@ class LogReader(DataSourceReader):
         absent = options.place.absent(options.topics)
         if absent:
             raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
-        stretches = options.place.stretches(options.selection, options.split_bytes)
-        return [LogPartition(stretch) for stretch in stretches]
+        partitions = options.place.partitions(options.selection, options.split_bytes)
+        return [LogInputPartition(partition) for partition in partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes a partition of its own where there are none to read.
-        if isinstance(partition, LogPartition):
+        if isinstance(partition, LogInputPartition):
             options = self._options
             yield from rows(
-                partition.stretch.read(), options.selection, options.columns, self._report
+                partition.partition.read(), options.selection, options.columns, self._report
             )
 
     def _report(self, damage: DamagedPlace) -> None:

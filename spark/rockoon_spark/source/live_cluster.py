@@ -16,12 +16,16 @@ from rockoon_format.generation import Manifest
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_addresses import absent_topics, broker_addresses
 from rockoon_spark.broker_calls import LogClient
+from rockoon_spark.generations.broker_generation import BrokerGeneration, generation_in_force
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
-from rockoon_spark.generations.served_generation import ServedGeneration, generation_in_force
+from rockoon_spark.generations.parts import (
+    GenerationPartition,
+    GenerationReplaced,
+    generation_partitions,
+)
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Range, Selection
-from rockoon_spark.source.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.source.log_source import FORGED_FAULT, DamagedPlace, in_batches, report_loss
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +58,10 @@ class LiveCluster:
     fails_on_data_loss: bool = True
     compacted: bool = False
 
-    def stretches(
+    def partitions(
         self, selection: Selection, split_bytes: int
-    ) -> Sequence["BrokerStretch | PartStretch"]:
-        """See `LogPlace`.
+    ) -> Sequence["BrokerPartition | GenerationPartition"]:
+        """See `LogSource`.
 
         Raises:
             BrokerAway: a broker that has messages does not answer, or one that is selected is not
@@ -65,7 +69,7 @@ class LiveCluster:
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker takes one generation after the other into force.
         """
-        found: list[BrokerStretch | PartStretch] = []
+        found: list[BrokerPartition | GenerationPartition] = []
         addresses, failures = broker_addresses(self.endpoint)
         unknown = selection.one_of.get("broker", frozenset()) - addresses.keys() - failures.keys()
         if unknown:
@@ -74,7 +78,7 @@ class LiveCluster:
             if not selection.wants_broker(broker):
                 continue
             try:
-                found += self.stretches_of(broker, address, selection, split_bytes)
+                found += self.partitions_of(broker, address, selection, split_bytes)
             except RockoonError as error:
                 failures[broker] = error
         for broker, failure in failures.items():
@@ -83,7 +87,7 @@ class LiveCluster:
         return found
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogPlace`.
+        """See `LogSource`.
 
         Raises:
             RockoonError: no nameserver answers.
@@ -96,10 +100,10 @@ class LiveCluster:
             raise BrokerAway(f"{sentence}; option onBrokerAway=skip reads the others")
         log.warning("%s: its messages are left out", sentence)
 
-    def stretches_of(
+    def partitions_of(
         self, broker: str, address: str, selection: Selection, split_bytes: int
-    ) -> "Sequence[BrokerStretch | PartStretch]":
-        """Cut the log of one broker; see `stretches`.
+    ) -> "Sequence[BrokerPartition | GenerationPartition]":
+        """Cut the log of one broker; see `partitions`.
 
         Raises:
             RockoonError: it does not answer.
@@ -108,13 +112,13 @@ class LiveCluster:
         with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
             found = self._generation(broker, address)
             for _ in range(_LOOKS_MAX):
-                stretches = self._cut(client, found, selection, split_bytes)
+                partitions = self._cut(client, found, selection, split_bytes)
                 # Once more after the log's ends were asked for: when a generation came into force
                 # in between, the log may have lost what only that one holds.
                 before, found = found, self._generation(broker, address)
                 # What another generation covers may have gone from the log since.
-                if stretches is not None and found == before:
-                    return stretches
+                if partitions is not None and found == before:
+                    return partitions
         raise GenerationReplaced(f"broker {broker!r} takes generation after generation")
 
     def _generation(self, broker: str, address: str) -> tuple[Manifest, Coverage] | None:
@@ -128,16 +132,16 @@ class LiveCluster:
         found: tuple[Manifest, Coverage] | None,
         selection: Selection,
         split_bytes: int,
-    ) -> "Sequence[BrokerStretch | PartStretch] | None":
-        """The stretches of a broker, None if its generation is not in force any more."""
+    ) -> "Sequence[BrokerPartition | GenerationPartition] | None":
+        """The partitions of a broker, None if its generation is not in force any more."""
         if found is None:
             return self._of_log(client, selection, split_bytes, None)
         manifest, coverage = found
-        files = ServedGeneration(
+        files = BrokerGeneration(
             client.broker, client.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
         )
         try:
-            parts = part_stretches(files, manifest.parts, coverage, selection, split_bytes)
+            parts = generation_partitions(files, manifest.parts, coverage, selection, split_bytes)
         except GenerationReplaced:
             return None
         return [*parts, *self._of_log(client, selection, split_bytes, coverage)]
@@ -148,15 +152,15 @@ class LiveCluster:
         selection: Selection,
         split_bytes: int,
         coverage: Coverage | None,
-    ) -> "list[BrokerStretch]":
-        # Nothing is asked for but the ends. Once, for all stretches: what is appended during the
+    ) -> "list[BrokerPartition]":
+        # Nothing is asked for but the ends. Once, for all partitions: what is appended during the
         # read belongs to none of them.
         ends = client.read(ReadLogRequest())
         start, end = ends.log_min_offset, ends.visible_end
         if coverage is not None and coverage.holds_all(selection):
             start = max(start, coverage.log_end)
-        stretches = [
-            BrokerStretch(
+        partitions = [
+            BrokerPartition(
                 client.broker,
                 client.address,
                 cut,
@@ -169,43 +173,43 @@ class LiveCluster:
         ]
         wanted = selection.ranges.get("store_time")
         if wanted is None:
-            return stretches
+            return partitions
         begins = [*ends.time_run_starts, end]
-        return _of_times(client, stretches, wanted, begins)
+        return _of_times(client, partitions, wanted, begins)
 
 
 def _of_times(
-    client: LogClient, stretches: list["BrokerStretch"], wanted: Range, begins: Sequence[int]
-) -> list["BrokerStretch"]:
-    """The stretches that can hold records stored within some time.
+    client: LogClient, partitions: list["BrokerPartition"], wanted: Range, begins: Sequence[int]
+) -> list["BrokerPartition"]:
+    """The partitions that can hold records stored within some time.
 
     Args:
         begins: physical offsets between which times ascend, the last one is the log's end.
     """
     # Outwards on both sides: store times are milliseconds, and the filter itself is exact.
     least_ms, most_ms = wanted.least // 1000, -(-wanted.most // 1000)
-    found: list[BrokerStretch] = []
+    found: list[BrokerPartition] = []
     low = 0
     for end in begins:
-        high = bisect_left(stretches, end, low, key=lambda stretch: stretch.start)
+        high = bisect_left(partitions, end, low, key=lambda partition: partition.start)
 
-        def first_ms(stretch: BrokerStretch, end: int = end) -> int:
-            return _first_store_ms(client, stretch, end)
+        def first_ms(partition: BrokerPartition, end: int = end) -> int:
+            return _first_store_ms(client, partition, end)
 
-        # The first of them may begin within the stretch before.
-        first = max(bisect_left(stretches, least_ms, low, high, key=first_ms) - 1, low)
-        behind = bisect_right(stretches, most_ms, first, high, key=first_ms)
-        found += stretches[first:behind]
+        # The first of them may begin within the partition before.
+        first = max(bisect_left(partitions, least_ms, low, high, key=first_ms) - 1, low)
+        behind = bisect_right(partitions, most_ms, first, high, key=first_ms)
+        found += partitions[first:behind]
         # One that holds the ends of two runs has earlier times too.
-        if behind < high and stretches[high - 1].stop > end:
-            found.append(stretches[high - 1])
+        if behind < high and partitions[high - 1].stop > end:
+            found.append(partitions[high - 1])
         low = high
     return found
 
 
-def _first_store_ms(client: LogClient, stretch: "BrokerStretch", end: int) -> int:
-    """Store time of the first record at or behind a stretch's beginning."""
-    position, at_record = stretch.start, stretch.at_record
+def _first_store_ms(client: LogClient, partition: "BrokerPartition", end: int) -> int:
+    """Store time of the first record at or behind a partition's beginning."""
+    position, at_record = partition.start, partition.at_record
     while position < end:
         reply = client.read(
             ReadLogRequest(
@@ -221,8 +225,8 @@ def _first_store_ms(client: LogClient, stretch: "BrokerStretch", end: int) -> in
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerStretch:
-    """A stretch of one broker's log."""
+class BrokerPartition:
+    """A partition of one broker's log."""
 
     broker: str
     address: str
@@ -232,13 +236,13 @@ class BrokerStretch:
     stop: int
     """Exclusive."""
     at_record: bool
-    """Whether a record starts at `start`; if not, the stretch begins with the first behind it."""
+    """Whether a record starts at `start`; if not, the partition begins with the first behind it."""
     cluster: LiveCluster
     coverage: Coverage | None = None
     """Records that are read from elsewhere."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`.
+        """See `LogPartition`.
 
         Raises:
             DataLost: retention, or a crash, took messages before they were read.
@@ -250,12 +254,12 @@ class BrokerStretch:
                 return
             behind, goes_on = ended
             if goes_on:
-                # That record is another stretch's, which would not see it if it is damaged.
+                # That record is another partition's, which would not see it if it is damaged.
                 for part in self._parts(client, _request(behind, behind + 1, at_record=True)):
                     if isinstance(part, DamagedPlace):
                         yield part
             if behind > self.stop:
-                # The next stretch begins with it, unless a body holds what looks like a record.
+                # The next partition begins with it, unless a body holds what looks like a record.
                 for part in self._parts(client, _request(self.stop, behind, at_record=False)):
                     if not isinstance(part, DamagedPlace) and len(part):
                         forged = int(part.prefix("physical_offset")[0])

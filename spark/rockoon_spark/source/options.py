@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import QueueKey, Range, Selection
+from rockoon_spark.source.file_partition import SPLIT_BYTES
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.splits import SPLIT_BYTES
+from rockoon_spark.source.log_source import LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
-from rockoon_spark.source.stretches import LogPlace
 
 
 class OptionError(ValueError):
@@ -22,7 +22,7 @@ class OptionError(ValueError):
 class ReadOptions:
     """What a reader was asked for."""
 
-    place: LogPlace
+    place: LogSource
     columns: tuple[str, ...]
     topics: frozenset[str]
     """Those that were named; they have to exist."""
@@ -74,7 +74,7 @@ _OPTIONS = (
 )
 
 
-def _place(given: Mapping[str, str]) -> LogPlace:
+def _place(given: Mapping[str, str]) -> LogSource:
     endpoint, path = given.get("endpoint", ""), given.get("path", "")
     if bool(endpoint) == bool(path):
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Rows of a read: the columns that it asked for, from stretches of a log.
+"""Rows of a read: the columns that it asked for, from partitions of a log.
 
 Where bodies or properties are read, each record is compared with its checksum: a message that is
 not what was stored is damage like bytes that are no record. Who asks for neither pays for none.
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.stretches import DamagedPlace
+from rockoon_spark.source.log_source import DamagedPlace
 
 RECORD_FAULT = "are a record that does not have its checksum"
 
@@ -26,7 +26,7 @@ def rows(
     """Records as rows.
 
     Args:
-        found: what a stretch holds (`Stretch.read`).
+        found: what a partition holds (`LogPartition.read`).
         selection: which records are wanted.
         columns: names of COLUMNS.
         report: told of each damaged place, before what is behind it; may raise. If it does not,

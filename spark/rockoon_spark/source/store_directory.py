@@ -9,12 +9,16 @@ import numpy as np
 from rockoon_format.generation import Manifest
 from rockoon_spark.files import StoreError, dropped_marks, generation_marks, list_log
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.parts import GenerationReplaced, PartStretch, part_stretches
-from rockoon_spark.generations.stored_generation import StoredGeneration, generation_in_force
+from rockoon_spark.generations.directory_generation import DirectoryGeneration, generation_in_force
+from rockoon_spark.generations.parts import (
+    GenerationPartition,
+    GenerationReplaced,
+    generation_partitions,
+)
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.splits import Split, files_of_times, read_split, split_files
-from rockoon_spark.source.stretches import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.source.file_partition import Split, files_of_times, read_split, split_files
+from rockoon_spark.source.log_source import FORGED_FAULT, DamagedPlace, in_batches, report_loss
 
 # Looking again is for a generation that another replaces while files are listed.
 _LOOKS_MAX = 5
@@ -36,10 +40,10 @@ class StoreDirectory:
     compacted: bool = False
     fails_on_data_loss: bool = True
 
-    def stretches(
+    def partitions(
         self, selection: Selection, split_bytes: int
-    ) -> Sequence["DirectoryStretch | PartStretch"]:
-        """See `LogPlace`.
+    ) -> Sequence["FilePartition | GenerationPartition"]:
+        """See `LogSource`.
 
         Raises:
             StoreError: this is no store, or a file is missing, or the generation is damaged.
@@ -47,41 +51,41 @@ class StoreDirectory:
         for look in range(_LOOKS_MAX):
             try:
                 found = self._generation()
-                stretches = self._cut(found, selection, split_bytes)
+                partitions = self._cut(found, selection, split_bytes)
                 # What another generation covers may have gone from the log since.
                 if found == self._generation():
-                    return stretches
+                    return partitions
             except (GenerationReplaced, FileNotFoundError):
                 if look == _LOOKS_MAX - 1:
                     raise
         raise StoreError(f"{self.path}: files come and go while they are listed")
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogPlace`: none, since what a log holds is known when it has been read."""
+        """See `LogSource`: none, since what a log holds is known when it has been read."""
         del topics
         return ()
 
-    def _generation(self) -> tuple[StoredGeneration, Manifest] | None:
+    def _generation(self) -> tuple[DirectoryGeneration, Manifest] | None:
         return generation_in_force(self.path, self.broker) if self.compacted else None
 
     def _cut(
         self,
-        found: tuple[StoredGeneration, Manifest] | None,
+        found: tuple[DirectoryGeneration, Manifest] | None,
         selection: Selection,
         split_bytes: int,
-    ) -> "Sequence[DirectoryStretch | PartStretch]":
+    ) -> "Sequence[FilePartition | GenerationPartition]":
         if found is None:
             return self._of_log(selection, split_bytes, None)
         files, manifest = found
         coverage = Coverage.of(manifest, generation_marks(self.path))
         return [
-            *part_stretches(files, manifest.parts, coverage, selection, split_bytes),
+            *generation_partitions(files, manifest.parts, coverage, selection, split_bytes),
             *self._of_log(selection, split_bytes, coverage),
         ]
 
     def _of_log(
         self, selection: Selection, split_bytes: int, coverage: Coverage | None
-    ) -> "list[DirectoryStretch]":
+    ) -> "list[FilePartition]":
         files = list_log(self.path)
         wanted = selection.ranges.get("store_time")
         if wanted is not None:
@@ -89,12 +93,12 @@ class StoreDirectory:
         splits = split_files(files, split_bytes)
         if coverage is not None and coverage.holds_all(selection):
             splits = [each for each in splits if each.file.start + each.stop > coverage.log_end]
-        return [DirectoryStretch(self, split, coverage=coverage) for split in splits]
+        return [FilePartition(self, split, coverage=coverage) for split in splits]
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryStretch:
-    """A stretch of one file."""
+class FilePartition:
+    """A partition of one file."""
 
     directory: StoreDirectory
     split: Split
@@ -104,7 +108,7 @@ class DirectoryStretch:
     """Records that are read from elsewhere."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`.
+        """See `LogPartition`.
 
         Raises:
             DataLost: the file was deleted after the read was planned.

@@ -23,9 +23,9 @@ from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import OptionError
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
-from rockoon_spark.stream.plan import QueueNow, QueueRange
+from rockoon_spark.stream.plan import OffsetRange, QueueNow
 from rockoon_spark.stream.progress import GroupProgress
-from rockoon_spark.stream.queue_stretch import QueueStretch
+from rockoon_spark.stream.queue_partition import QueuePartition
 
 # How long a planner asks again what could not be told: a broker that is restarted comes back
 # within this.
@@ -197,15 +197,15 @@ class StreamCluster:
                 continue
         return found
 
-    def stretches(self, ranges: Iterable[QueueRange]) -> list[QueueStretch]:
+    def partitions(self, ranges: Iterable[OffsetRange]) -> list[QueuePartition]:
         """What tasks read.
 
         Raises:
             BrokerAway: a broker is not there.
         """
-        return self._call(lambda: self._stretches(list(ranges)))
+        return self._call(lambda: self._partitions(list(ranges)))
 
-    async def _stretches(self, ranges: list[QueueRange]) -> list[QueueStretch]:
+    async def _partitions(self, ranges: list[OffsetRange]) -> list[QueuePartition]:
         routes = self._cluster.routes
         found = []
         for each in ranges:
@@ -213,7 +213,9 @@ class StreamCluster:
             revision = routes.topic_revision(each.queue.topic)
             options = self._options
             found.append(
-                QueueStretch(each, address, revision, options.fails_on_data_loss, options.endpoint)
+                QueuePartition(
+                    each, address, revision, options.fails_on_data_loss, options.endpoint
+                )
             )
         return found
 

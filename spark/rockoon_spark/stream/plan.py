@@ -152,7 +152,7 @@ def messages_of_bytes(
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRange:
+class OffsetRange:
     """Queue offsets of one queue, the end exclusive."""
 
     queue: MessageQueue
@@ -162,17 +162,17 @@ class QueueRange:
     """etcd revision at which the queue was created; 0 when that is not known."""
 
 
-def ranges(start: StreamOffsets, end: StreamOffsets) -> list[QueueRange]:
+def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """What lies between two logged offsets, queue by queue."""
     found = []
     for queue, place in sorted(end.queues.items()):
         first = start.queues[queue].offset if place.first is None else place.first
         if first < place.offset:
-            found.append(QueueRange(queue, first, place.offset, place.create_revision))
+            found.append(OffsetRange(queue, first, place.offset, place.create_revision))
     return found
 
 
-def cut(whole: Iterable[QueueRange], partitions_min: int) -> list[QueueRange]:
+def cut(whole: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
     """Cut long ranges so that there are so many, if there are as many messages."""
     given = list(whole)
     total = sum(each.stop - each.start for each in given)

@@ -62,16 +62,16 @@ from pyspark.sql.streaming.datasource import (
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.log_source import DamagedPlace, DataLost
 from rockoon_spark.source.options import OptionError
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.stretches import DamagedPlace, DataLost
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.offsets import INITIAL, Place, StreamOffsets
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
     Backlog,
+    OffsetRange,
     QueueNow,
-    QueueRange,
     backlog,
     cut,
     ends_after,
@@ -79,20 +79,12 @@ from rockoon_spark.stream.plan import (
     ranges,
     share,
 )
-from rockoon_spark.stream.queue_stretch import QueueStretch
+from rockoon_spark.stream.queue_partition import QueuePartition
 
 log = logging.getLogger(__name__)
 
 # Spark looks for news a hundred times a second unless it is given a trigger.
 _BETWEEN_LOOKS_SECONDS = 0.1
-
-
-class QueuePartition(InputPartition):
-    """One task's part of a batch."""
-
-    def __init__(self, stretch: QueueStretch) -> None:
-        super().__init__(stretch)
-        self.stretch = stretch
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -186,9 +178,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = ranges(StreamOffsets.parse(start), StreamOffsets.parse(end))
         planned = self._still_there(planned, StreamOffsets.parse(end))
         pieces = cut(planned, self._options.partitions_min)
-        return [QueuePartition(stretch) for stretch in self._planner.stretches(pieces)]
+        return self._planner.partitions(pieces)
 
-    def _still_there(self, planned: list[QueueRange], end: StreamOffsets) -> list[QueueRange]:
+    def _still_there(self, planned: list[OffsetRange], end: StreamOffsets) -> list[OffsetRange]:
         """Without queues that are others now: a batch can run again long after it was planned."""
         create_revisions = self._planner.create_revisions(
             sorted({each.queue.topic for each in planned})
@@ -209,9 +201,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, QueuePartition)
-        yield from rows(
-            partition.stretch.read(), EVERYTHING, self._options.columns, self._report_damage
-        )
+        yield from rows(partition.read(), EVERYTHING, self._options.columns, self._report_damage)
 
     def stop(self) -> None:
         if self._cluster is not None:

@@ -82,10 +82,10 @@ class ServedReading:
     end: int
     marks: Mapping[str, int] = field(default_factory=dict)
 
-    def stretches(self, start: int, stop: int, split_bytes: int) -> "Sequence[ServedStretch]":
+    def partitions(self, start: int, stop: int, split_bytes: int) -> "Sequence[ServedPartition]":
         """See `LogReading`."""
         return [
-            ServedStretch(
+            ServedPartition(
                 self.broker, self.address, cut, min(cut + split_bytes, stop), cut == start
             )
             for cut in range(start, stop, split_bytes)
@@ -111,8 +111,8 @@ class ServedReading:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedStretch:
-    """A stretch of a broker's log."""
+class ServedPartition:
+    """A partition of a broker's log."""
 
     broker: str
     address: str
@@ -122,7 +122,7 @@ class ServedStretch:
     begins_with_record: bool
 
     def runs(self) -> Iterator[RecordRun]:
-        """See `LogStretch`."""
+        """See `ContiguousPartition`."""
         wanted = _request(self.start, self.stop, at_record=self.begins_with_record)
         with LogClient(self.broker, self.address, READ_RETRY_SECONDS) as client:
             client.ask(wanted)

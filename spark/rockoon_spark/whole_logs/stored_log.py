@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rockoon_format.record import MAGIC_BLANK
 from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
-from rockoon_spark.source.splits import Split, read_split, split_files
+from rockoon_spark.source.file_partition import Split, read_split, split_files
 from rockoon_spark.whole_logs.whole_log import LogBroken, RecordRun, no_record
 
 _HEAD_BYTES = 8
@@ -51,15 +51,15 @@ class StoredReading:
     def end(self) -> int:
         return self.files[-1].start + self.files[-1].bytes if self.files else 0
 
-    def stretches(self, start: int, stop: int, split_bytes: int) -> "list[StoredStretch]":
+    def partitions(self, start: int, stop: int, split_bytes: int) -> "list[StoredPartition]":
         """See `LogReading`."""
-        found: list[StoredStretch] = []
+        found: list[StoredPartition] = []
         for split in split_files(self.files, split_bytes):
             base = split.file.start
             first, behind = max(split.start, start - base), min(split.stop, stop - base)
             if first < behind:
                 cut = replace(split, start=first, stop=behind)
-                found.append(StoredStretch(cut, begins_with_record=base + first == start))
+                found.append(StoredPartition(cut, begins_with_record=base + first == start))
         return found
 
     def following(self, offset: int) -> int:
@@ -85,8 +85,8 @@ class StoredReading:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredStretch:
-    """A stretch of one file."""
+class StoredPartition:
+    """A partition of one file."""
 
     split: Split
     begins_with_record: bool
@@ -100,7 +100,7 @@ class StoredStretch:
         return self.split.file.start + self.split.stop
 
     def runs(self) -> Iterator[RecordRun]:
-        """See `LogStretch`."""
+        """See `ContiguousPartition`."""
         file = self.split.file
         try:
             buffer, found = read_split(self.split, proven=self.begins_with_record)

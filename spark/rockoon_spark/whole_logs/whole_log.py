@@ -2,8 +2,8 @@
 
 What a job makes out of a log (an index, queues) is wrong if a single record is passed over, so it
 does not read like a query, which takes what it finds. A place is asked once what it has; tasks read
-stretches of that, each the records that *start* in it; at the end the driver sees that every
-stretch begins where the one before ended (`see_whole`).
+partitions of that, each the records that *start* in it; at the end the driver sees that every
+partition begins where the one before ended (`see_whole`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class RecordRun:
             position = records.position
 
 
-class LogStretch(Protocol):
+class ContiguousPartition(Protocol):
     """What lies between two physical offsets of a log. Can be pickled."""
 
     @property
@@ -102,13 +102,13 @@ class LogReading(Protocol):
         """Topic to the physical offset below which its records went with it."""
         ...
 
-    def stretches(self, start: int, stop: int, split_bytes: int) -> Sequence[LogStretch]:
+    def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[ContiguousPartition]:
         """Cut what lies between two physical offsets.
 
         Args:
             start: a record starts there, or a file.
             stop: records that start at or behind it are left out.
-            split_bytes: length of a stretch, at most.
+            split_bytes: length of a partition, at most.
         """
         ...
 
@@ -144,15 +144,15 @@ class ContiguousLog(Protocol):
 
 
 Extent = tuple[int, int] | None
-"""Physical offsets at which the first record of a stretch starts and its last one ends, if any."""
+"""Physical offsets where a partition's first record starts and its last one ends, if any."""
 
 
 def see_whole(reading: LogReading, start: int, stop: int, extents: Sequence[Extent]) -> int:
-    """See that the records of stretches, one after the other, are all that a log has.
+    """See that the records of partitions, one after the other, are all that a log has.
 
     Args:
-        start, stop: physical offsets between which the stretches lie, in order, without a gap.
-        extents: of each stretch.
+        start, stop: physical offsets between which the partitions lie, in order, without a gap.
+        extents: of each partition.
 
     Returns:
         Where the log goes on behind the last record: `stop`, or where what is written ends.

@@ -19,7 +19,7 @@ from rockoon_spark.records.columns import Bytes
 
 
 @dataclass(frozen=True, slots=True)
-class StoredGeneration:
+class DirectoryGeneration:
     """A generation in force.
 
     Args:
@@ -73,7 +73,7 @@ class StoredGeneration:
         )
 
 
-def generation_in_force(store: str, broker: str) -> tuple[StoredGeneration, Manifest] | None:
+def generation_in_force(store: str, broker: str) -> tuple[DirectoryGeneration, Manifest] | None:
     """The generation that a broker serves; None if it has none.
 
     Args:
@@ -89,7 +89,7 @@ def generation_in_force(store: str, broker: str) -> tuple[StoredGeneration, Mani
     if content is None:
         return None
     try:
-        found = StoredGeneration(store, broker, decode_current(content))
+        found = DirectoryGeneration(store, broker, decode_current(content))
         return found, found.manifest()
     except GenerationError as error:
         raise StoreError(

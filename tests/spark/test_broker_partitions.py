@@ -10,8 +10,8 @@ import pytest
 from rockoon.errors import BrokerUnavailable
 from rockoon_spark.records.columns import LogRecords, to_batch
 from rockoon_spark.source import live_cluster
-from rockoon_spark.source.live_cluster import BrokerStretch, LiveCluster
-from rockoon_spark.source.stretches import DamagedPlace, DataLost
+from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.log_source import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.log_bytes import log_bytes
@@ -28,19 +28,19 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
         yield running
 
 
-def stretch(
+def partition(
     broker: RunningBroker,
     start: int,
     stop: int,
     *,
     fails_on_data_loss: bool = True,
     endpoint: str = "127.0.0.1:1",
-) -> BrokerStretch:
+) -> BrokerPartition:
     place = LiveCluster(endpoint, fails_on_data_loss=fails_on_data_loss)
-    return BrokerStretch("broker-a", broker.address, start, stop, start == 0, place)
+    return BrokerPartition("broker-a", broker.address, start, stop, start == 0, place)
 
 
-async def read(wanted: BrokerStretch) -> tuple[list[bytes], list[DamagedPlace]]:
+async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedPlace]]:
     found = await asyncio.to_thread(lambda: list(wanted.read()))
     records = [each for each in found if isinstance(each, LogRecords)]
     batches = [to_batch(each, ["body"]) for each in records]
@@ -49,7 +49,7 @@ async def read(wanted: BrokerStretch) -> tuple[list[bytes], list[DamagedPlace]]:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-async def test_stretches_hold_every_record_once_wherever_they_are_cut(
+async def test_partitions_hold_every_record_once_wherever_they_are_cut(
     tmp_path: Path, nameserver: BrokerRoutes, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -62,13 +62,13 @@ async def test_stretches_hold_every_record_once_wherever_they_are_cut(
             cuts = sorted(chance.sample(range(1, end), 5))
             found = []
             for start, stop in zip([0, *cuts], [*cuts, end], strict=True):
-                bodies, damages = await read(stretch(broker, start, stop))
+                bodies, damages = await read(partition(broker, start, stop))
                 assert not damages
                 found += bodies
             assert found == sent, cuts
 
 
-async def test_damage_is_told_by_the_stretch_that_it_begins_in(
+async def test_damage_is_told_by_the_partition_that_it_begins_in(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -78,10 +78,10 @@ async def test_damage_is_told_by_the_stretch_that_it_begins_in(
                 log.seek(at + 4)
                 log.write(b"oops")
         end = (await broker.describe()).log_max_offset
-        bodies, damages = await read(stretch(broker, 0, places[3]))
+        bodies, damages = await read(partition(broker, 0, places[3]))
         assert bodies == [b"0", b"1"]
         assert [(each.start, each.end) for each in damages] == [(places[2], places[4])]
-        assert await read(stretch(broker, places[3], end)) == ([b"4", b"5"], [])
+        assert await read(partition(broker, places[3], end)) == ([b"4", b"5"], [])
 
 
 async def test_a_record_forged_in_a_body_is_told_by_who_reads_that_message(
@@ -93,10 +93,10 @@ async def test_a_record_forged_in_a_body_is_told_by_who_reads_that_message(
         inner, _ = log_bytes(random.Random(2), start + 88, bodies=[b"pay me"])
         await broker.append("T", 0, inner.tobytes())
         end = (await broker.describe()).log_max_offset
-        assert await read(stretch(broker, 0, end)) == ([b"ordinary", inner.tobytes()], [])
+        assert await read(partition(broker, 0, end)) == ([b"ordinary", inner.tobytes()], [])
         # At the end of the log, and with a record behind it.
         for _ in range(2):
-            bodies, damages = await read(stretch(broker, 0, start + 50))
+            bodies, damages = await read(partition(broker, 0, start + 50))
             assert bodies == [b"ordinary", inner.tobytes()]
             assert [(each.start, each.end) for each in damages] == [(start + 88, end)]
             assert "another splitBytes" in str(damages[0])
@@ -114,10 +114,10 @@ async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_o
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
         sentence = "retention deleted physical offsets 0 to 16384 of the log of broker 'broker-a'"
         with pytest.raises(DataLost, match=sentence):
-            await read(stretch(broker, 0, end))
-        bodies, _ = await read(stretch(broker, 0, end, fails_on_data_loss=False))
+            await read(partition(broker, 0, end))
+        bodies, _ = await read(partition(broker, 0, end, fails_on_data_loss=False))
         assert [int(body.rstrip(b"\0")) for body in bodies] == list(range(2, 8))
-        assert await read(stretch(broker, 100, FILE_BYTES, fails_on_data_loss=False)) == ([], [])
+        assert await read(partition(broker, 100, FILE_BYTES, fails_on_data_loss=False)) == ([], [])
 
 
 async def test_a_log_that_ends_before_it_did_fails_the_read(
@@ -127,8 +127,8 @@ async def test_a_log_that_ends_before_it_did_fails_the_read(
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset
         with pytest.raises(DataLost, match=f"a crash .* took physical offsets {end} to {end + 99}"):
-            await read(stretch(broker, 0, end + 99))
-        bodies, _ = await read(stretch(broker, 0, end + 99, fails_on_data_loss=False))
+            await read(partition(broker, 0, end + 99))
+        bodies, _ = await read(partition(broker, 0, end + 99, fails_on_data_loss=False))
         assert bodies == [b"kept"]
 
 
@@ -139,7 +139,7 @@ async def test_a_broker_that_is_restarted_meanwhile_is_asked_again(
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset
         address = broker.address
-        wanted = stretch(broker, 0, end, endpoint=nameserver.address)
+        wanted = partition(broker, 0, end, endpoint=nameserver.address)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(wanted), name="reading")
         async with running_broker(tmp_path, [nameserver.address], listen=address):
@@ -152,7 +152,7 @@ async def test_a_broker_that_has_another_address_by_then_is_found(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset
-        wanted = stretch(broker, 0, end, endpoint=nameserver.address)
+        wanted = partition(broker, 0, end, endpoint=nameserver.address)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert broker.address != wanted.address
         assert await read(wanted) == ([b"kept"], [])
@@ -165,7 +165,7 @@ async def test_a_log_that_grows_into_new_files_is_read_as_far_as_it_was_planned(
         for n in range(8):
             await broker.append("T", 0, b"%d" % n + bytes(3000))
         end = (await broker.describe()).log_max_offset
-        wanted = [stretch(broker, 0, 20_000), stretch(broker, 20_000, end)]
+        wanted = [partition(broker, 0, 20_000), partition(broker, 20_000, end)]
         for n in range(8, 20):
             await broker.append("T", 0, b"%d" % n + bytes(3000))
         assert (await broker.describe()).log_max_offset > end + 2 * FILE_BYTES
@@ -178,6 +178,6 @@ async def test_a_broker_that_stays_away_is_named(
 ) -> None:
     monkeypatch.setattr(live_cluster, "READ_RETRY_SECONDS", 0.2)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        wanted = stretch(broker, 0, 1000, endpoint=nameserver.address)
+        wanted = partition(broker, 0, 1000, endpoint=nameserver.address)
     with pytest.raises(BrokerUnavailable, match="'broker-a' does not answer"):
         await read(wanted)

@@ -1,4 +1,4 @@
-"""Records found in stretches of a CommitLog file, whole, cut anywhere, damaged."""
+"""Records found in partitions of a CommitLog file, whole, cut anywhere, damaged."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rockoon_format.record import encode_blank
-from rockoon_spark.records.ranges import Damage, Found, find_records
+from rockoon_spark.records.partition_scan import Damage, Found, find_records
 from rockoon_spark.records.starts import first_record
 from support import golden_store
 from support.log_bytes import log_bytes

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from pyspark.sql.datasource import InputPartition
 
 from rockoon.errors import QueueNotFound, StoreCorrupt, TopicNotFound
 from rockoon_proto.v1.broker_pb2 import (
@@ -19,8 +20,8 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_spark.broker_calls import PullClient
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.live_cluster import READ_RETRY_SECONDS
-from rockoon_spark.source.stretches import DataLost, in_batches
-from rockoon_spark.stream.plan import QueueRange
+from rockoon_spark.source.log_source import DataLost, in_batches
+from rockoon_spark.stream.plan import OffsetRange
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _DELETED = (OFFSET_TOO_SMALL, MESSAGE_WAS_REMOVING, OFFSET_FOUND_NULL)
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStretch:
+class QueuePartition(InputPartition):
     """What one task reads. Can be pickled.
 
     Args:
@@ -42,7 +43,7 @@ class QueueStretch:
         endpoint: nameservers that know where the broker is when it has moved since.
     """
 
-    range: QueueRange
+    range: OffsetRange
     address: str
     route_revision: int
     fails_on_data_loss: bool

@@ -1,4 +1,4 @@
-"""Finding the records of any stretch of a CommitLog file, without an index and without its start.
+"""Finding the records of any partition of a CommitLog file, without an index and without its start.
 
 A record names its own physical offset, so where one starts can be proved in the middle of a file:
 magic at +4, its own place at +28, parts that add up. That makes any byte range a split: it owns the

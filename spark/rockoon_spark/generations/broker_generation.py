@@ -23,7 +23,7 @@ _PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ServedGeneration:
+class BrokerGeneration:
     """A generation in force.
 
     Args:

@@ -8,7 +8,7 @@ from rockoon_format.generation import Manifest
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
-from rockoon_spark.compaction.sources import FormerPart, RereadStretch
+from rockoon_spark.compaction.sources import FormerPart, RereadPartition
 
 
 class Incoming(Protocol):
@@ -47,17 +47,17 @@ class CompactionTarget(Protocol):
         """
         ...
 
-    def stretches(
+    def partitions(
         self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadStretch]]:
+    ) -> Sequence[tuple[int, int, RereadPartition]]:
         """Cut a piece of the log.
 
         Args:
             start, stop: physical offsets; records start at both.
-            split_bytes: of a stretch, at most.
+            split_bytes: of a partition, at most.
 
         Returns:
-            Physical offsets of each, and the stretch.
+            Physical offsets of each, and the partition.
         """
         ...
 

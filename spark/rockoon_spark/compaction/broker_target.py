@@ -19,32 +19,36 @@ from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import (
     CompactionError,
-    RereadStretch,
+    RereadPartition,
     first_stored_after,
 )
 from rockoon_spark.compaction.upload import Upload
+from rockoon_spark.generations.broker_generation import BrokerGeneration
 from rockoon_spark.generations.parts import GenerationReplaced
-from rockoon_spark.generations.served_generation import ServedGeneration
 from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.live_cluster import PLAN_RETRY_SECONDS, READ_RETRY_SECONDS, BrokerStretch
+from rockoon_spark.source.live_cluster import (
+    PLAN_RETRY_SECONDS,
+    READ_RETRY_SECONDS,
+    BrokerPartition,
+)
 from rockoon_spark.source.live_cluster import LiveCluster as Cluster
-from rockoon_spark.source.stretches import DamagedPlace
+from rockoon_spark.source.log_source import DamagedPlace
 
 _SEARCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RereadBrokerStretch:
-    """A stretch of a broker's log; see `RereadStretch`."""
+class RereadBrokerPartition:
+    """A partition of a broker's log; see `RereadPartition`."""
 
-    served: BrokerStretch
+    served: BrokerPartition
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`."""
+        """See `LogPartition`."""
         return self.served.read()
 
     def read_at(self, _places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        """See `RereadStretch`; a broker gives all or nothing."""
+        """See `RereadPartition`; a broker gives all or nothing."""
         return self.served.read()
 
 
@@ -52,7 +56,7 @@ class RereadBrokerStretch:
 class ServedPart:
     """A part of the generation that a broker serves."""
 
-    files: ServedGeneration
+    files: BrokerGeneration
     description: GenerationPart
 
     def load(self) -> tuple[Bytes, Bytes]:
@@ -69,7 +73,7 @@ class ServedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlace:
+class BrokerTarget:
     """A broker; see `CompactionTarget`.
 
     Args:
@@ -92,9 +96,9 @@ class BrokerPlace:
         former = Manifest.from_json(found.manifest) if found.manifest else None
         if min_lag_ms:
             start, end = found.log_min_offset, found.log_end
-            stretches = self.stretches(start, end, min(split_bytes, _SEARCH_BYTES))
+            partitions = self.partitions(start, end, min(split_bytes, _SEARCH_BYTES))
             time_ms = found.as_of_ms - min_lag_ms
-            early = first_stored_after([stretch for _, _, stretch in stretches], time_ms, end)
+            early = first_stored_after([partition for _, _, partition in partitions], time_ms, end)
             # What is compacted already stays so.
             chosen = max(early, former.log_end if former else 0, start)
             if chosen:
@@ -116,22 +120,22 @@ class BrokerPlace:
             number=found.state.generation + 1,
         )
 
-    def stretches(
+    def partitions(
         self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadStretch]]:
+    ) -> Sequence[tuple[int, int, RereadPartition]]:
         """See `CompactionTarget`."""
-        found: list[tuple[int, int, RereadStretch]] = []
+        found: list[tuple[int, int, RereadPartition]] = []
         for at in range(start, stop, split_bytes):
             end = min(at + split_bytes, stop)
-            served = BrokerStretch(
+            served = BrokerPartition(
                 self.broker, self.address, at, end, at == start, Cluster(self.endpoint)
             )
-            found.append((at, end, RereadBrokerStretch(served)))
+            found.append((at, end, RereadBrokerPartition(served)))
         return found
 
     def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
         """See `CompactionTarget`."""
-        files = ServedGeneration(
+        files = BrokerGeneration(
             self.broker, self.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
         )
         return [ServedPart(files, part) for part in manifest.parts]
@@ -170,7 +174,7 @@ class _IncomingUpload:
         self.is_published = True
 
 
-def broker_places(endpoint: str, broker: str | None = None) -> list[BrokerPlace]:
+def broker_targets(endpoint: str, broker: str | None = None) -> list[BrokerTarget]:
     """The brokers of a cluster, or one of them, in the order of their names.
 
     Args:
@@ -191,4 +195,4 @@ def broker_places(endpoint: str, broker: str | None = None) -> list[BrokerPlace]
         raise CompactionError(f"broker {name!r} of the cluster at {endpoint}: {failure}")
     if broker is not None and not addresses:
         raise CompactionError(f"the cluster at {endpoint} has no broker {broker!r}")
-    return [BrokerPlace(endpoint, name, addresses[name]) for name in sorted(addresses)]
+    return [BrokerTarget(endpoint, name, addresses[name]) for name in sorted(addresses)]

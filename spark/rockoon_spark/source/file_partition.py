@@ -1,4 +1,4 @@
-"""Stretches of a log that one task reads."""
+"""Partitions of a log that one task reads."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rockoon_spark.files import LogFile, read_range
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.records.ranges import Found, find_records
+from rockoon_spark.records.partition_scan import Found, find_records
 
 SPLIT_BYTES = 64 << 20
 # What is read behind a split, so that its last record is whole; more when that is not enough.
@@ -24,7 +24,7 @@ _LOOK_INTERVAL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The records that start in a stretch of a CommitLog file."""
+    """The records that start in a partition of a CommitLog file."""
 
     file: LogFile
     start: int
@@ -33,7 +33,7 @@ class Split:
 
 
 def split_files(files: Sequence[LogFile], split_bytes: int) -> list[Split]:
-    """Cut files into stretches of at most `split_bytes`; each has to be 1 or more."""
+    """Cut files into partitions of at most `split_bytes`; each has to be 1 or more."""
     return [
         Split(file, start, min(start + split_bytes, file.bytes))
         for file in files

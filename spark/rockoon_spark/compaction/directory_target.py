@@ -44,18 +44,18 @@ from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.log_end import log_end
-from rockoon_spark.compaction.places import Incoming
 from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import (
     CompactionError,
-    RereadStretch,
+    RereadPartition,
     first_stored_after,
 )
+from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
 from rockoon_spark.publish import Replace, held, sync, sync_tree
 from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.splits import Split, read_split
-from rockoon_spark.source.stretches import DamagedPlace, in_batches
+from rockoon_spark.source.file_partition import Split, read_split
+from rockoon_spark.source.log_source import DamagedPlace, in_batches
 
 # No id of an upload to the broker has an underscore: those are not a job's to remove.
 _OWN_INCOMING = f"{INCOMING_PREFIX}_job-"
@@ -71,14 +71,14 @@ Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class RereadFileStretch:
+class RereadFilePartition:
     """Records that start between two places of a CommitLog file, whatever topic they are of."""
 
     split: Split
     proven: bool
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `Stretch`."""
+        """See `LogPartition`."""
         split = self.split
         buffer, found = read_split(split, proven=self.proven)
         for damage in found.damages:
@@ -87,7 +87,7 @@ class RereadFileStretch:
         yield from in_batches(buffer, base, found.starts, found.sizes, "")
 
     def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        """See `RereadStretch`; what lies between is not looked at."""
+        """See `RereadPartition`; what lies between is not looked at."""
         split = self.split
         base = split.file.start + split.start
         buffer = read_range(split.file, split.start, split.stop, _RECORD_BYTES_MAX)
@@ -187,7 +187,7 @@ class _IncomingDirectory:
             ) from error
 
 
-class StorePlace:
+class DirectoryTarget:
     """A store directory on a disk that driver and executors share.
 
     Args:
@@ -232,11 +232,11 @@ class StorePlace:
                 f"one up to {former.log_end}"
             )
         if min_lag_ms:
-            found = self.stretches(start, end, _SEARCH_BYTES)
-            stretches = [stretch for _, _, stretch in found]
+            found = self.partitions(start, end, _SEARCH_BYTES)
+            partitions = [partition for _, _, partition in found]
             # What is compacted already stays so.
             end = max(
-                first_stored_after(stretches, now_ms - min_lag_ms, end),
+                first_stored_after(partitions, now_ms - min_lag_ms, end),
                 former.log_end if former else 0,
             )
         return CompactionInput(
@@ -251,17 +251,17 @@ class StorePlace:
             number=newest + 1,
         )
 
-    def stretches(
+    def partitions(
         self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadStretch]]:
+    ) -> Sequence[tuple[int, int, RereadPartition]]:
         """See `CompactionTarget`."""
-        found: list[tuple[int, int, RereadStretch]] = []
+        found: list[tuple[int, int, RereadPartition]] = []
         for file in self._files():
             first, behind = max(start, file.start), min(stop, file.start + file.bytes)
             for at in range(first, behind, split_bytes):
                 end = min(at + split_bytes, behind)
                 split = Split(file, at - file.start, end - file.start)
-                found.append((at, end, RereadFileStretch(split, proven=at == first)))
+                found.append((at, end, RereadFilePartition(split, proven=at == first)))
         return found
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerFiles]:

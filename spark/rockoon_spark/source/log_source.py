@@ -1,6 +1,6 @@
-"""Stretches of a log: each is read by one task.
+"""Partitions of a log: each is read by one task.
 
-A place is asked once, when a read is planned; its stretches go to the tasks, which may be on other
+A place is asked once, when a read is planned; its partitions go to the tasks, which may be on other
 machines. Together they hold every record of the log once.
 """
 
@@ -43,7 +43,7 @@ class DamagedPlace:
         return f"{self.log}: physical offsets {self.start} to {self.end} {self.fault}"
 
 
-class Stretch(Protocol):
+class LogPartition(Protocol):
     """The records that start between two places of a log. Can be pickled."""
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
@@ -51,15 +51,15 @@ class Stretch(Protocol):
         ...
 
 
-class LogPlace(Protocol):
+class LogSource(Protocol):
     """A log, or several. Can be pickled."""
 
-    def stretches(self, selection: Selection, split_bytes: int) -> Sequence[Stretch]:
+    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
         """Cut the log as it is now; what cannot hold a record that is selected may be left out.
 
         Args:
             selection: which records are wanted.
-            split_bytes: length of a stretch, at most.
+            split_bytes: length of a partition, at most.
         """
         ...
 
