@@ -99,12 +99,15 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
         leader, follower: boundaries of their logs; the oldest may be missing.
 
     Returns:
-        None where they have no epoch in common: nothing says that a single record is the same.
+        None where they have no epoch in common: nothing says that a single record is the same. So
+        too where the follower has more of epoch 0 than the leader. That epoch is of a time with one
+        copy, which was committed whole: none of it is ever cut.
     """
     ends = {(each.epoch, each.first): each.end for each in leader}
     for each in reversed(follower):
         if (each.epoch, each.first) in ends:
-            return min(each.end, ends[each.epoch, each.first])
+            end = ends[each.epoch, each.first]
+            return min(each.end, end) if each.epoch or each.end <= end else None
     return None
 
 

@@ -46,7 +46,7 @@ class Truncate(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """`log.commit`."""
+    """`log.commit` as far as the log goes: `min(end, log.end)`, after what was written before."""
 
     end: int
 

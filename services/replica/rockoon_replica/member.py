@@ -1,15 +1,60 @@
 """Member: one replica's decisions about one log. Pure: events in, actions out.
 
 No clock, network or disk is in it. `docs/replication.md` numbers the rules that comments name.
+
+Invariants
+- `facts` are what the last `Persist` says: actions behind it in the same list may rely on it.
+- A promise comes before all else that a higher epoch brings, and ends what belonged to lower ones.
+- Nothing of a leadership survives it: its last action is `Reopen`, and a new member begins.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rockoon_replica.actions import Action
-from rockoon_replica.events import Event
+from rockoon_core.replication_rules import Config, Rank, Report, rank_of
+from rockoon_replica.actions import (
+    Action,
+    Alarm,
+    EndSession,
+    Halt,
+    OpenEpoch,
+    Persist,
+    Remake,
+    Reopen,
+    ReportLog,
+    Resign,
+    RetractSuspicion,
+    SuspectLeader,
+    Sync,
+)
+from rockoon_replica.copying import CommittedCut, Copying, Refused
+from rockoon_replica.events import (
+    AckArrived,
+    ChunkArrived,
+    Event,
+    HandOverAbandoned,
+    HandOverAsked,
+    HelloArrived,
+    LeaderHeard,
+    LeaderLost,
+    LogStalled,
+    RepeatDue,
+    RoundAsked,
+    SessionClosed,
+    SessionOpened,
+    Started,
+    StateSeen,
+    Synced,
+    WelcomeArrived,
+)
+from rockoon_replica.leadership import Leadership
 from rockoon_replica.log import LogView
+from rockoon_replica.log_state import LogState
 from rockoon_replica.replica_facts import ReplicaFacts
+
+# Sixteen times as long is long enough for any two to settle.
+DOUBLINGS_MAX = 4
 
 
 class Role(enum.Enum):
@@ -39,17 +84,63 @@ class Member:
     ) -> None:
         self.replica = replica
         self.facts = facts
-        self.role = Role.FOLLOWER
-        # Epoch that this replica leads; 0 while it leads none.
-        self.epoch = 0
-        # The latest round that was asked.
-        self.round = 0
         self._log = log
         self._lag_max = lag_max
+        self._out: list[Action] = []
+        self._seen: LogState | None = None
+        self._copying = Copying(replica, log, self._out)
+        self._leadership: Leadership | None = None
+        self._is_over = False
+        # Epoch whose leader this replica does not hear.
+        self._suspected = 0
+        # Where it becomes sound: the leader's end of its last Welcome.
+        self._heals_at: int | None = None
+        # Why its log cannot be made equal to the leader's.
+        self._refused: str | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Started: self._started,
+            StateSeen: self._state_seen,
+            SessionOpened: self._session_opened,
+            SessionClosed: self._session_closed,
+            WelcomeArrived: self._welcome_arrived,
+            ChunkArrived: self._chunk_arrived,
+            HelloArrived: self._hello_arrived,
+            AckArrived: self._ack_arrived,
+            Synced: self._synced,
+            LeaderLost: self._leader_lost,
+            LeaderHeard: self._leader_heard,
+            RepeatDue: self._repeat_due,
+            RoundAsked: self._round_asked,
+            HandOverAsked: self._hand_over_asked,
+            HandOverAbandoned: self._hand_over_abandoned,
+            LogStalled: self._log_stalled,
+        }
 
-    def handle(self, event: Event) -> Sequence[Action]:
-        """Decide. The caller carries all actions out, in their order, before the next event."""
-        raise NotImplementedError(event)
+    # What the caller may ask
+
+    @property
+    def role(self) -> Role:
+        """What it is at present."""
+        if self._is_over:
+            return Role.OVER
+        if self._leadership is None:
+            return Role.FOLLOWER
+        return Role.LEADING if self._leadership.is_established else Role.OPENING
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it leads; 0 while it leads none."""
+        return self._leadership.epoch if self._leadership else 0
+
+    @property
+    def round(self) -> int:
+        """The latest round that was asked in this epoch."""
+        return self._leadership.round if self._leadership else 0
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether its log is a beginning of the leader's, as of the present session."""
+        return self._copying.is_matched
 
     def patience(self, seconds: float) -> float:
         """How long a silent leader is waited for, in seconds.
@@ -57,8 +148,221 @@ class Member:
         Doubles with each election without a committed record: two replicas that reach the
         nameservers and not each other would depose each other for ever.
         """
-        raise NotImplementedError(seconds)
+        committed = rank_of(self._log.boundaries(), self._log.committed_end).epoch
+        epoch = self._seen.epoch if self._seen else self.facts.promised
+        return seconds * (1 << max(0, min(epoch - committed, DOUBLINGS_MAX)))
 
     def retention_end(self) -> int:
-        """Up to where the leader may delete its log: a voter would have to be made anew."""
-        raise NotImplementedError
+        """Up to where a leader may delete its log: a voter behind it would have to be made anew."""
+        return self._leadership.retention_end() if self._leadership else 0
+
+    def handle(self, event: Event) -> Sequence[Action]:
+        """Decide. The caller carries all actions out, in their order, before the next event."""
+        if self._is_over:
+            return ()
+        self._handlers[type(event)](event)
+        actions = self._out[:]
+        self._out.clear()
+        return actions
+
+    def _persist(self, **changes: Any) -> None:
+        self.facts = self.facts._replace(**changes)
+        self._out.append(Persist(self.facts))
+
+    def _end(self, action: Reopen | Remake | Halt) -> None:
+        self._is_over = True
+        self._out.append(action)
+
+    # States
+
+    def _started(self, _event: Started) -> None:
+        """Lead on where nobody else can have a byte or a say: nameservers may be away."""
+        facts = self.facts
+        own = facts.config is not None and facts.config.in_sync == {self.replica}
+        if facts.config is not None and own and facts.alone and facts.led == facts.promised:
+            self._lead(facts.led, Rank(0, 0), facts.config)
+
+    def _state_seen(self, event: StateSeen) -> None:
+        state, facts = event.state, self.facts
+        if state.version < facts.version or (self._seen and state.version <= self._seen.version):
+            return
+        if self._leadership is not None:
+            self._leader_sees(state, self._leadership)
+            return
+        self._seen = state
+        promises = state.epoch > facts.promised
+        if promises or state.config != facts.config:
+            promised = max(state.epoch, facts.promised)
+            self._persist(promised=promised, version=state.version, config=state.config)
+        if promises or state.leader is None:
+            self._copying.leave()
+        if promises:
+            self._refused, self._suspected = None, 0
+        if self._refused is not None and self.replica not in state.config.in_sync:
+            self._end(Remake(self._refused))
+        elif state.epoch == self.facts.promised:
+            self._take_part(state)
+
+    def _take_part(self, state: LogState) -> None:
+        """Do what the epoch that was promised wants of this replica."""
+        if state.leader is None:
+            self._report(state)
+        elif state.leader == self.replica:
+            self._lead(state.epoch, state.at_least, state.config)
+        elif self._refused is None:
+            self._copying.follow(state.leader, state.epoch)
+
+    def _report(self, state: LogState) -> None:
+        """Take part in an election with what is durable (rule 2)."""
+        if self.replica in state.config.in_sync and not state.frozen:
+            rank = rank_of(self._log.boundaries(), self._log.durable_end)
+            report = Report(rank, self.facts.sound)
+            self._out.append(ReportLog(state.epoch, report, state.version))
+
+    def _leader_sees(self, state: LogState, leadership: Leadership) -> None:
+        self._seen = state
+        if (state.epoch, state.leader) != (leadership.epoch, self.replica):
+            # Appended records may be cut, and nothing in memory can take them back. The promise
+            # first: a replica that was alone would lead on in its epoch.
+            self._persist(promised=state.epoch, version=state.version, config=state.config)
+            self._end(Reopen())
+            return
+        if state.config != self.facts.config:
+            self._persist(version=state.version, config=state.config)
+        leadership.state_seen(state)
+
+    # Leading
+
+    def _lead(self, epoch: int, at_least: Rank, config: Config) -> None:
+        resumes = self.facts.led == epoch and self.facts.alone
+        if self.facts.led >= epoch and not resumes:
+            # Leadership does not survive the process (rule 4): followers may have what a crash
+            # took from this log.
+            self._resign(epoch)
+            return
+        boundaries = self._log.boundaries()
+        if rank_of(boundaries, self._log.end) < at_least:
+            self._out.append(Alarm("records are gone that this log had when it was chosen to lead"))
+            self._resign(epoch)
+            return
+        self._copying.leave()
+        if not resumes:
+            self._persist(promised=epoch, led=epoch, alone=True)
+        self._leadership = Leadership(
+            self.replica, epoch, config, self._log, self._out, self._lag_max
+        )
+        if not boundaries or boundaries[-1].epoch != epoch:
+            self._out.append(OpenEpoch(epoch))
+        self._out.append(Sync())
+        if self._seen is not None:
+            self._leadership.state_seen(self._seen)
+
+    def _resign(self, epoch: int) -> None:
+        self._out.append(Resign(epoch, self.facts.version))
+
+    def _hello_arrived(self, event: HelloArrived) -> None:
+        leadership, hello = self._leadership, event.hello
+        if leadership is None or hello.epoch != leadership.epoch:
+            reason = f"does not lead epoch {hello.epoch}"
+        elif not leadership.knows(hello.replica):
+            reason = f"{hello.replica} is no other replica of this log"
+        else:
+            if self.facts.alone:
+                # From the first Welcome on another replica may have what a crash takes from this.
+                self._persist(alone=False)
+            leadership.hello(event.session, hello)
+            return
+        self._out.append(EndSession(event.session, reason))
+
+    def _ack_arrived(self, event: AckArrived) -> None:
+        if self._leadership is not None:
+            self._leadership.acked(event.session, event.ack, event.sent_end)
+
+    def _round_asked(self, _event: RoundAsked) -> None:
+        if self._leadership is not None:
+            self._leadership.ask_round()
+
+    def _hand_over_asked(self, event: HandOverAsked) -> None:
+        if self._leadership is not None:
+            self._leadership.leave(event.successor)
+
+    def _hand_over_abandoned(self, _event: HandOverAbandoned) -> None:
+        if self._leadership is not None:
+            self._leadership.stay()
+
+    def _log_stalled(self, _event: LogStalled) -> None:
+        if self._leadership is not None:
+            self._resign(self._leadership.epoch)
+
+    # Following
+
+    def _session_opened(self, event: SessionOpened) -> None:
+        self._copying.opened(event.session)
+
+    def _session_closed(self, event: SessionClosed) -> None:
+        self._copying.closed(event.session)
+        if self._leadership is not None:
+            self._leadership.closed(event.session)
+
+    def _welcome_arrived(self, event: WelcomeArrived) -> None:
+        try:
+            stands = self._copying.welcome(event.session, event.welcome)
+        except CommittedCut as error:
+            self._end(Halt(str(error)))
+        except Refused as error:
+            self._refuse(str(error), damaged=error.damaged)
+        else:
+            if stands and not self.facts.sound:
+                self._heals_at = event.welcome.leader_end
+
+    def _refuse(self, reason: str, *, damaged: bool) -> None:
+        self._copying.leave()
+        if damaged and self.facts.sound:
+            self._persist(sound=False)
+        config = self.facts.config
+        if config is not None and self.replica in config.in_sync:
+            # Others may hold less: a voter's log is set aside only when it votes no longer.
+            self._refused = reason
+            self._out.append(Alarm(reason))
+        else:
+            self._end(Remake(reason))
+
+    def _chunk_arrived(self, event: ChunkArrived) -> None:
+        self._copying.chunk(event.session, event.chunk)
+
+    def _synced(self, _event: Synced) -> None:
+        if self._leadership is not None:
+            self._leadership.advance()
+            return
+        heals_at = self._heals_at
+        if heals_at is not None and self._copying.is_matched and self._log.durable_end >= heals_at:
+            # Rule 10: it has again all that it can ever have acknowledged.
+            self._heals_at = None
+            self._persist(sound=True)
+        self._copying.synced()
+
+    def _leader_lost(self, _event: LeaderLost) -> None:
+        seen = self._seen
+        if seen is None or self._leadership or seen.leader in (None, self.replica):
+            return
+        if self.replica in seen.config.in_sync:
+            self._suspected = seen.epoch
+            self._out.append(SuspectLeader(seen.epoch, seen.version))
+
+    def _leader_heard(self, _event: LeaderHeard) -> None:
+        if self._suspected and self._seen is not None:
+            self._out.append(RetractSuspicion(self._suspected, self._seen.version))
+            self._suspected = 0
+
+    def _repeat_due(self, _event: RepeatDue) -> None:
+        seen = self._seen
+        if self._leadership is not None:
+            self._leadership.repeat()
+        elif seen is None or seen.epoch != self.facts.promised:
+            return
+        elif seen.leader is None:
+            self._report(seen)
+        elif seen.leader == self.replica:
+            self._resign(seen.epoch)
+        elif self._suspected == seen.epoch:
+            self._out.append(SuspectLeader(seen.epoch, seen.version))

@@ -1,0 +1,170 @@
+"""Copying: a follower's side of a session, from Hello to acknowledgements. Pure.
+
+Invariants
+- Nothing is acknowledged before the log was made a beginning of the leader's, in this session
+  (rule 6), and nothing that is not durable (rule 7).
+- Whoever ends a session (`leave`) does so before a promise: what arrives later in it is dropped.
+"""
+
+from rockoon_core.replication_rules import Boundary
+from rockoon_replica.actions import (
+    Acknowledge,
+    Action,
+    AllowDeletion,
+    Commit,
+    Connect,
+    Disconnect,
+    SayHello,
+    Sync,
+    Truncate,
+    Write,
+)
+from rockoon_replica.log import LogView
+from rockoon_replica.messages import Ack, Chunk, Hello, Welcome, tail_size
+
+
+class Refused(Exception):
+    """The log and the leader's cannot be made equal.
+
+    Attributes:
+        damaged: bytes differ where epochs say that they are the same.
+    """
+
+    def __init__(self, reason: str, *, damaged: bool = False) -> None:
+        super().__init__(reason)
+        self.damaged = damaged
+
+
+class CommittedCut(Exception):
+    """The leader wants records cut that are known to be committed."""
+
+
+class Copying:
+    """What a follower knows of its connection to a leader.
+
+    Args:
+        replica: own id.
+        log: own log.
+        out: where actions go.
+    """
+
+    def __init__(self, replica: str, log: LogView, out: list[Action]) -> None:
+        self._replica = replica
+        self._log = log
+        self._out = out
+        self._target: Connect | None = None
+        self._session: int | None = None
+        self._hello: Hello | None = None
+        self._welcomed = False
+        self._acked = Ack(0, 0)
+        self._allowed = 0
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether the log is a beginning of the leader's, as of this session."""
+        return self._welcomed
+
+    def follow(self, leader: str, epoch: int) -> None:
+        """Copy from a leader."""
+        target = Connect(leader, epoch)
+        if target != self._target:
+            self._forget_session()
+            self._target = target
+            self._out.append(target)
+
+    def leave(self) -> None:
+        """Copy from nobody."""
+        if self._target is not None:
+            self._forget_session()
+            self._target = None
+            self._out.append(Disconnect())
+
+    def _forget_session(self) -> None:
+        self._session, self._hello, self._welcomed = None, None, False
+
+    def _connect_again(self) -> None:
+        target = self._target
+        self.leave()
+        if target is not None:
+            self.follow(*target)
+
+    def opened(self, session: int) -> None:
+        """The connection stands."""
+        if self._target is None:
+            return
+        log = self._log
+        epochs: tuple[Boundary, ...] = tuple(log.boundaries())
+        hello = Hello(self._target.epoch, self._replica, epochs, log.min_offset, log.end)
+        self._session, self._hello, self._welcomed = session, hello, False
+        self._out.append(SayHello(session, hello))
+
+    def closed(self, session: int) -> None:
+        """A connection ended; it may have been another one."""
+        if session == self._session:
+            self._forget_session()
+
+    def welcome(self, session: int, welcome: Welcome) -> bool:
+        """Cut the log where the leader's begins to differ (rule 6), and acknowledge the rest.
+
+        Returns:
+            Whether the session stands from here on.
+
+        Raises:
+            Refused: it has to be made anew.
+            CommittedCut: a rule was broken somewhere.
+        """
+        hello, log = self._hello, self._log
+        if session != self._session or hello is None or self._welcomed or self._target is None:
+            # Once for each session: what came since is not to be cut.
+            return False
+        if (welcome.leader, welcome.epoch) != self._target:
+            self._connect_again()
+            return False
+        point = welcome.truncate_to
+        if point is None:
+            raise Refused("the leader's log has nothing in common with this one, or begins later")
+        has_records = log.end > log.min_offset
+        if has_records:
+            if point < log.committed_end:
+                raise CommittedCut(f"told to cut at {point}, below {log.committed_end}, committed")
+            if point > log.end:
+                raise Refused(f"the leader goes on at {point}, this log ends at {log.end}")
+            size = tail_size(point, hello, welcome.min_offset)
+            if log.tail_crc(point, size) != welcome.tail_crc:
+                raise Refused(f"the leader has other bytes before {point}", damaged=True)
+        durable = min(log.durable_end, point) if has_records else point
+        if point != log.end:
+            self._out.append(Truncate(point))
+        self._welcomed = True
+        self._acked = Ack(durable, 0)
+        self._out += [Sync(), Acknowledge(session, self._acked)]
+        return True
+
+    def chunk(self, session: int, chunk: Chunk) -> None:
+        """Take what the leader sent: first it is written, then it is committed as far as told."""
+        if session != self._session or not self._welcomed or self._target is None:
+            return
+        if (chunk.leader, chunk.epoch) != self._target:
+            return
+        if chunk.data:
+            if chunk.offset != self._log.end:
+                self._connect_again()
+                return
+            self._out += [Write(chunk.offset, chunk.data), Sync()]
+        if chunk.committed_end > self._log.committed_end:
+            self._out.append(Commit(chunk.committed_end))
+        if chunk.min_offset > self._allowed:
+            self._allowed = chunk.min_offset
+            self._out.append(AllowDeletion(chunk.min_offset))
+        if chunk.round > self._acked.round or not chunk.data:
+            self._acknowledge(chunk.round)
+
+    def synced(self) -> None:
+        """More of the log is durable."""
+        if self._welcomed and self._log.durable_end > self._acked.durable_end:
+            self._acknowledge(self._acked.round)
+
+    def _acknowledge(self, number: int) -> None:
+        assert self._session is not None, "a session stands"
+        self._acked = Ack(self._log.durable_end, max(number, self._acked.round))
+        self._out.append(Acknowledge(self._session, self._acked))

@@ -1,0 +1,265 @@
+"""Leadership: what a leader knows of its followers in one epoch, and what follows from it. Pure.
+
+Invariants
+- Only acknowledgements of the present session count, and none beyond what it was sent (rule 7).
+- From the moment a change of the configuration is proposed until a state of a later version is
+  seen, the old one and the new one both decide (rule 8): no answer is not "no".
+- From the moment a hand-over is asked for until then, nothing is appended: it may still happen.
+"""
+
+from typing import NamedTuple
+
+from rockoon_core.replication_rules import (
+    Config,
+    committed_end,
+    consistent_point,
+    may_propose,
+    quorum_end,
+    rank_of,
+)
+from rockoon_replica.actions import (
+    Action,
+    AllowAppends,
+    ChangeInSync,
+    Commit,
+    EndSession,
+    Established,
+    HandOver,
+    RoundAgreed,
+    SayWelcome,
+    SendRound,
+)
+from rockoon_replica.log import LogView
+from rockoon_replica.log_state import LogState, ReplicaWish, Version
+from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
+
+
+class _Leaving(NamedTuple):
+    """A hand-over. `asked`: the call, once it was made."""
+
+    wanted: str | None
+    asked: HandOver | None
+
+
+class Leadership:
+    """One epoch of one leader.
+
+    Args:
+        replica: own id.
+        epoch: which one.
+        config: of the state that gave it the epoch.
+        log: own log, whose last epoch is or will be this one.
+        out: where actions go.
+        lag_max: how far behind a learner may be when it takes another's place.
+    """
+
+    def __init__(
+        self,
+        replica: str,
+        epoch: int,
+        config: Config,
+        log: LogView,
+        out: list[Action],
+        lag_max: int,
+    ) -> None:
+        self.epoch = epoch
+        self.round = 0
+        self.is_established = False
+        self._replica = replica
+        self._log = log
+        self._out = out
+        self._lag_max = lag_max
+        self._configs = [config]
+        self._change: ChangeInSync | None = None
+        self._leaving: _Leaving | None = None
+        self._version: Version | None = None
+        self._wish: ReplicaWish | None = None
+        self._assigned: tuple[str, ...] = ()
+        self._sessions: dict[int, str] = {}
+        self._ends: dict[str, int] = {}
+        self._rounds: dict[str, int] = {}
+        self._agreed = 0
+        self._appends = False
+
+    # What nameservers tell
+
+    def state_seen(self, state: LogState) -> None:
+        """A later state of this epoch: what was asked before has happened or never will."""
+        self._version = state.version
+        self._wish = None if state.frozen else state.wish
+        self._assigned = state.replicas
+        if self._change is not None:
+            self._configs, self._change = [state.config], None
+        if self._leaving is not None and self._leaving.asked is not None:
+            self._leaving = None
+        self.advance()
+
+    def repeat(self) -> None:
+        """Ask again what had no effect: the call or its answer may be lost."""
+        if self._change is not None:
+            self._out.append(self._change)
+        if self._leaving is not None and self._leaving.asked is not None:
+            self._out.append(self._leaving.asked)
+
+    # What followers say
+
+    def knows(self, replica: str) -> bool:
+        """Whether it is another replica of this log, as far as the newest state says."""
+        known = {*self._assigned}.union(*(config.in_sync for config in self._configs))
+        return replica in known - {self._replica}
+
+    def hello(self, session: int, hello: Hello) -> None:
+        """A follower comes: tell it how far its log is this one (rule 6)."""
+        follower = hello.replica
+        for former, who in list(self._sessions.items()):
+            if who == follower:
+                self.closed(former)
+                self._out.append(EndSession(former, f"{follower} has come again"))
+        log = self._log
+        point = self._matching(hello)
+        if point is not None:
+            self._sessions[session] = follower
+        size = 0 if point is None else tail_size(point, hello, log.min_offset)
+        crc = 0 if point is None else log.tail_crc(point, size)
+        welcome = Welcome(self.epoch, self._replica, point, crc, log.end, log.min_offset)
+        self._out.append(SayWelcome(session, welcome))
+
+    def _matching(self, hello: Hello) -> int | None:
+        """Where a follower's log goes on as this one; None: it is to be made anew."""
+        if hello.end == hello.min_offset:
+            return self._log.min_offset
+        point = consistent_point(self._log.boundaries(), hello.boundaries)
+        if point is None or point < self._log.min_offset or point <= hello.min_offset:
+            # The leader lacks what comes next, or nothing of the follower's log would be left
+            # to prove that it is the same one.
+            return None
+        return point
+
+    def acked(self, session: int, ack: Ack, sent_end: int) -> None:
+        """A follower has something on disk (rule 7)."""
+        follower = self._sessions.get(session)
+        if follower is None:
+            return
+        if ack.durable_end > sent_end or ack.round > self.round:
+            self.closed(session)
+            self._out.append(
+                EndSession(session, f"{follower} has acknowledged what it was not sent")
+            )
+            return
+        self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
+        self._rounds[follower] = max(self._rounds.get(follower, 0), ack.round)
+        self.advance()
+
+    def closed(self, session: int) -> None:
+        """A connection ended: what it acknowledged counts no more."""
+        follower = self._sessions.pop(session, None)
+        if follower is not None:
+            self._ends.pop(follower, None)
+            self._rounds.pop(follower, None)
+            self._tell_appends()
+
+    # What follows
+
+    def epoch_start(self) -> int | None:
+        """Position of the record that opened the epoch; None before it was written."""
+        boundaries = self._log.boundaries()
+        last = boundaries[-1] if boundaries else None
+        return last.first if last is not None and last.epoch == self.epoch else None
+
+    def advance(self) -> None:
+        """Commit what a quorum has (rules 5 and 8), and do what waited for it."""
+        start = self.epoch_start()
+        if start is None:
+            return
+        log = self._log
+        end = committed_end(self._configs, self._durable_ends(), start, log.committed_end)
+        if end > log.committed_end:
+            self._out.append(Commit(end))
+        if end > start and not self.is_established:
+            self.is_established = True
+            self._out.append(Established(self.epoch))
+        if self.is_established:
+            self._tell_rounds()
+        self._fulfil_wish(end, start)
+        self._hand_over(end)
+        self._tell_appends()
+
+    def _durable_ends(self) -> dict[str, int]:
+        return {**self._ends, self._replica: self._log.durable_end}
+
+    def ask_round(self) -> None:
+        """Ask all followers whether they still follow (rule 11)."""
+        self.round += 1
+        self._out.append(SendRound(self.round))
+        self.advance()
+
+    def _tell_rounds(self) -> None:
+        rounds = {**self._rounds, self._replica: self.round}
+        agreed = min(quorum_end(config, rounds) for config in self._configs)
+        if agreed > self._agreed:
+            self._agreed = agreed
+            self._out.append(RoundAgreed(agreed))
+
+    def _tell_appends(self) -> None:
+        """Refuse appends before they are written while too few could take them."""
+        present = {self._replica, *self._sessions.values()}
+        enough = all(len(config.in_sync & present) >= config.quorum for config in self._configs)
+        allowed = enough and self.is_established and self._leaving is None
+        if allowed != self._appends:
+            self._appends = allowed
+            self._out.append(AllowAppends(allowed))
+
+    def _fulfil_wish(self, committed: int, start: int) -> None:
+        """Put one replica in another's place (rule 9), as soon as it has almost everything."""
+        wish, version = self._wish, self._version
+        if wish is None or version is None or self._change or self._leaving:
+            return
+        config = self._configs[0]
+        if wish.remove not in config.in_sync or wish.add in config.in_sync:
+            return
+        if self._ends.get(wish.add, -1) + self._lag_max < committed:
+            return
+        if wish.remove == self._replica:
+            # The next leader does it: one that votes no longer leads no longer.
+            self.leave(None)
+            return
+        wished = Config(config.in_sync - {wish.remove} | {wish.add}, config.quorum)
+        if may_propose(wished, self._durable_ends(), committed, start):
+            self._change = ChangeInSync(self.epoch, version, wished)
+            self._configs = [config, wished]
+            self._out.append(self._change)
+
+    # Handing over
+
+    def leave(self, successor: str | None) -> None:
+        """Append nothing more; who has everything leads next."""
+        if self._leaving is None:
+            self._leaving = _Leaving(successor, None)
+            self.advance()
+
+    def stay(self) -> None:
+        """Go on, unless the nameservers were asked: then only a later state says how it went."""
+        if self._leaving is not None and self._leaving.asked is None:
+            self._leaving = None
+            self.advance()
+
+    def _hand_over(self, committed: int) -> None:
+        leaving, version, log = self._leaving, self._version, self._log
+        if leaving is None or leaving.asked or version is None or self._change:
+            return
+        voters = self._configs[0].in_sync - {self._replica}
+        ready = {who for who in voters if self._ends.get(who) == log.end == committed}
+        if leaving.wanted is not None:
+            ready &= {leaving.wanted}
+        if ready:
+            preferred = [who for who in self._assigned if who in ready] or sorted(ready)
+            rank = rank_of(log.boundaries(), log.end)
+            asked = HandOver(self.epoch, version, preferred[0], rank)
+            self._leaving = leaving._replace(asked=asked)
+            self._out.append(asked)
+
+    def retention_end(self) -> int:
+        """Up to where each voter has the log, as of its present session."""
+        ends = self._durable_ends()
+        voters = frozenset[str]().union(*(config.in_sync for config in self._configs))
+        return min(ends.get(who, 0) for who in voters)

@@ -1,0 +1,179 @@
+"""One replica's decisions, in the situations that have names."""
+
+from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
+from rockoon_replica import actions, events
+from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.member import Member, Role
+from rockoon_replica.messages import Ack, Hello, Welcome
+from rockoon_replica.replica_facts import ReplicaFacts
+from support.byte_log import ByteLog
+
+THREE = Config(frozenset({"a", "b", "c"}), 2)
+ALONE = Config(frozenset({"a"}), 1)
+
+
+def state(number: int, epoch: int, leader: str | None, config: Config = THREE) -> LogState:
+    return LogState(
+        log="broker-a",
+        version=Version(0, number),
+        epoch=epoch,
+        leader=leader,
+        at_least=Rank(0, 0),
+        config=config,
+        replicas=("a", "b", "c", "d"),
+    )
+
+
+def opened(member: Member, log: ByteLog, first: LogState) -> list[actions.Action]:
+    """Have a member see the state that gives it an epoch, and do what it says on the log."""
+    decided = [*member.handle(events.Started()), *member.handle(events.StateSeen(first))]
+    for action in decided:
+        if isinstance(action, actions.OpenEpoch):
+            log.open_epoch(action.epoch)
+    log.sync_nowait()
+    return [*decided, *member.handle(events.Synced())]
+
+
+def kinds(decided: object) -> list[str]:
+    assert isinstance(decided, (list, tuple))
+    return [type(action).__name__ for action in decided]
+
+
+def test_a_promise_is_durable_before_a_report_is_sent() -> None:
+    member = Member("b", ReplicaFacts(), ByteLog())
+    decided = member.handle(events.StateSeen(state(2, 3, None)))
+    assert kinds(decided) == ["Persist", "ReportLog"]
+    assert member.facts.promised == 3
+
+
+def test_a_single_copy_goes_on_after_a_restart_while_nameservers_are_away() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    decided = opened(member, log, state(1, 1, "a", ALONE))
+    assert "Established" in kinds(decided)
+    assert actions.AllowAppends(True) in decided
+    again = Member("a", member.facts, log)
+    again.handle(events.Started())
+    assert again.role is Role.OPENING
+    assert "Established" in kinds(again.handle(events.Synced()))
+
+
+def test_a_leader_that_gave_another_replica_a_welcome_does_not_go_on_after_a_restart() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    decided = member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
+    assert kinds(decided) == ["Persist", "SayWelcome"]
+    again = Member("a", member.facts, log)
+    assert again.handle(events.Started()) == []
+    assert kinds(again.handle(events.StateSeen(state(1, 1, "a")))) == ["Resign"]
+
+
+def test_an_acknowledgement_of_what_was_not_sent_ends_the_session_and_does_not_count() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
+    decided = member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=0))
+    assert kinds(decided) == ["EndSession"]
+    assert log.committed_end == 0
+
+
+def test_a_leader_with_too_few_followers_refuses_appends_before_they_are_written() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    assert "Established" not in kinds(opened(member, log, state(1, 1, "a")))
+    member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
+    decided = member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=log.end))
+    assert kinds(decided) == ["Commit", "Established", "AllowAppends"]
+    assert member.handle(events.SessionClosed(7)) == [actions.AllowAppends(False)]
+
+
+def test_a_deposed_leader_promises_and_opens_its_log_again() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    decided = member.handle(events.StateSeen(state(2, 2, None)))
+    assert kinds(decided) == ["Persist", "Reopen"]
+    assert member.facts.promised == 2
+    assert member.role is Role.OVER
+
+
+def test_a_hand_over_whose_answer_is_lost_bars_appends_until_a_later_state_is_seen() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
+    for action in member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=log.end)):
+        if isinstance(action, actions.Commit):
+            log.commit(action.end)
+    asked = actions.HandOver(1, Version(0, 1), "b", Rank(1, log.end))
+    assert asked in member.handle(events.HandOverAsked())
+    assert member.handle(events.HandOverAbandoned()) == []
+    assert member.handle(events.RepeatDue()) == [asked]
+    assert member.handle(events.StateSeen(state(2, 1, "a"))) == [actions.AllowAppends(True)]
+
+
+def following(log: ByteLog) -> Member:
+    """A replica that has said Hello to leader a in epoch 2."""
+    member = Member("b", ReplicaFacts(), log)
+    member.handle(events.StateSeen(state(5, 2, "a")))
+    member.handle(events.SessionOpened(1))
+    return member
+
+
+def written_log(*, committed: bool) -> ByteLog:
+    log = ByteLog()
+    log.open_epoch(1)
+    for number in range(3):
+        log.append(b"%d" % number)
+    log.sync_nowait()
+    if committed:
+        log.commit(log.end)
+    return log
+
+
+def test_a_log_with_no_epoch_in_common_is_made_anew_only_when_it_votes_no_longer() -> None:
+    member = following(written_log(committed=True))
+    remake = Welcome(2, "a", None, 0, 100, 50)
+    assert kinds(member.handle(events.WelcomeArrived(1, remake))) == ["Disconnect", "Alarm"]
+    without = Config(frozenset({"a", "c", "d"}), 2)
+    decided = member.handle(events.StateSeen(state(6, 2, "a", without)))
+    assert kinds(decided) == ["Persist", "Remake"]
+
+
+def test_who_is_told_to_cut_what_is_committed_ends_with_its_log_as_it_is() -> None:
+    log = written_log(committed=True)
+    member = following(log)
+    decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", 0, 0, 100, 0)))
+    assert kinds(decided) == ["Halt"]
+
+
+def test_other_bytes_where_epochs_agree_are_damage_and_count_in_no_election() -> None:
+    log = written_log(committed=False)
+    member = following(log)
+    decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, 1, 100, 0)))
+    assert kinds(decided) == ["Disconnect", "Persist", "Alarm"]
+    assert not member.facts.sound
+
+
+def test_the_first_epoch_is_of_one_copy_and_none_of_it_is_cut() -> None:
+    single, other = [Boundary(0, 0, 40)], [Boundary(0, 0, 90)]
+    assert consistent_point(single, other) is None
+    assert consistent_point(other, single) == 40
+
+
+def test_a_silent_leader_is_waited_for_longer_after_elections_that_committed_nothing() -> None:
+    log = written_log(committed=True)
+    member = Member("b", ReplicaFacts(), log)
+    member.handle(events.StateSeen(state(2, 1, "a")))
+    assert member.patience(2.0) == 2.0
+    member.handle(events.StateSeen(state(4, 3, "a")))
+    assert member.patience(2.0) == 8.0
+
+
+def test_nobody_is_elected_by_replicas_that_may_have_lost_records_while_others_may_come() -> None:
+    told = {"a": Report(Rank(2, 9), sound=False), "b": Report(Rank(1, 5), sound=True)}
+    assert elected(THREE, told) is None
+    told["c"] = Report(Rank(1, 5), sound=False)
+    assert elected(THREE, told) == "a"

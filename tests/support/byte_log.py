@@ -1,0 +1,197 @@
+"""Byte log in memory, as replication knows logs: records with lengths, epochs in their own ones.
+
+A record is its length (4 bytes), a kind (1 byte) and its body. Records that open an epoch, or begin
+a file, name the epoch and where the ones before began, at most `BOUNDARIES_MAX` of them. What was
+not synced may be lost when the machine loses power, anywhere.
+"""
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rockoon_core.replication_rules import Boundary
+
+HEAD = struct.Struct(">IB")
+EPOCH = struct.Struct(">IQ")
+VALUE, MARK = 0, 1
+BOUNDARIES_MAX = 50
+
+
+class LogRecord(NamedTuple):
+    """One record: where it begins and ends, what it is, and the epoch it is of."""
+
+    first: int
+    end: int
+    kind: int
+    body: bytes
+    epoch: int
+
+
+class ByteLog:
+    """A log of whole records.
+
+    Args:
+        file_bytes: a file that has so many is full; the next record begins another, behind a mark.
+        marks: whether files begin with one, as they must.
+    """
+
+    def __init__(self, file_bytes: int = 1 << 30, *, marks: bool = True) -> None:
+        self._file_bytes = file_bytes
+        self._has_marks = marks
+        self._data = bytearray()
+        self.min_offset = 0
+        self.durable_end = 0
+        self.committed_end = 0
+        # What was cut, as the store keeps it aside: a copy for each cut.
+        self.cut: list[bytes] = []
+        self._records: list[LogRecord] = []
+        self._files: list[int] = []
+        self._epochs: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        return self.min_offset + len(self._data)
+
+    def boundaries(self) -> list[Boundary]:
+        ends = [first for _, first in self._epochs[1:]] + [self.end]
+        return [
+            Boundary(*each, end)
+            for each, end in zip(self._epochs, ends, strict=False)
+            if end > each[1]
+        ]
+
+    def records(self) -> list[LogRecord]:
+        """All that are left, in order."""
+        return self._records
+
+    def bytes_between(self, first: int, end: int) -> bytes:
+        """Bytes as they lie there."""
+        return bytes(self._data[first - self.min_offset : end - self.min_offset])
+
+    def tail_crc(self, end: int, size: int) -> int:
+        assert end - size >= self.min_offset
+        return zlib.crc32(self.bytes_between(end - size, end))
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        if offset == self.end:
+            return b""
+        at = bisect_right(self._records, offset, key=lambda record: record.first) - 1
+        if at < 0 or self._records[at].first != offset:
+            raise ValueError(f"no record begins at {offset}")
+        end = self._records[at].end
+        for record in self._records[at + 1 :]:
+            if record.end - offset > bytes_max:
+                break
+            end = record.end
+        return self.bytes_between(offset, end)
+
+    def write(self, offset: int, data: bytes) -> None:
+        if offset != self.end:
+            raise ValueError(f"{offset} is not the end, {self.end} is")
+        parsed = list(_records_in(data))
+        if sum(HEAD.size + len(body) for _, body in parsed) != len(data):
+            raise ValueError("no whole records")
+        for kind, body in parsed:
+            self._add(kind, body)
+
+    def append(self, body: bytes) -> int:
+        """Append a value, as a leader does; returns where it begins."""
+        self._begin_file()
+        first = self.end
+        self._add(VALUE, body)
+        return first
+
+    def open_epoch(self, epoch: int) -> None:
+        if self._epochs and self._epochs[-1][0] >= epoch:
+            raise ValueError(f"epoch {self._epochs[-1][0]} has begun")
+        self._add(MARK, _mark([*self._epochs, (epoch, self.end)]))
+
+    def _begin_file(self) -> None:
+        if self._files and self.end - self._files[-1] >= self._file_bytes:
+            if self._has_marks:
+                self._add(MARK, _mark(self._epochs))
+            else:
+                self._files.append(self.end)
+
+    def _add(self, kind: int, body: bytes) -> None:
+        first = self.end
+        if not self._files or (kind == MARK and first - self._files[-1] >= self._file_bytes):
+            self._files.append(first)
+        if kind == MARK:
+            epochs = _epochs_of(body)
+            if not self._epochs or epochs[-1] != self._epochs[-1]:
+                self._epochs = [*self._epochs, epochs[-1]] if self._records else epochs
+        elif not self._epochs:
+            self._epochs = [(0, 0)]
+        self._data += HEAD.pack(HEAD.size + len(body), kind) + body
+        epoch = self._epochs[-1][0]
+        self._records.append(LogRecord(first, self.end, kind, body, epoch))
+
+    async def sync(self) -> None:
+        self.sync_nowait()
+
+    def sync_nowait(self) -> None:
+        """As `sync`."""
+        self.durable_end = self.end
+
+    def commit(self, offset: int) -> None:
+        assert self.committed_end <= offset <= self.end, (self.committed_end, offset, self.end)
+        self.committed_end = offset
+
+    def truncate(self, offset: int) -> None:
+        if not self._records:
+            self._data.clear()
+            self.min_offset = self.durable_end = self.committed_end = offset
+            self._files, self._epochs = [], []
+            return
+        if offset < max(self.min_offset, self.committed_end):
+            raise ValueError(f"cannot cut at {offset}")
+        self.cut.append(self.bytes_between(offset, self.end))
+        self._keep(self.min_offset, offset)
+
+    def _keep(self, first: int, end: int) -> None:
+        """Begin and end elsewhere, and learn again what the records say."""
+        if end not in {self.min_offset, *(record.end for record in self._records)}:
+            raise ValueError(f"no record ends at {end}")
+        kept = self.bytes_between(first, end)
+        durable, files = min(self.durable_end, end), self._files
+        self._data, self._records, self._epochs, self._files = bytearray(), [], [], []
+        self.min_offset = first
+        for kind, body in _records_in(kept):
+            if self.end in files and self.end not in self._files:
+                self._files.append(self.end)
+            self._add(kind, body)
+        self.durable_end = durable
+
+    def delete_below(self, offset: int) -> None:
+        """Delete whole files below a position, as retention does; never the last one."""
+        kept = [first for first in self._files if first <= offset]
+        if kept and kept[-1] > self.min_offset:
+            self._keep(kept[-1], self.end)
+
+    def lose_power(self, kept: int) -> None:
+        """Keep what lies below a position, at least all that is durable; a torn record is cut."""
+        ends = [record.end for record in self._records if record.end <= kept]
+        end = max(self.durable_end, ends[-1] if ends else self.min_offset)
+        self.committed_end = min(self.committed_end, end)
+        self._keep(self.min_offset, end)
+
+
+def _records_in(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + HEAD.size <= len(data):
+        length, kind = HEAD.unpack_from(data, at)
+        if length < HEAD.size or at + length > len(data):
+            return
+        yield kind, data[at + HEAD.size : at + length]
+        at += length
+
+
+def _mark(epochs: list[tuple[int, int]]) -> bytes:
+    return b"".join(EPOCH.pack(*each) for each in epochs[-BOUNDARIES_MAX:])
+
+
+def _epochs_of(body: bytes) -> list[tuple[int, int]]:
+    return [(epoch, first) for epoch, first in EPOCH.iter_unpack(body)]
