@@ -12,9 +12,9 @@ from rockoon_broker.idempotence.memory import (
     SequenceMemory,
 )
 from rockoon_broker.idempotence.snapshot import FILE, decode_snapshot
+from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import SequenceKey
 from rockoon_broker.store.settings import Flush
-from rockoon_broker.store.store import Appended
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
 from rockoon_format.sequences import encode_sequences

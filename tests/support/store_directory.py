@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush, StoreSettings
-from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host

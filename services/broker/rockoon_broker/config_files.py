@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rockoon_broker.store.log.directory import move_to_lost
-from rockoon_broker.store.recovery.recovery import LOST_DIRECTORY
+from rockoon_broker.store.recovery.cut import LOST_DIRECTORY
 from rockoon_core.disk import NEW_SUFFIX, Disk
 
 log = logging.getLogger(__name__)

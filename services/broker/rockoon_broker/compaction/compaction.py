@@ -10,7 +10,7 @@ from rockoon_broker.compaction.publishing import Publishing
 from rockoon_broker.compaction.threads import Threads
 from rockoon_broker.compaction.uploads import Uploads
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
-from rockoon_broker.store.compacted.compaction import Hold
+from rockoon_broker.store.compacted.hold import Hold
 from rockoon_core.disk import Disk
 
 UPKEEP_SECONDS = 60.0

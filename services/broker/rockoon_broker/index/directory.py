@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.log.directory import move_to_lost
-from rockoon_broker.store.recovery.recovery import LOST_DIRECTORY
+from rockoon_broker.store.recovery.cut import LOST_DIRECTORY
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import index_file_name
 from rockoon_format.index_file import (

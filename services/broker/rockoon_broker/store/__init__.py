@@ -4,9 +4,10 @@ Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`,
 `recovery`, `reading`, `retention`, `compacted`.
 """
 
+from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus, QueueStatus
 from rockoon_broker.store.settings import Flush, StoreSettings
-from rockoon_broker.store.store import Appended, Store
+from rockoon_broker.store.store import Store
 
 __all__ = [
     "Appended",

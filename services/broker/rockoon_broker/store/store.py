@@ -14,14 +14,11 @@ Invariants:
 5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rockoon_broker.store.appender import Appended, Appender
 from rockoon_broker.store.clock import SystemWallClock, WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
@@ -32,57 +29,33 @@ from rockoon_broker.store.errors import (
     StoreFailed,
     StoreLocked,
     StoreNotWritable,
-    UnknownOffset,
 )
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
-from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
+from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.repair import QueueRepair
-from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, Reader, StoredAt
+from rockoon_broker.store.reading.reader import Reader
+from rockoon_broker.store.reading.visible_store import VisibleStore
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
-from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
-from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
-from rockoon_broker.store.settings import NO_LIMITS, Flush, StoreSettings
+from rockoon_broker.store.retention.cleaner import Cleaner
+from rockoon_broker.store.retention.retention import RetentionDecision
+from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
-from rockoon_format.batch import (
-    SYS_FLAGS_ALLOWED,
-    check_batch,
-    patch_batch,
-    queue_entries,
-    with_checksums,
-)
-from rockoon_format.consume_queue import EntryArray, decode_entries
-from rockoon_format.record import TRANSACTION_COMMIT, encode_host
-
-_FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where a batch went."""
-
-    first_queue_offset: int
-    first_physical_offset: int
-    end_offset: int
-    """Physical offset behind the batch: durable once `confirm` was called with this or more."""
-    count: int
-    store_timestamp_ms: int
 
 
 def _ignore(_: object) -> None:
     """For owners that poll `durable_end`, and meet StoreFailed at their next call."""
 
 
-class Store:
+class Store(VisibleStore):
     """An open store directory. Make one with `Store.open`.
 
     Attributes:
@@ -105,8 +78,6 @@ class Store:
         self._disk = disk
         self._clock = clock
         self._lock = lock
-        self._store_host = encode_host(*settings.store_host)
-        self._record_limits = settings.record_limits
         root = settings.root
         self._abort = AbortFile(root, disk)
         self._dropped = DroppedTopics(root, disk)
@@ -117,28 +88,9 @@ class Store:
             settings.open_queue_files_max,
             disk,
         )
-        file_bytes = settings.commit_log_file_bytes
         self.recovery = Recoverer(settings, disk, self._queues, self._dropped, self._abort).run()
-        end = self.recovery.log_end
-        disk.make_directory(root / LOG_DIRECTORY)
-        self._markers = MarkerFiles(root, disk)
-        self._syncer = Syncer(
-            disk,
-            self._markers,
-            root / LOG_DIRECTORY,
-            file_bytes,
-            synced_end=end,
-            on_synced=on_synced,
-            on_failed=on_failed,
-        )
-        self._log = CommitLog(
-            root / LOG_DIRECTORY,
-            file_bytes,
-            disk,
-            starts=list(self.recovery.starts),
-            end=end,
-            take_reserved=self._syncer.take_file,
-        )
+        self._markers, self._syncer = self._make_syncer(on_synced, on_failed)
+        self._log = self._open_log()
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
         self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
@@ -152,8 +104,11 @@ class Store:
             self._syncer,
             disk,
         )
-        self._confirmed_end = end
-        self._undispatched = DispatchQueue(self._queues, end, self.runs.newest_ms)
+        self._confirmed_end = self._log.end
+        self._undispatched = DispatchQueue(self._queues, self._log.end, self.runs.newest_ms)
+        self._appender = Appender(
+            settings, self._log, self._queues, self.runs, self.points, self._undispatched
+        )
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -166,8 +121,37 @@ class Store:
             self._syncer,
             self.compaction,
         )
-        now_ms = clock.now_ms()
-        self._dues = Dues(settings, now_ms)
+        self._dues = Dues(settings, clock.now_ms())
+        self._begin()
+
+    def _make_syncer(
+        self, on_synced: Callable[[int], None], on_failed: Callable[[OSError], None]
+    ) -> tuple[MarkerFiles, Syncer]:
+        root = self.settings.root
+        self._disk.make_directory(root / LOG_DIRECTORY)
+        markers = MarkerFiles(root, self._disk)
+        syncer = Syncer(
+            self._disk,
+            markers,
+            root / LOG_DIRECTORY,
+            self.settings.commit_log_file_bytes,
+            synced_end=self.recovery.log_end,
+            on_synced=on_synced,
+            on_failed=on_failed,
+        )
+        return markers, syncer
+
+    def _open_log(self) -> CommitLog:
+        return CommitLog(
+            self.settings.root / LOG_DIRECTORY,
+            self.settings.commit_log_file_bytes,
+            self._disk,
+            starts=list(self.recovery.starts),
+            end=self.recovery.log_end,
+            take_reserved=self._syncer.take_file,
+        )
+
+    def _begin(self) -> None:
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self.points.write(
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
@@ -254,48 +238,13 @@ class Store:
         unsynced = self._log.end - self._confirmed_end
         if settings.flush is Flush.SYNC and unsynced >= settings.unsynced_bytes_max:
             raise StoreBusy(f"{unsynced} bytes wait for a sync")
-        frames = batch.frames
-        layout = check_batch(
-            frames,
-            batch.sizes,
-            topic=batch.topic.encode(),
-            queue_id=batch.queue_id,
-            **(NO_LIMITS if batch.internal else self._record_limits),
-            sys_flags_allowed=_FLAGS_MADE_HERE if batch.internal else SYS_FLAGS_ALLOWED,
-            sources_allowed=batch.internal,
-            delay_levels_ms=settings.delay_levels_ms,
-        )
-        if settings.record_checksums:
-            frames, layout = with_checksums(frames, layout)
-        queue = self._queues.find_or_create(*batch.queue)
-        begins_run = self.runs.is_behind(now_ms) and self.points.is_capped(now_ms)
-        offset = self._log.place(layout.total_bytes, in_next_file=begins_run)
-        stored_ms = now_ms if begins_run else max(now_ms, self.runs.newest_ms)
-        buffer = np.frombuffer(bytearray(frames), np.uint8)
-        first = queue.next_offset
-        patch_batch(
-            buffer,
-            layout,
-            first_queue_offset=first,
-            first_physical_offset=offset,
-            store_timestamp_ms=stored_ms,
-            store_host=self._store_host,
-        )
-        self._log.write(offset, buffer)
-        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
-        queue.next_offset = first + layout.count
-        self.runs.note(offset, stored_ms)
-        if begins_run:
-            self.points.lift_cap(offset)
-        end = self._log.end
-        entries = queue_entries(layout, offset, stored_ms)
-        self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
+        appended = self._appender.append(batch, now_ms)
         if settings.flush is Flush.SYNC:
             self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
         else:
-            self._undispatched.dispatch(end)
+            self._undispatched.dispatch(appended.end_offset)
         self._reserve_ahead()
-        return Appended(first, offset, end, layout.count, stored_ms)
+        return appended
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
         """Take note that the log is durable up to a physical offset.
@@ -397,27 +346,11 @@ class Store:
         # A recovery point before the log's beginning would be of no use to the next start.
         return min(self._syncer.synced_end, self._markers.point_end)
 
-    # Reading.
+    def set_compacted_topics(self, names: Collection[str]) -> None:
+        """Say which topics are to be compacted; no generation is taken over before that."""
+        self.compaction.set_topics(names)
 
-    @property
-    def log_min_offset(self) -> int:
-        """Physical offset of the oldest byte that is kept."""
-        return self._log.min_offset
-
-    @property
-    def visible_end(self) -> int:
-        """Physical offset behind the newest message that readers see."""
-        return self._undispatched.end
-
-    @property
-    def appended_end(self) -> int:
-        """Physical offset behind the newest message, seen or not."""
-        return self._log.end
-
-    @property
-    def durable_end(self) -> int:
-        """Physical offset up to which the Syncer has made the log durable."""
-        return self._syncer.synced_end
+    # How it goes.
 
     @property
     def point_pending(self) -> bool:
@@ -457,160 +390,6 @@ class Store:
         if self._undispatched.failure is not None:
             return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
         return self._cleaner.not_writable_reason
-
-    @property
-    def last_retention(self) -> RetentionDecision | None:
-        """The newest clean pass's decision, None before the first."""
-        return self._cleaner.last_decision
-
-    def queues(self) -> list[QueueKey]:
-        """Every queue with a message, as (topic, queue id)."""
-        return [queue.key for queue in self._queues if queue.max_offset]
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the oldest message kept; the max offset if none is, 0 for an unknown queue."""
-        return self._reader.min_offset(topic, queue_id)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next visible message gets; 0 for an unknown queue."""
-        return self._reader.max_offset(topic, queue_id)
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        messages_max: int = 1024,
-        bytes_max: int = 1 << 20,
-        entries_max: int = 4096,
-        tag_codes: NDArray[np.int64] | None = None,
-    ) -> GetResult:
-        """Read messages of one queue.
-
-        Args:
-            topic, queue_id: the queue.
-            offset: of the first message wanted.
-            messages_max: messages returned, at most.
-            bytes_max: bytes returned, at most; the first message always fits.
-            entries_max: queue entries examined, at most, wanted or not.
-            tag_codes: tag hashes to select by, int64[n]; None selects everything.
-
-        Returns:
-            A status with the offset to go on from; records only with FOUND. Fewer than wanted
-            come back where a ConsumeQueue file ends, and before a damaged place.
-
-        Raises:
-            StoreDamaged: the first message is damaged, or its entry is and cannot be made again.
-            OSError: the disk.
-        """
-        return self._reader.get(
-            topic,
-            queue_id,
-            offset,
-            messages_max=messages_max,
-            bytes_max=bytes_max,
-            entries_max=entries_max,
-            tag_codes=tag_codes,
-        )
-
-    def read_at(self, physical_offset: int) -> bytes:
-        """The record at a physical offset, checked in full, CRC included.
-
-        Raises:
-            UnknownOffset: no visible record starts there.
-            OSError: the disk.
-        """
-        if physical_offset >= self._undispatched.end:
-            raise UnknownOffset(f"no record starts at {physical_offset}")
-        frame, topic = self._reader.read_at(physical_offset)
-        if self.is_dropped(topic, physical_offset):
-            raise UnknownOffset(f"the record at {physical_offset} went with its topic")
-        return frame
-
-    def read_log(
-        self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
-    ) -> LogChunk:
-        """Records of all topics in the order of the log, as readers see it; see `read_chunk`.
-
-        Deleted topics' are among them (see `is_dropped`), bodies are not checked. Read on at
-        `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
-        """
-        self._check_usable()
-        end = self._undispatched.end
-        return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
-
-    def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
-        """The first record at or behind any physical offset; see `log.reading.find_record`."""
-        self._check_usable()
-        end = self._undispatched.end
-        return find_record(self._log, physical_offset, end, bytes_max)
-
-    def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
-        """Up to `count_max` entries from a queue offset on, of one file; OSError for the disk."""
-        queue = self._queues.find(topic, queue_id)
-        return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
-
-    def log_files(self) -> list[LogFileAge]:
-        """Every CommitLog file, oldest first; OSError for the disk."""
-        return self._cleaner.file_ages()
-
-    @property
-    def dropped_marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which its records went with it."""
-        return self._dropped.marks
-
-    def is_dropped(self, topic: str, physical_offset: int) -> bool:
-        """Whether a record went with its topic: it is as if it had never been."""
-        return physical_offset < self._dropped.marks.get(topic, 0)
-
-    def search_offset(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        boundary: Boundary = Boundary.LOWER,
-    ) -> int:
-        """The queue offset for a store time.
-
-        Args:
-            topic, queue_id: the queue.
-            timestamp_ms: epoch milliseconds.
-            boundary: LOWER gives the first message at or after it, the max offset if there is
-                none; UPPER the last at or before it, the min offset if there is none.
-
-        Returns:
-            An offset in [min, max]; 0 for an unknown or empty queue.
-        """
-        return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
-
-    def queue_status(
-        self, topic: str, queue_id: int, *, with_residency: bool = False
-    ) -> QueueStatus:
-        """A queue's offsets, times, and whether its oldest message is in memory.
-
-        Args:
-            topic, queue_id: the queue.
-            with_residency: also ask the system for the message's pages, which is slow.
-        """
-        return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
-
-    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
-        """Where and when the message at a queue offset, or else the oldest one kept behind it, was
-        stored; None when there is none, or its record is not what it should be.
-
-        Raises:
-            OSError: the disk.
-        """
-        return self._reader.stored_at(topic, queue_id, offset)
-
-    def loss_forecast(self, now_ms: int) -> ExpiryForecast:
-        """When messages can be deleted, as the disk is now. Raises OSError."""
-        return self._cleaner.loss_forecast(now_ms)
-
-    def set_compacted_topics(self, names: Collection[str]) -> None:
-        """Say which topics are to be compacted; no generation is taken over before that."""
-        self.compaction.set_topics(names)
 
     # Ending.
 

@@ -24,30 +24,28 @@ from rockoon_broker.store.compacted.fitting import (
     Unfit,
     check_fit,
     check_log,
-    first_listed,
     is_dropped_since,
     log_tail,
 )
+from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
+from rockoon_broker.store.compacted.in_force import manifest_in_force, refused_start
 from rockoon_broker.store.compacted.open_generation import (
     Coverage,
     OpenGeneration,
     open_generation,
 )
 from rockoon_broker.store.compacted.takeover import Candidate, Worker
-from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.generation import (
-    CURRENT_FILE,
     GENERATIONS_DIRECTORY,
     MANIFEST_FILE,
     GenerationError,
     LogTail,
     Manifest,
-    decode_current,
     generation_name,
 )
 
@@ -56,7 +54,6 @@ RETRY_INTERVAL_MS = 10_000
 # So long a generation that was replaced stays, for who is reading its files.
 REPLACED_KEPT_MS = 10 * 60_000
 OFFERS_MAX = 16
-LOG_DIRECTORY = "commitlog"
 
 _T = TypeVar("_T")
 
@@ -70,14 +67,6 @@ class Refusal:
     generation: int
     reason: str
     at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """The oldest message in the log that is to be compacted and is not."""
-
-    physical_offset: int
-    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ class Compaction:
         self._disk = disk
         self._dropped = dropped
         self._worker = Worker()
-        self._manifest = _in_force(root, disk)
+        self._manifest = manifest_in_force(root, disk)
         self._need_marks(self._manifest)
         self.generation: OpenGeneration | None = None
         self.coverages: dict[QueueKey, Coverage] = {}
@@ -138,11 +127,11 @@ class Compaction:
             try:
                 check_log(self._manifest, commit_log)
             except Unfit as unfit:
-                raise _refused_start(directory / MANIFEST_FILE, str(unfit)) from unfit
+                raise refused_start(directory / MANIFEST_FILE, str(unfit)) from unfit
             try:
                 self._serve(open_generation(directory, self._manifest, self._disk))
             except GenerationError as error:
-                raise _refused_start(directory, str(error)) from error
+                raise refused_start(directory, str(error)) from error
             for (topic, queue_id), coverage in self.coverages.items():
                 if not coverage.covered_to:
                     continue
@@ -234,7 +223,8 @@ class Compaction:
         over = [
             topic
             for topic in sorted({topic for topic, _ in self.coverages})
-            if not self.is_compacted(topic) and self._loses(topic, log_min)
+            if not self.is_compacted(topic)
+            and loses_uncompacted(topic, log_min, self.coverages, self._queues, self._log)
         ]
         if not over:
             return
@@ -242,16 +232,6 @@ class Compaction:
         for topic in over:
             log.info("%s is not compacted any more: what was left of it goes by its age", topic)
             self.drop(topic)
-
-    def _loses(self, topic: str, log_min: int) -> bool:
-        """Whether a message behind the generation goes with the log below a physical offset."""
-        for queue in self._queues.of_topic(topic):
-            coverage = self.coverages.get(queue.key)
-            begin = coverage.covered_to if coverage else 0
-            first = first_listed(queue, begin, self._queues, self._log)
-            if first is not None and first < log_min:
-                return True
-        return False
 
     def drop(self, topic: str) -> None:
         """Serve a topic no more; its mark is durable already."""
@@ -261,17 +241,7 @@ class Compaction:
 
     def hold(self) -> Hold | None:
         """What of the log has to stay until it is compacted; None if nothing. Raises OSError."""
-        oldest: Hold | None = None
-        topics = self.topics
-        for queue in self._queues:
-            if queue.topic not in topics or not queue.max_offset:
-                continue
-            coverage = self.coverages.get(queue.key)
-            begin = coverage.covered_to if coverage else 0
-            first = first_listed(queue, begin, self._queues, self._log)
-            if first is not None and (oldest is None or first < oldest.physical_offset):
-                oldest = Hold(first, queue.topic)
-        return oldest
+        return oldest_uncompacted(self.topics, self.coverages, self._queues, self._log)
 
     def log_tail(self, log_end: int) -> LogTail:
         """What the manifest of a generation made up to a physical offset says of the log before it.
@@ -527,49 +497,3 @@ class Compaction:
             log.warning("what is left of a generation is not deleted: %s", outcome)
         elif outcome is not None:
             raise outcome
-
-
-def _in_force(root: Path, disk: Disk) -> Manifest | None:
-    """The manifest of the generation that `current` names; StoreDamaged if it cannot be read."""
-    home = root / GENERATIONS_DIRECTORY
-    path = home / CURRENT_FILE
-    try:
-        number = decode_current(path.read_bytes())
-    except FileNotFoundError:
-        _check_none_was(home, disk)
-        return None
-    except GenerationError as error:
-        raise _refused_start(path, str(error)) from error
-    directory = home / generation_name(number)
-    try:
-        manifest = takeover.read_manifest(directory, disk)
-        if manifest.generation != number:
-            raise GenerationError(f"it says that it is generation {manifest.generation}")
-    except GenerationError as error:
-        raise _refused_start(directory / MANIFEST_FILE, str(error)) from error
-    log_directory = root / LOG_DIRECTORY
-    if manifest.log_end and not (log_directory.is_dir() and any(log_directory.iterdir())):
-        raise _refused_start(log_directory, f"there is no log; generation {number} was made of one")
-    return manifest
-
-
-def _check_none_was(home: Path, disk: Disk) -> None:
-    """Refuse to take the loss of `current` for a beginning."""
-    for number in takeover.numbered(home):
-        try:
-            replaces = takeover.read_manifest(home / generation_name(number), disk).replaces
-        except GenerationError:
-            continue
-        if replaces:
-            raise _refused_start(
-                home / CURRENT_FILE, f"it is missing; generation {number} replaced {replaces}"
-            )
-
-
-def _refused_start(path: Path, reason: str) -> StoreDamaged:
-    return StoreDamaged(
-        path,
-        0,
-        f"{reason}. What was compacted may be nowhere else. Restore it from a copy. Or give it up: "
-        f"move {GENERATIONS_DIRECTORY} away, and what the log still has is served",
-    )

@@ -10,7 +10,6 @@ Invariants of a queue:
    one, when a queue begins in the middle) are fillers, which every reader skips.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.queues.codes import QueueCodes
+from rockoon_broker.store.queues.queue_files import QueueFiles
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import (
     ENTRY,
@@ -35,9 +35,6 @@ ASIDE_DIRECTORY = ".dropped"
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
-
-FileKey = tuple[str, int, int]
-"""Topic, queue id and number of the file."""
 
 
 class ConsumeQueue:
@@ -91,15 +88,11 @@ class ConsumeQueues:
         self._root = root
         self._file_entries = file_entries
         self.file_bytes = file_entries * ENTRY_BYTES
-        self._open_files_max = open_files_max
         self._disk = disk
+        self._files = QueueFiles(root, self.file_bytes, open_files_max, disk)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         # The same by topic: what is done to one topic must not look at every other one.
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        # Least recently used first.
-        self._open_files: OrderedDict[FileKey, int] = OrderedDict()
-        self._unsynced_files: set[FileKey] = set()
-        self._unsynced_directories: set[Path] = set()
         # Names below ASIDE_DIRECTORY up to this number were given away.
         self._set_aside = 0
         self.codes = QueueCodes()
@@ -167,7 +160,7 @@ class ConsumeQueues:
         if queue.max_offset == 0:
             number, skipped = divmod(first_offset, self._file_entries)
             if not queue.has_files:
-                self._create_file(queue, number)
+                self._files.create((*queue.key, number))
                 queue.file_first = queue.file_last = number
                 self.first_count += number * self._file_entries
             self._write_bytes(queue, first_offset - skipped, filler_entries(skipped))
@@ -220,11 +213,10 @@ class ConsumeQueues:
         if count <= 0 or not queue.file_first <= number <= queue.file_last:
             return np.zeros(0, ENTRY)
         try:
-            fd = self._file(queue, number)
+            data = self._files.read((*queue.key, number), count * ENTRY_BYTES, index * ENTRY_BYTES)
         except FileNotFoundError:
             # Somebody else deleted it; readers are sent past it.
             return np.zeros(0, ENTRY)
-        data = self._disk.pread(fd, count * ENTRY_BYTES, index * ENTRY_BYTES)
         return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
 
     def first_stored(self, queue: ConsumeQueue) -> int:
@@ -258,7 +250,7 @@ class ConsumeQueues:
         released: list[Path] = []
         keep = self.min_offset(queue, log_min) // self._file_entries
         while queue.file_first < min(keep, queue.file_last):
-            self._close_file(queue, queue.file_first)
+            self._files.close_file((*queue.key, queue.file_first))
             released.append(self._path(queue, queue.file_first))
             queue.file_first += 1
             self.first_count += self._file_entries
@@ -321,14 +313,14 @@ class ConsumeQueues:
         queues = self.of_topic(topic)
         for queue in queues:
             for number in range(queue.file_first, queue.file_last + 1):
-                self._close_file(queue, number)
+                self._files.close_file((*queue.key, number))
         aside: Path | None = None
         directory = self.topic_directory(topic)
         if directory.is_dir():
             aside = self._free_place_aside()
             # By one rename: a crash leaves all of a topic's files, or none.
             self._disk.move_directory(directory, aside)
-            self._unsynced_directories.add(self._root)
+            self._files.directory_changed(self._root)
         for queue in queues:
             self.entry_count -= queue.max_offset
             self.stored_count -= queue.max_offset > 0
@@ -351,16 +343,10 @@ class ConsumeQueues:
 
     def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """Files and directories changed since the last call, which the caller now has to sync."""
-        files = tuple(self._path_of(key) for key in self._unsynced_files)
-        taken = files, tuple(self._unsynced_directories)
-        self._unsynced_files.clear()
-        self._unsynced_directories.clear()
-        return taken
+        return self._files.take_unsynced()
 
     def close(self) -> None:
-        for fd in self._open_files.values():
-            self._disk.close(fd)
-        self._open_files.clear()
+        self._files.close()
 
     def _forget(self, queue: ConsumeQueue) -> None:
         del self._queues[queue.key]
@@ -378,7 +364,7 @@ class ConsumeQueues:
         whole = contiguous(starts, self.file_bytes)
         for start in reversed(starts[whole:]):
             self._disk.unlink(directory / offset_to_file_name(start))
-            self._unsynced_directories.add(directory)
+            self._files.directory_changed(directory)
         queue.file_first = starts[0] // self.file_bytes
         queue.file_last = starts[whole - 1] // self.file_bytes
         first = self.first_stored(queue)
@@ -391,14 +377,11 @@ class ConsumeQueues:
             return
         last = (queue.max_offset - 1) // self._file_entries
         while queue.file_last > last:
-            self._close_file(queue, queue.file_last)
-            self._disk.unlink(self._path(queue, queue.file_last))
-            self._unsynced_directories.add(directory)
+            self._files.delete((*queue.key, queue.file_last))
             queue.file_last -= 1
         used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
         # What is left of a former end would be read as entries once the queue grows up to it.
-        if self._disk.write_zeros(self._file(queue, last), used, self.file_bytes):
-            self._unsynced_files.add((queue.topic, queue.queue_id, last))
+        self._files.clear_behind((*queue.key, last), used)
         queue.next_offset = queue.max_offset
         self.entry_count += queue.max_offset
         self.stored_count += 1
@@ -444,72 +427,23 @@ class ConsumeQueues:
         while len(view):
             number, index = divmod(first_offset, self._file_entries)
             if number > queue.file_last:
-                self._create_file(queue, number)
+                self._files.create((*queue.key, number))
                 queue.file_last = number
             count = min(len(view) // ENTRY_BYTES, self._file_entries - index)
             part = view[: count * ENTRY_BYTES]
-            self._disk.write_all(self._file(queue, number), part, index * ENTRY_BYTES)
-            self._unsynced_files.add((queue.topic, queue.queue_id, number))
+            self._files.write((*queue.key, number), part, index * ENTRY_BYTES)
             self.codes.written(queue.key, first_offset, part)
             view = view[len(part) :]
             first_offset += count
 
-    def _create_file(self, queue: ConsumeQueue, number: int) -> None:
-        path = self._path(queue, number)
-        self._unsynced_directories.update(self._disk.make_directory(path.parent))
-        fd = self._disk.open(path, create=True)
-        try:
-            # Not reserved as a CommitLog file is: of many queues most stay small, and holes cost
-            # nothing.
-            self._disk.set_size(fd, self.file_bytes)
-        except OSError:
-            self._disk.close(fd)
-            self._disk.unlink(path)
-            raise
-        self._unsynced_directories.add(path.parent)
-        self._unsynced_files.add((queue.topic, queue.queue_id, number))
-        self._remember_file(queue, number, fd)
-
-    def _file(self, queue: ConsumeQueue, number: int) -> int:
-        key = (queue.topic, queue.queue_id, number)
-        fd = self._open_files.get(key)
-        if fd is None:
-            fd = self._disk.open(self._path(queue, number))
-            self._remember_file(queue, number, fd)
-        else:
-            self._open_files.move_to_end(key)
-        return fd
-
-    def _remember_file(self, queue: ConsumeQueue, number: int, fd: int) -> None:
-        self._open_files[queue.topic, queue.queue_id, number] = fd
-        while len(self._open_files) > self._open_files_max:
-            _, oldest = self._open_files.popitem(last=False)
-            self._disk.close(oldest)
-
-    def _close_file(self, queue: ConsumeQueue, number: int) -> None:
-        key = (queue.topic, queue.queue_id, number)
-        self._unsynced_files.discard(key)
-        fd = self._open_files.pop(key, None)
-        if fd is not None:
-            self._disk.close(fd)
-
     def _delete_files(self, queue: ConsumeQueue) -> None:
         # Newest first: what a crash leaves is then a queue that lags, which recovery repairs.
         for number in range(queue.file_last, queue.file_first - 1, -1):
-            self._close_file(queue, number)
-            self._disk.unlink(self._path(queue, number))
-        self._unsynced_directories.add(self._directory(queue))
+            self._files.delete((*queue.key, number))
         queue.file_first, queue.file_last = 0, -1
 
-    def _directory(self, queue: ConsumeQueue) -> Path:
-        return self._root / queue.topic / str(queue.queue_id)
-
     def _path(self, queue: ConsumeQueue, number: int) -> Path:
-        return self._path_of((queue.topic, queue.queue_id, number))
-
-    def _path_of(self, key: FileKey) -> Path:
-        topic, queue_id, number = key
-        return self._root / topic / str(queue_id) / offset_to_file_name(number * self.file_bytes)
+        return self._files.path((*queue.key, number))
 
 
 def queue_directories(root: Path) -> list[Path]:

@@ -51,6 +51,7 @@ from rockoon_broker.store.recovery.checkpoint_files import (
     read_checkpoint,
     read_recovery_point,
 )
+from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.settings import StoreSettings
@@ -59,15 +60,11 @@ from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
-from rockoon_format.record import MAGIC_BLANK
 
 log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
-LOST_DIRECTORY = "lost"
-
-_BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
 _OUTSIDE = "the recovery point lies outside the CommitLog"
 
 
@@ -129,7 +126,7 @@ class Recoverer:
         # Both are known once `abort` is read.
         self._are_checksums_ours = False
         self._checksums_from: int | None = None
-        self._set_aside: list[Path] = []
+        self._cut = LogCut(self._root, self._log, self._file_bytes, disk)
 
     def run(self) -> Recovery:
         """Recover.
@@ -139,16 +136,7 @@ class Recoverer:
             StoreDamaged: records that were durable cannot be reached; the log was not changed.
             UnstorableTopic: the log holds a record whose topic cannot have a queue.
         """
-        starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
-        whole = contiguous(starts, self._file_bytes)
-        if whole < len(starts):
-            missing = starts[0] + whole * self._file_bytes
-            raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
-        lost = self._root / LOST_DIRECTORY
-        misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
-        # Only now, since a layout that does not fit must leave everything as it was.
-        free_markers(self._root, lost, self._disk)
-        move_misfits(misfits, lost, self._disk)
+        starts, misfits = self._settle_layout()
         abort = self._abort.read()
         point = read_recovery_point(self._root)
         # Memory may hold pages of the last run that a failed sync never wrote: what is decided
@@ -184,26 +172,15 @@ class Recoverer:
             self._forget_queues()
             self._note_checksums(lineage, 0)
             return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
-
-        boundary = starts[0]
-        if not reason and point is not None:
+        if reason or point is None:
+            boundary = self._load_proven(log, proven, durable)
+        else:
             boundary = point.log_end
-            self._load(boundary)
-            reason = self._what_is_missing(point)
+            reason = self._load_point(log, point, durable)
             if reason:
-                boundary = starts[0]
-                self._refuse_damage(log, boundary, durable)
-                lineage = new_lineage()
+                boundary, lineage = starts[0], new_lineage()
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
-        else:
-            boundary = proven
-            self._load(boundary)
-            if boundary > starts[0] and not ends_are_true(log, self._queues):
-                boundary = starts[0]
-                self._refuse_damage(log, boundary, durable)
-                self._load(boundary)
-
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
         if reason:
@@ -212,12 +189,52 @@ class Recoverer:
         records_behind = count_records(log, walk.end, self._disk)
         unwritten = None if abort is None else max(boundary, durable.end)
         # After the walk has written the queues: a crash in between finds the log as it was.
-        starts, cleared = self._cut(starts, walk.end, boundary, unwritten)
+        starts, cleared = self._cut.cut(starts, walk.end, boundary, unwritten)
         self._dropped.fit_to_log(starts[0] if starts else 0, walk.end)
         self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
-        return replace(result, set_aside=tuple(self._set_aside), records_set_aside=records_behind)
+        aside = tuple(self._cut.set_aside)
+        return replace(result, set_aside=aside, records_set_aside=records_behind)
+
+    def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
+        """Start offsets of the log's files, and what among the queues' did not fit and was moved.
+
+        Raises:
+            StoreLayoutError: files that this configuration cannot read; nothing was changed.
+        """
+        starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
+        whole = contiguous(starts, self._file_bytes)
+        if whole < len(starts):
+            missing = starts[0] + whole * self._file_bytes
+            raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
+        lost = self._root / LOST_DIRECTORY
+        misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
+        # Only now, since a layout that does not fit must leave everything as it was.
+        free_markers(self._root, lost, self._disk)
+        move_misfits(misfits, lost, self._disk)
+        return starts, misfits
+
+    def _load_proven(self, log: LogFiles, proven: int, durable: KnownDurable) -> int:
+        """Load queues without a point; returns the boundary: `proven`, or where the log begins."""
+        self._load(proven)
+        if proven == log.starts[0] or ends_are_true(log, self._queues):
+            return proven
+        self._refuse_damage(log, log.starts[0], durable)
+        self._load(log.starts[0])
+        return log.starts[0]
+
+    def _load_point(self, log: LogFiles, point: RecoveryPoint, durable: KnownDurable) -> str:
+        """Load queues up to a point; returns why all has to be read instead, empty if it has not.
+
+        Raises:
+            StoreDamaged: see `run`.
+        """
+        self._load(point.log_end)
+        missing = self._what_is_missing(point)
+        if missing:
+            self._refuse_damage(log, log.starts[0], durable)
+        return missing
 
     def _drop_clean(self, starts: list[int], durable_end: int) -> None:
         """Have what may not be on the disk read from there."""
@@ -404,106 +421,6 @@ class Recoverer:
             firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
             if any(first < mark for first in firsts):
                 self._queues.set_aside(topic)
-
-    def _cut(
-        self, starts: list[int], end: int, boundary: int, unwritten: int | None
-    ) -> tuple[list[int], int]:
-        """Remove everything behind `end`; returns the files that remain and the bytes cleared.
-
-        What was read from `unwritten` on may be in memory alone; None: all is on the disk.
-        """
-        kept = [start for start in starts if start < end]
-        if not kept and starts[0] > 0:
-            # Offsets must not start at 0 again only because no record is left.
-            kept = starts[:1]
-        cleared = 0
-        for start in reversed(starts[len(kept) :]):
-            cleared += self._remove_file(start)
-        if kept:
-            fd = self._disk.open(self._log / offset_to_file_name(kept[-1]))
-            try:
-                self._keep_tail(fd, kept[-1], end - kept[-1])
-                cleared += self._disk.write_zeros(fd, end - kept[-1], self._file_bytes)
-            finally:
-                self._disk.close(fd)
-        # Records that were read are shown to readers, so they must be durable as well.
-        for start in kept:
-            if start + self._file_bytes > boundary:
-                self._sync(start, end, unwritten)
-        self._disk.sync_directory(self._log)
-        return kept, cleared
-
-    def _remove_file(self, start: int) -> int:
-        """Unlink a file behind the end; one that holds anything is kept aside in `lost`."""
-        path = self._log / offset_to_file_name(start)
-        fd = self._disk.open_reading(path)
-        try:
-            empty = self._disk.is_zero(fd, 0, self._file_bytes)
-        finally:
-            self._disk.close(fd)
-        if empty:
-            self._disk.unlink(path)
-            return 0
-        target = self._place_in_lost(start)
-        # Moved, not deleted: what follows damage may be somebody's only copy.
-        self._disk.rename(path, target)
-        self._disk.sync_directory(target.parent)
-        self._set_aside.append(target)
-        return self._file_bytes
-
-    def _keep_tail(self, source: int, start: int, position: int) -> None:
-        """Copy what a file holds from `position` on to `lost`, durably; a blank alone is nothing.
-
-        Raises:
-            OSError: there is no room for the copy: then it stays where it is.
-        """
-        ranges = list(self._disk.nonzero_ranges(source, position, self._file_bytes))
-        if not ranges:
-            return
-        low, high = ranges[0]
-        if len(ranges) == 1 and low == position:
-            data = self._disk.pread(source, high - low, low)
-            if data[4:8] == _BLANK and not data[8:].strip(b"\0"):
-                return
-        target = self._place_in_lost(start + position)
-        copy = self._disk.open(target, create=True)
-        try:
-            for low, high in ranges:
-                data = self._disk.pread(source, high - low, low)
-                # Zeros behind the last byte say nothing.
-                self._disk.write_all(copy, data.rstrip(b"\0"), low - position)
-            # Before `_cut` makes the original zero.
-            self._disk.fdatasync(copy)
-        finally:
-            self._disk.close(copy)
-        self._disk.sync_directory(target.parent)
-        self._set_aside.append(target)
-
-    def _place_in_lost(self, offset: int) -> Path:
-        """A path in `lost` that is free, named after the physical offset of its first byte."""
-        lost = self._root / LOST_DIRECTORY
-        for changed in self._disk.make_directory(lost):
-            self._disk.sync_directory(changed)
-        name = offset_to_file_name(offset)
-        target = lost / name
-        number = 0
-        while target.exists():
-            number += 1
-            target = lost / f"{name}.{number}"
-        return target
-
-    def _sync(self, start: int, end: int, unwritten: int | None) -> None:
-        fd = self._disk.open(self._log / offset_to_file_name(start))
-        try:
-            if unwritten is not None:
-                used = min(end - start, self._file_bytes)
-                # A sync after a failed one reports success without the pages that failed. Writing
-                # them once more makes them dirty, so that this sync has to write them.
-                self._disk.rewrite(fd, max(unwritten - start, 0), used)
-                self._disk.rewrite_zeros(fd, used, self._file_bytes)
-            self._disk.fdatasync(fd)
-        finally:
-            self._disk.close(fd)
 
     def _result(
         self,

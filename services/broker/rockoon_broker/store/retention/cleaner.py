@@ -6,7 +6,8 @@ from collections import deque
 from pathlib import Path
 
 from rockoon_broker.store.clock import WallClock
-from rockoon_broker.store.compacted.compaction import Compaction, Hold
+from rockoon_broker.store.compacted.compaction import Compaction
+from rockoon_broker.store.compacted.hold import Hold
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey

@@ -1,0 +1,68 @@
+"""Hold on the log: what of it a generation does not have yet, and so must stay."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from rockoon_broker.store.compacted.fitting import first_listed
+from rockoon_broker.store.compacted.open_generation import Coverage
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The oldest message in the log that is to be compacted and is not."""
+
+    physical_offset: int
+    topic: str
+
+
+def oldest_uncompacted(
+    topics: Container[str],
+    coverages: Mapping[QueueKey, Coverage],
+    queues: ConsumeQueues,
+    log: CommitLog,
+) -> Hold | None:
+    """The oldest message of some topics that the log has and the generation in force has not.
+
+    Args:
+        topics: those that are to be compacted.
+        coverages: what the generation in force holds of each queue.
+
+    Raises:
+        OSError: the disk.
+    """
+    oldest: Hold | None = None
+    for queue in queues:
+        if queue.topic not in topics or not queue.max_offset:
+            continue
+        first = _first_uncovered(queue, coverages, queues, log)
+        if first is not None and (oldest is None or first < oldest.physical_offset):
+            oldest = Hold(first, queue.topic)
+    return oldest
+
+
+def loses_uncompacted(
+    topic: str,
+    log_min: int,
+    coverages: Mapping[QueueKey, Coverage],
+    queues: ConsumeQueues,
+    log: CommitLog,
+) -> bool:
+    """Whether a message behind the generation goes with the log below a physical offset.
+
+    Raises:
+        OSError: the disk.
+    """
+    firsts = (_first_uncovered(queue, coverages, queues, log) for queue in queues.of_topic(topic))
+    return any(first is not None and first < log_min for first in firsts)
+
+
+def _first_uncovered(
+    queue: ConsumeQueue,
+    coverages: Mapping[QueueKey, Coverage],
+    queues: ConsumeQueues,
+    log: CommitLog,
+) -> int | None:
+    coverage = coverages.get(queue.key)
+    return first_listed(queue, coverage.covered_to if coverage else 0, queues, log)

@@ -1,0 +1,107 @@
+"""Files of ConsumeQueues: a few of them open, and which of them are to be synced."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+from rockoon_core.disk import Disk
+from rockoon_format.file_names import offset_to_file_name
+
+FileKey = tuple[str, int, int]
+"""Topic, queue id and number of the file."""
+
+
+class QueueFiles:
+    """The files of all queues of a store. Used by the store's owner.
+
+    Args:
+        root: the `consumequeue` directory.
+        file_bytes: size of each file.
+        open_files_max: descriptors kept.
+    """
+
+    def __init__(self, root: Path, file_bytes: int, open_files_max: int, disk: Disk) -> None:
+        self._root = root
+        self.file_bytes = file_bytes
+        self._open_files_max = open_files_max
+        self._disk = disk
+        # Least recently used first.
+        self._open: OrderedDict[FileKey, int] = OrderedDict()
+        self._unsynced: set[FileKey] = set()
+        self._unsynced_directories: set[Path] = set()
+
+    def path(self, key: FileKey) -> Path:
+        topic, queue_id, number = key
+        return self._root / topic / str(queue_id) / offset_to_file_name(number * self.file_bytes)
+
+    def create(self, key: FileKey) -> None:
+        path = self.path(key)
+        self._unsynced_directories.update(self._disk.make_directory(path.parent))
+        fd = self._disk.open(path, create=True)
+        try:
+            # Not reserved as a CommitLog file is: of many queues most stay small, and holes cost
+            # nothing.
+            self._disk.set_size(fd, self.file_bytes)
+        except OSError:
+            self._disk.close(fd)
+            self._disk.unlink(path)
+            raise
+        self._unsynced_directories.add(path.parent)
+        self._unsynced.add(key)
+        self._remember(key, fd)
+
+    def read(self, key: FileKey, count: int, position: int) -> bytes:
+        """Up to `count` bytes. Raises FileNotFoundError when somebody deleted the file."""
+        return self._disk.pread(self._descriptor(key), count, position)
+
+    def write(self, key: FileKey, data: memoryview, position: int) -> None:
+        self._disk.write_all(self._descriptor(key), data, position)
+        self._unsynced.add(key)
+
+    def clear_behind(self, key: FileKey, position: int) -> None:
+        """Make everything zero from a position to the file's end."""
+        if self._disk.write_zeros(self._descriptor(key), position, self.file_bytes):
+            self._unsynced.add(key)
+
+    def close_file(self, key: FileKey) -> None:
+        """Forget a file that is about to go."""
+        self._unsynced.discard(key)
+        fd = self._open.pop(key, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    def delete(self, key: FileKey) -> None:
+        self.close_file(key)
+        self._disk.unlink(self.path(key))
+        self._unsynced_directories.add(self.path(key).parent)
+
+    def directory_changed(self, directory: Path) -> None:
+        """Take note that names in a directory are to be synced."""
+        self._unsynced_directories.add(directory)
+
+    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """Files and directories changed since the last call, which the caller now has to sync."""
+        files = tuple(self.path(key) for key in self._unsynced)
+        taken = files, tuple(self._unsynced_directories)
+        self._unsynced.clear()
+        self._unsynced_directories.clear()
+        return taken
+
+    def close(self) -> None:
+        for fd in self._open.values():
+            self._disk.close(fd)
+        self._open.clear()
+
+    def _descriptor(self, key: FileKey) -> int:
+        fd = self._open.get(key)
+        if fd is None:
+            fd = self._disk.open(self.path(key))
+            self._remember(key, fd)
+        else:
+            self._open.move_to_end(key)
+        return fd
+
+    def _remember(self, key: FileKey, fd: int) -> None:
+        self._open[key] = fd
+        while len(self._open) > self._open_files_max:
+            _, oldest = self._open.popitem(last=False)
+            self._disk.close(oldest)

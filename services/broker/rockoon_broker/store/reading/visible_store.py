@@ -1,0 +1,210 @@
+"""The store as its readers see it: what is visible, and nothing of how it comes there."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.store.compacted.reading import CompactedReader
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
+from rockoon_broker.store.log.syncer import Syncer
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, StoredAt
+from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
+from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
+from rockoon_format.consume_queue import EntryArray, decode_entries
+
+
+class VisibleStore(ABC):
+    """Reads over an open store; `Store` makes the parts and is the rest of it.
+
+    Attributes:
+        _undispatched: `end` of it is how far readers see the log.
+    """
+
+    _log: CommitLog
+    _queues: ConsumeQueues
+    _dropped: DroppedTopics
+    _undispatched: DispatchQueue
+    _reader: CompactedReader
+    _syncer: Syncer
+    _cleaner: Cleaner
+
+    @abstractmethod
+    def _check_usable(self) -> None:
+        """Raise StoreClosed or StoreFailed once nothing may be read any more."""
+
+    @property
+    def log_min_offset(self) -> int:
+        """Physical offset of the oldest byte that is kept."""
+        return self._log.min_offset
+
+    @property
+    def visible_end(self) -> int:
+        """Physical offset behind the newest message that readers see."""
+        return self._undispatched.end
+
+    @property
+    def appended_end(self) -> int:
+        """Physical offset behind the newest message, seen or not."""
+        return self._log.end
+
+    @property
+    def durable_end(self) -> int:
+        """Physical offset up to which the Syncer has made the log durable."""
+        return self._syncer.synced_end
+
+    @property
+    def last_retention(self) -> RetentionDecision | None:
+        """The newest clean pass's decision, None before the first."""
+        return self._cleaner.last_decision
+
+    def queues(self) -> list[QueueKey]:
+        """Every queue with a message, as (topic, queue id)."""
+        return [queue.key for queue in self._queues if queue.max_offset]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the oldest message kept; the max offset if none is, 0 for an unknown queue."""
+        return self._reader.min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next visible message gets; 0 for an unknown queue."""
+        return self._reader.max_offset(topic, queue_id)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = 1024,
+        bytes_max: int = 1 << 20,
+        entries_max: int = 4096,
+        tag_codes: NDArray[np.int64] | None = None,
+    ) -> GetResult:
+        """Read messages of one queue.
+
+        Args:
+            topic, queue_id: the queue.
+            offset: of the first message wanted.
+            messages_max: messages returned, at most.
+            bytes_max: bytes returned, at most; the first message always fits.
+            entries_max: queue entries examined, at most, wanted or not.
+            tag_codes: tag hashes to select by, int64[n]; None selects everything.
+
+        Returns:
+            A status with the offset to go on from; records only with FOUND. Fewer than wanted
+            come back where a ConsumeQueue file ends, and before a damaged place.
+
+        Raises:
+            StoreDamaged: the first message is damaged, or its entry is and cannot be made again.
+            OSError: the disk.
+        """
+        return self._reader.get(
+            topic,
+            queue_id,
+            offset,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            entries_max=entries_max,
+            tag_codes=tag_codes,
+        )
+
+    def read_at(self, physical_offset: int) -> bytes:
+        """The record at a physical offset, checked in full, CRC included.
+
+        Raises:
+            UnknownOffset: no visible record starts there.
+            OSError: the disk.
+        """
+        if physical_offset >= self._undispatched.end:
+            raise UnknownOffset(f"no record starts at {physical_offset}")
+        frame, topic = self._reader.read_at(physical_offset)
+        if self.is_dropped(topic, physical_offset):
+            raise UnknownOffset(f"the record at {physical_offset} went with its topic")
+        return frame
+
+    def read_log(
+        self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
+    ) -> LogChunk:
+        """Records of all topics in the order of the log, as readers see it; see `read_chunk`.
+
+        Deleted topics' are among them (see `is_dropped`), bodies are not checked. Read on at
+        `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
+        """
+        self._check_usable()
+        end = self._undispatched.end
+        return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
+
+    def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
+        """The first record at or behind any physical offset; see `log.reading.find_record`."""
+        self._check_usable()
+        end = self._undispatched.end
+        return find_record(self._log, physical_offset, end, bytes_max)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
+        """Up to `count_max` entries from a queue offset on, of one file; OSError for the disk."""
+        queue = self._queues.find(topic, queue_id)
+        return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
+
+    def log_files(self) -> list[LogFileAge]:
+        """Every CommitLog file, oldest first; OSError for the disk."""
+        return self._cleaner.file_ages()
+
+    @property
+    def dropped_marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which its records went with it."""
+        return self._dropped.marks
+
+    def is_dropped(self, topic: str, physical_offset: int) -> bool:
+        """Whether a record went with its topic: it is as if it had never been."""
+        return physical_offset < self._dropped.marks.get(topic, 0)
+
+    def search_offset(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The queue offset for a store time.
+
+        Args:
+            topic, queue_id: the queue.
+            timestamp_ms: epoch milliseconds.
+            boundary: LOWER gives the first message at or after it, the max offset if there is
+                none; UPPER the last at or before it, the min offset if there is none.
+
+        Returns:
+            An offset in [min, max]; 0 for an unknown or empty queue.
+        """
+        return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
+
+    def queue_status(
+        self, topic: str, queue_id: int, *, with_residency: bool = False
+    ) -> QueueStatus:
+        """A queue's offsets, times, and whether its oldest message is in memory.
+
+        Args:
+            topic, queue_id: the queue.
+            with_residency: also ask the system for the message's pages, which is slow.
+        """
+        return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
+        """Where and when the message at a queue offset, or else the oldest one kept behind it, was
+        stored; None when there is none, or its record is not what it should be.
+
+        Raises:
+            OSError: the disk.
+        """
+        return self._reader.stored_at(topic, queue_id, offset)
+
+    def loss_forecast(self, now_ms: int) -> ExpiryForecast:
+        """When messages can be deleted, as the disk is now. Raises OSError."""
+        return self._cleaner.loss_forecast(now_ms)
