@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class ReplicaStub:
+class ReplicationStub:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -40,13 +40,13 @@ class ReplicaStub:
             channel: A grpc.Channel.
         """
         self.Replicate = channel.stream_stream(
-                '/rockoon.v1.Replica/Replicate',
+                '/rockoon.v1.Replication/Replicate',
                 request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.FollowerSays.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.LeaderSays.FromString,
                 _registered_method=True)
 
 
-class ReplicaServicer:
+class ReplicationServicer:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -64,7 +64,7 @@ class ReplicaServicer:
         raise NotImplementedError('Method not implemented!')
 
 
-def add_ReplicaServicer_to_server(servicer, server):
+def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Replicate': grpc.stream_stream_rpc_method_handler(
                     servicer.Replicate,
@@ -73,13 +73,13 @@ def add_ReplicaServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'rockoon.v1.Replica', rpc_method_handlers)
+            'rockoon.v1.Replication', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('rockoon.v1.Replica', rpc_method_handlers)
+    server.add_registered_method_handlers('rockoon.v1.Replication', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class Replica:
+class Replication:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -101,7 +101,7 @@ class Replica:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/rockoon.v1.Replica/Replicate',
+            '/rockoon.v1.Replication/Replicate',
             rockoon__proto_dot_v1_dot_replica__pb2.FollowerSays.SerializeToString,
             rockoon__proto_dot_v1_dot_replica__pb2.LeaderSays.FromString,
             options,

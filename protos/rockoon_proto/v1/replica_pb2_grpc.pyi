@@ -26,7 +26,7 @@ class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ig
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
-class ReplicaStub:
+class ReplicationStub:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -37,7 +37,7 @@ class ReplicaStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ReplicaAsyncStub: ...
+    def __new__(cls, channel: _aio.Channel) -> ReplicationAsyncStub: ...
     Replicate: _grpc.StreamStreamMultiCallable[_replica_pb2.FollowerSays, _replica_pb2.LeaderSays]
     """One stream from a follower to its leader. The follower says Hello once and then acknowledges;
     the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
@@ -45,7 +45,7 @@ class ReplicaStub:
     """
 
 @_typing.type_check_only
-class ReplicaAsyncStub(ReplicaStub):
+class ReplicationAsyncStub(ReplicationStub):
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -60,7 +60,7 @@ class ReplicaAsyncStub(ReplicaStub):
     session: what was acknowledged in another one does not count.
     """
 
-class ReplicaServicer(metaclass=_abc_1.ABCMeta):
+class ReplicationServicer(metaclass=_abc_1.ABCMeta):
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
     Served on a node's own port, and to node identities only. Refusals are rows of the error table:
@@ -79,4 +79,4 @@ class ReplicaServicer(metaclass=_abc_1.ABCMeta):
         session: what was acknowledged in another one does not count.
         """
 
-def add_ReplicaServicer_to_server(servicer: ReplicaServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
