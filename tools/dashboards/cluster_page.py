@@ -193,6 +193,31 @@ ALL_OF_IT = Dashboard(
                     width=12,
                 ),
                 Panel(
+                    "Logs",
+                    "none",
+                    [
+                        Query(f"max(rockoon_logs{{{CLUSTER}}})", "logs"),
+                        Query(f"max(rockoon_logs_without_leader{{{CLUSTER}}})", "without a leader"),
+                        Query(f"max(rockoon_logs_frozen{{{CLUSTER}}})", "frozen"),
+                    ],
+                    "Without a leader for more than seconds, or frozen: `rockoon log list`.",
+                    width=12,
+                ),
+                Panel(
+                    "Changes of logs",
+                    "none",
+                    [
+                        Query(
+                            "sum by (change) "
+                            f"(increase(rockoon_log_changes_total{{{CLUSTER}}}[5m]))",
+                            "{{change}}",
+                        )
+                    ],
+                    "In five minutes: elections, leaders put in, losses accepted, logs frozen and "
+                    "adopted.",
+                    width=12,
+                ),
+                Panel(
                     "Memory of the processes",
                     "bytes",
                     [

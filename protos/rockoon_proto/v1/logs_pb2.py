@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rockoon_proto.v1 import nameserver_pb2 as rockoon__proto_dot_v1_dot_nameserver__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brockoon_proto/v1/logs.proto\x12\nrockoon.v1\x1a!rockoon_proto/v1/nameserver.proto\"\"\n\x04Rank\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"9\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\"\x8c\x01\n\x06Report\x12\x1e\n\x04rank\x18\x01 \x01(\x0b\x32\x10.rockoon.v1.Rank\x12\r\n\x05sound\x18\x02 \x01(\x08\x12\x10\n\x08promised\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0f\n\x07history\x18\x05 \x01(\x03\x12\x0f\n\x07in_sync\x18\x06 \x03(\t\x12\x0e\n\x06quorum\x18\x07 \x01(\x05\"%\n\x04Move\x12\x0e\n\x06leaves\x18\x01 \x01(\t\x12\r\n\x05joins\x18\x02 \x01(\t\"\xa8\x04\n\x08LogState\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07history\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x05\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\"\n\x08\x61t_least\x18\x07 \x01(\x0b\x32\x10.rockoon.v1.Rank\x12\x0f\n\x07in_sync\x18\x08 \x03(\t\x12\x0e\n\x06quorum\x18\t \x01(\x05\x12\x0e\n\x06\x63opies\x18\n \x01(\x05\x12%\n\x08replicas\x18\x0b \x03(\x0b\x32\x13.rockoon.v1.Replica\x12\x32\n\x07reports\x18\x0c \x03(\x0b\x32!.rockoon.v1.LogState.ReportsEntry\x12\x10\n\x08suspects\x18\r \x03(\t\x12\x15\n\rformer_leader\x18\x0e \x01(\t\x12\x11\n\tconfirmed\x18\x0f \x01(\x08\x12\x13\n\x0bvain_epochs\x18\x10 \x01(\x05\x12\x1f\n\x05moves\x18\x11 \x03(\x0b\x32\x10.rockoon.v1.Move\x12\x0e\n\x06losses\x18\x12 \x01(\x05\x12\x12\n\nloss_epoch\x18\x13 \x01(\x05\x12\x10\n\x08loss_end\x18\x14 \x01(\x03\x12\x0e\n\x06\x66rozen\x18\x15 \x01(\t\x1a\x42\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.rockoon.v1.Report:\x02\x38\x01\"K\n\x03Log\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.LogState\x12\x1f\n\x05nodes\x18\x02 \x03(\x0b\x32\x10.rockoon.v1.Node\"\x83\x01\n\x0bReplicaCall\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07history\x18\x06 \x01(\x03\"O\n\x08LogReply\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.LogState\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x10\n\x08revision\x18\x03 \x01(\x03\"D\n\x10WatchLogsRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0c\n\x04logs\x18\x02 \x03(\t\"T\n\tLogUpdate\x12\x1d\n\x04logs\x18\x01 \x03(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"P\n\x14SuspectLeaderRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x0f\n\x07retract\x18\x02 \x01(\x08\"_\n\x10ReportLogRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.rockoon.v1.Report\">\n\x13\x43onfirmEpochRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\"_\n\x13\x43hangeInSyncRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x0f\n\x07in_sync\x18\x02 \x03(\t\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\"m\n\x0fHandOverRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x11\n\tsuccessor\x18\x02 \x01(\t\x12\x1e\n\x04rank\x18\x03 \x01(\x0b\x32\x10.rockoon.v1.Rank\"8\n\rResignRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\"\x11\n\x0fListLogsRequest\"X\n\rListLogsReply\x12\x1d\n\x04logs\x18\x01 \x03(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"E\n\x12\x44\x65scribeLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\"Z\n\x10\x44\x65scribeLogReply\x12\x1c\n\x03log\x18\x01 \x01(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"w\n\x12MoveReplicaRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x1e\n\x04move\x18\x03 \x01(\x0b\x32\x10.rockoon.v1.Move\x12\x10\n\x08withdraw\x18\x04 \x01(\x08\"q\n\x0f\x45lectLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\x03\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\"h\n\x0f\x41\x64optLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x0f\n\x07in_sync\x18\x03 \x03(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\x32\xb0\x06\n\x04Logs\x12\x42\n\tWatchLogs\x12\x1c.rockoon.v1.WatchLogsRequest\x1a\x15.rockoon.v1.LogUpdate0\x01\x12G\n\rSuspectLeader\x12 .rockoon.v1.SuspectLeaderRequest\x1a\x14.rockoon.v1.LogReply\x12?\n\tReportLog\x12\x1c.rockoon.v1.ReportLogRequest\x1a\x14.rockoon.v1.LogReply\x12\x45\n\x0c\x43onfirmEpoch\x12\x1f.rockoon.v1.ConfirmEpochRequest\x1a\x14.rockoon.v1.LogReply\x12\x45\n\x0c\x43hangeInSync\x12\x1f.rockoon.v1.ChangeInSyncRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08HandOver\x12\x1b.rockoon.v1.HandOverRequest\x1a\x14.rockoon.v1.LogReply\x12\x39\n\x06Resign\x12\x19.rockoon.v1.ResignRequest\x1a\x14.rockoon.v1.LogReply\x12\x42\n\x08ListLogs\x12\x1b.rockoon.v1.ListLogsRequest\x1a\x19.rockoon.v1.ListLogsReply\x12K\n\x0b\x44\x65scribeLog\x12\x1e.rockoon.v1.DescribeLogRequest\x1a\x1c.rockoon.v1.DescribeLogReply\x12\x43\n\x0bMoveReplica\x12\x1e.rockoon.v1.MoveReplicaRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08\x45lectLog\x12\x1b.rockoon.v1.ElectLogRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08\x41\x64optLog\x12\x1b.rockoon.v1.AdoptLogRequest\x1a\x14.rockoon.v1.LogReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brockoon_proto/v1/logs.proto\x12\nrockoon.v1\x1a!rockoon_proto/v1/nameserver.proto\"\"\n\x04Rank\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"9\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\"\x8c\x01\n\x06Report\x12\x1e\n\x04rank\x18\x01 \x01(\x0b\x32\x10.rockoon.v1.Rank\x12\r\n\x05sound\x18\x02 \x01(\x08\x12\x10\n\x08promised\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0f\n\x07history\x18\x05 \x01(\x03\x12\x0f\n\x07in_sync\x18\x06 \x03(\t\x12\x0e\n\x06quorum\x18\x07 \x01(\x05\"%\n\x04Move\x12\x0e\n\x06leaves\x18\x01 \x01(\t\x12\r\n\x05joins\x18\x02 \x01(\t\"\xbe\x04\n\x08LogState\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07history\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x05\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\"\n\x08\x61t_least\x18\x07 \x01(\x0b\x32\x10.rockoon.v1.Rank\x12\x0f\n\x07in_sync\x18\x08 \x03(\t\x12\x0e\n\x06quorum\x18\t \x01(\x05\x12\x0e\n\x06\x63opies\x18\n \x01(\x05\x12%\n\x08replicas\x18\x0b \x03(\x0b\x32\x13.rockoon.v1.Replica\x12\x32\n\x07reports\x18\x0c \x03(\x0b\x32!.rockoon.v1.LogState.ReportsEntry\x12\x10\n\x08suspects\x18\r \x03(\t\x12\x15\n\rformer_leader\x18\x0e \x01(\t\x12\x11\n\tconfirmed\x18\x0f \x01(\x08\x12\x13\n\x0bvain_epochs\x18\x10 \x01(\x05\x12\x1f\n\x05moves\x18\x11 \x03(\x0b\x32\x10.rockoon.v1.Move\x12\x0e\n\x06losses\x18\x12 \x01(\x05\x12\x12\n\nloss_epoch\x18\x13 \x01(\x05\x12\x10\n\x08loss_end\x18\x14 \x01(\x03\x12\x0e\n\x06\x66rozen\x18\x15 \x01(\t\x12\x14\n\x0c\x66ormer_epoch\x18\x16 \x01(\x05\x1a\x42\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.rockoon.v1.Report:\x02\x38\x01\"K\n\x03Log\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.LogState\x12\x1f\n\x05nodes\x18\x02 \x03(\x0b\x32\x10.rockoon.v1.Node\"\x83\x01\n\x0bReplicaCall\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07history\x18\x06 \x01(\x03\"O\n\x08LogReply\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.LogState\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x10\n\x08revision\x18\x03 \x01(\x03\"D\n\x10WatchLogsRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0c\n\x04logs\x18\x02 \x03(\t\"T\n\tLogUpdate\x12\x1d\n\x04logs\x18\x01 \x03(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"P\n\x14SuspectLeaderRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x0f\n\x07retract\x18\x02 \x01(\x08\"_\n\x10ReportLogRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\"\n\x06report\x18\x02 \x01(\x0b\x32\x12.rockoon.v1.Report\">\n\x13\x43onfirmEpochRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\"_\n\x13\x43hangeInSyncRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x0f\n\x07in_sync\x18\x02 \x03(\t\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\"m\n\x0fHandOverRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\x12\x11\n\tsuccessor\x18\x02 \x01(\t\x12\x1e\n\x04rank\x18\x03 \x01(\x0b\x32\x10.rockoon.v1.Rank\"8\n\rResignRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.ReplicaCall\"\x11\n\x0fListLogsRequest\"X\n\rListLogsReply\x12\x1d\n\x04logs\x18\x01 \x03(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"E\n\x12\x44\x65scribeLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\"Z\n\x10\x44\x65scribeLogReply\x12\x1c\n\x03log\x18\x01 \x01(\x0b\x32\x0f.rockoon.v1.Log\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"w\n\x12MoveReplicaRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x1e\n\x04move\x18\x03 \x01(\x0b\x32\x10.rockoon.v1.Move\x12\x10\n\x08withdraw\x18\x04 \x01(\x08\"q\n\x0f\x45lectLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\x03\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\"h\n\x0f\x41\x64optLogRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.rockoon.v1.NodeKind\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x0f\n\x07in_sync\x18\x03 \x03(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\x32\xb0\x06\n\x04Logs\x12\x42\n\tWatchLogs\x12\x1c.rockoon.v1.WatchLogsRequest\x1a\x15.rockoon.v1.LogUpdate0\x01\x12G\n\rSuspectLeader\x12 .rockoon.v1.SuspectLeaderRequest\x1a\x14.rockoon.v1.LogReply\x12?\n\tReportLog\x12\x1c.rockoon.v1.ReportLogRequest\x1a\x14.rockoon.v1.LogReply\x12\x45\n\x0c\x43onfirmEpoch\x12\x1f.rockoon.v1.ConfirmEpochRequest\x1a\x14.rockoon.v1.LogReply\x12\x45\n\x0c\x43hangeInSync\x12\x1f.rockoon.v1.ChangeInSyncRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08HandOver\x12\x1b.rockoon.v1.HandOverRequest\x1a\x14.rockoon.v1.LogReply\x12\x39\n\x06Resign\x12\x19.rockoon.v1.ResignRequest\x1a\x14.rockoon.v1.LogReply\x12\x42\n\x08ListLogs\x12\x1b.rockoon.v1.ListLogsRequest\x1a\x19.rockoon.v1.ListLogsReply\x12K\n\x0b\x44\x65scribeLog\x12\x1e.rockoon.v1.DescribeLogRequest\x1a\x1c.rockoon.v1.DescribeLogReply\x12\x43\n\x0bMoveReplica\x12\x1e.rockoon.v1.MoveReplicaRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08\x45lectLog\x12\x1b.rockoon.v1.ElectLogRequest\x1a\x14.rockoon.v1.LogReply\x12=\n\x08\x41\x64optLog\x12\x1b.rockoon.v1.AdoptLogRequest\x1a\x14.rockoon.v1.LogReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,45 +43,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MOVE']._serialized_start=316
   _globals['_MOVE']._serialized_end=353
   _globals['_LOGSTATE']._serialized_start=356
-  _globals['_LOGSTATE']._serialized_end=908
-  _globals['_LOGSTATE_REPORTSENTRY']._serialized_start=842
-  _globals['_LOGSTATE_REPORTSENTRY']._serialized_end=908
-  _globals['_LOG']._serialized_start=910
-  _globals['_LOG']._serialized_end=985
-  _globals['_REPLICACALL']._serialized_start=988
-  _globals['_REPLICACALL']._serialized_end=1119
-  _globals['_LOGREPLY']._serialized_start=1121
-  _globals['_LOGREPLY']._serialized_end=1200
-  _globals['_WATCHLOGSREQUEST']._serialized_start=1202
-  _globals['_WATCHLOGSREQUEST']._serialized_end=1270
-  _globals['_LOGUPDATE']._serialized_start=1272
-  _globals['_LOGUPDATE']._serialized_end=1356
-  _globals['_SUSPECTLEADERREQUEST']._serialized_start=1358
-  _globals['_SUSPECTLEADERREQUEST']._serialized_end=1438
-  _globals['_REPORTLOGREQUEST']._serialized_start=1440
-  _globals['_REPORTLOGREQUEST']._serialized_end=1535
-  _globals['_CONFIRMEPOCHREQUEST']._serialized_start=1537
-  _globals['_CONFIRMEPOCHREQUEST']._serialized_end=1599
-  _globals['_CHANGEINSYNCREQUEST']._serialized_start=1601
-  _globals['_CHANGEINSYNCREQUEST']._serialized_end=1696
-  _globals['_HANDOVERREQUEST']._serialized_start=1698
-  _globals['_HANDOVERREQUEST']._serialized_end=1807
-  _globals['_RESIGNREQUEST']._serialized_start=1809
-  _globals['_RESIGNREQUEST']._serialized_end=1865
-  _globals['_LISTLOGSREQUEST']._serialized_start=1867
-  _globals['_LISTLOGSREQUEST']._serialized_end=1884
-  _globals['_LISTLOGSREPLY']._serialized_start=1886
-  _globals['_LISTLOGSREPLY']._serialized_end=1974
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=1976
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=2045
-  _globals['_DESCRIBELOGREPLY']._serialized_start=2047
-  _globals['_DESCRIBELOGREPLY']._serialized_end=2137
-  _globals['_MOVEREPLICAREQUEST']._serialized_start=2139
-  _globals['_MOVEREPLICAREQUEST']._serialized_end=2258
-  _globals['_ELECTLOGREQUEST']._serialized_start=2260
-  _globals['_ELECTLOGREQUEST']._serialized_end=2373
-  _globals['_ADOPTLOGREQUEST']._serialized_start=2375
-  _globals['_ADOPTLOGREQUEST']._serialized_end=2479
-  _globals['_LOGS']._serialized_start=2482
-  _globals['_LOGS']._serialized_end=3298
+  _globals['_LOGSTATE']._serialized_end=930
+  _globals['_LOGSTATE_REPORTSENTRY']._serialized_start=864
+  _globals['_LOGSTATE_REPORTSENTRY']._serialized_end=930
+  _globals['_LOG']._serialized_start=932
+  _globals['_LOG']._serialized_end=1007
+  _globals['_REPLICACALL']._serialized_start=1010
+  _globals['_REPLICACALL']._serialized_end=1141
+  _globals['_LOGREPLY']._serialized_start=1143
+  _globals['_LOGREPLY']._serialized_end=1222
+  _globals['_WATCHLOGSREQUEST']._serialized_start=1224
+  _globals['_WATCHLOGSREQUEST']._serialized_end=1292
+  _globals['_LOGUPDATE']._serialized_start=1294
+  _globals['_LOGUPDATE']._serialized_end=1378
+  _globals['_SUSPECTLEADERREQUEST']._serialized_start=1380
+  _globals['_SUSPECTLEADERREQUEST']._serialized_end=1460
+  _globals['_REPORTLOGREQUEST']._serialized_start=1462
+  _globals['_REPORTLOGREQUEST']._serialized_end=1557
+  _globals['_CONFIRMEPOCHREQUEST']._serialized_start=1559
+  _globals['_CONFIRMEPOCHREQUEST']._serialized_end=1621
+  _globals['_CHANGEINSYNCREQUEST']._serialized_start=1623
+  _globals['_CHANGEINSYNCREQUEST']._serialized_end=1718
+  _globals['_HANDOVERREQUEST']._serialized_start=1720
+  _globals['_HANDOVERREQUEST']._serialized_end=1829
+  _globals['_RESIGNREQUEST']._serialized_start=1831
+  _globals['_RESIGNREQUEST']._serialized_end=1887
+  _globals['_LISTLOGSREQUEST']._serialized_start=1889
+  _globals['_LISTLOGSREQUEST']._serialized_end=1906
+  _globals['_LISTLOGSREPLY']._serialized_start=1908
+  _globals['_LISTLOGSREPLY']._serialized_end=1996
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=1998
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=2067
+  _globals['_DESCRIBELOGREPLY']._serialized_start=2069
+  _globals['_DESCRIBELOGREPLY']._serialized_end=2159
+  _globals['_MOVEREPLICAREQUEST']._serialized_start=2161
+  _globals['_MOVEREPLICAREQUEST']._serialized_end=2280
+  _globals['_ELECTLOGREQUEST']._serialized_start=2282
+  _globals['_ELECTLOGREQUEST']._serialized_end=2395
+  _globals['_ADOPTLOGREQUEST']._serialized_start=2397
+  _globals['_ADOPTLOGREQUEST']._serialized_end=2501
+  _globals['_LOGS']._serialized_start=2504
+  _globals['_LOGS']._serialized_end=3320
 # @@protoc_insertion_point(module_scope)

@@ -52,7 +52,7 @@ class Move(_message.Message):
     def __init__(self, leaves: _Optional[str] = ..., joins: _Optional[str] = ...) -> None: ...
 
 class LogState(_message.Message):
-    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen")
+    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen", "former_epoch")
     class ReportsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class LogState(_message.Message):
     LOSS_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOSS_END_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    FORMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     kind: _nameserver_pb2.NodeKind
     log: str
     version: int
@@ -102,7 +103,8 @@ class LogState(_message.Message):
     loss_epoch: int
     loss_end: int
     frozen: str
-    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ...) -> None: ...
+    former_epoch: int
+    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ..., former_epoch: _Optional[int] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("state", "nodes")

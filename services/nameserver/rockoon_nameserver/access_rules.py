@@ -33,35 +33,55 @@ def subscription(request: Any) -> Iterable[Need]:
     return topic_need("read", request.topic), ("read", group_resource(request.group))
 
 
-RULES: Rules = {
-    f"/rockoon.v1.NameServer/{method}": rule
-    for method, rule in {
-        "RegisterNode": SERVICES_ONLY,
-        "UnregisterNode": SERVICES_ONLY,
-        "GetRoute": Rule(route_of),
-        # The nodes for all, and of the rest what the caller may see.
-        "WatchRoutes": FILTERED,
-        "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
-        "UpdateTopic": named_topic("admin"),
-        "DeleteTopic": named_topic("admin"),
-        "ListTopics": ANY_KEY,
-        "CreateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
-        "UpdateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
-        "DeleteGroup": named_group("admin"),
-        "GetGroup": Rule(lambda request: (("see", group_resource(request.group)),)),
-        "ListGroups": ANY_KEY,
-        "Subscribe": Rule(subscription),
-        "ProvideGroupTopic": Rule(lambda request: (("read", group_resource(request.group)),)),
-        "DescribeCluster": on_cluster("read"),
-    }.items()
-} | {
-    f"/rockoon.v1.AccessKeys/{method}": rule
-    for method, rule in {
-        "CreateKey": on_cluster("admin", never_open=True),
-        "ListKeys": on_cluster("admin", never_open=True),
-        "UpdateKey": on_cluster("admin", never_open=True),
-        "RotateKey": on_cluster("admin", never_open=True),
-        "DeleteKey": on_cluster("admin", never_open=True),
-        "WatchKeys": KEYS_FOR_SERVICES,
-    }.items()
-}
+RULES: Rules = (
+    {
+        f"/rockoon.v1.NameServer/{method}": rule
+        for method, rule in {
+            "RegisterNode": SERVICES_ONLY,
+            "UnregisterNode": SERVICES_ONLY,
+            "GetRoute": Rule(route_of),
+            # The nodes for all, and of the rest what the caller may see.
+            "WatchRoutes": FILTERED,
+            "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
+            "UpdateTopic": named_topic("admin"),
+            "DeleteTopic": named_topic("admin"),
+            "ListTopics": ANY_KEY,
+            "CreateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+            "UpdateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+            "DeleteGroup": named_group("admin"),
+            "GetGroup": Rule(lambda request: (("see", group_resource(request.group)),)),
+            "ListGroups": ANY_KEY,
+            "Subscribe": Rule(subscription),
+            "ProvideGroupTopic": Rule(lambda request: (("read", group_resource(request.group)),)),
+            "DescribeCluster": on_cluster("read"),
+        }.items()
+    }
+    | {
+        f"/rockoon.v1.Logs/{method}": rule
+        for method, rule in {
+            "WatchLogs": SERVICES_ONLY,
+            "SuspectLeader": SERVICES_ONLY,
+            "ReportLog": SERVICES_ONLY,
+            "ConfirmEpoch": SERVICES_ONLY,
+            "ChangeInSync": SERVICES_ONLY,
+            "HandOver": SERVICES_ONLY,
+            "Resign": SERVICES_ONLY,
+            "ListLogs": on_cluster("read"),
+            "DescribeLog": on_cluster("read"),
+            "MoveReplica": on_cluster("admin"),
+            "ElectLog": on_cluster("admin"),
+            "AdoptLog": on_cluster("admin"),
+        }.items()
+    }
+    | {
+        f"/rockoon.v1.AccessKeys/{method}": rule
+        for method, rule in {
+            "CreateKey": on_cluster("admin", never_open=True),
+            "ListKeys": on_cluster("admin", never_open=True),
+            "UpdateKey": on_cluster("admin", never_open=True),
+            "RotateKey": on_cluster("admin", never_open=True),
+            "DeleteKey": on_cluster("admin", never_open=True),
+            "WatchKeys": KEYS_FOR_SERVICES,
+        }.items()
+    }
+)

@@ -249,6 +249,27 @@ class RouteFollower:
             except TimeoutError:
                 pass
 
+    async def turns(self) -> AsyncIterator[bool]:
+        """Now, after each change of the table or of `reachable`, and every `heartbeat_seconds`.
+
+        Yields:
+            whether a watcher is to hear a sign of life.
+
+        Raises:
+            NotReady: there has been no snapshot yet.
+        """
+        self.refuse_unloaded()
+        due = self._clock()
+        while not self._closing:
+            changed, now = self._changed, self._clock()
+            is_due = now >= due
+            if is_due:
+                due = now + self._heartbeat_seconds
+            yield is_due
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due - self._clock())):
+                    await changed.wait()
+
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
         """All access keys now, and again whenever one has changed, until `close`.
 

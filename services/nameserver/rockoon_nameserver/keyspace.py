@@ -2,6 +2,8 @@
 
     /rockoon/{cluster}/identity                                 a number that no other etcd has
     /rockoon/{cluster}/nodes/{broker|offset}/{name}             Node, under the node's lease
+    /rockoon/{cluster}/replicas/{broker|offset}/{log}/{id}      Node of a replica, under its lease
+    /rockoon/{cluster}/logs/{broker|offset}/{log}               LogState
     /rockoon/{cluster}/topics/{topic}                           TopicConfig
     /rockoon/{cluster}/queues/{topic}/{broker}/{first id}       how many queues the block has
     /rockoon/{cluster}/groups/{group}                           GroupConfig
@@ -25,6 +27,7 @@ from google.protobuf import json_format
 
 from rockoon_nameserver.etcd_data import Span, only, under
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
+from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     OFFSET_SERVICE,
@@ -51,6 +54,19 @@ class UnreadableKey(ValueError):
 class NodeKey:
     kind: NodeKind
     name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogKey:
+    kind: NodeKind
+    log: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    kind: NodeKind
+    log: str
+    replica_id: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,7 +105,17 @@ class DeletionKey:
     group: str = ""
 
 
-RouteKey = NodeKey | TopicKey | BlockKey | GroupKey | SubscriptionKey | AccessKeyName | DeletionKey
+RouteKey = (
+    NodeKey
+    | LogKey
+    | ReplicaKey
+    | TopicKey
+    | BlockKey
+    | GroupKey
+    | SubscriptionKey
+    | AccessKeyName
+    | DeletionKey
+)
 
 
 class Keyspace:
@@ -117,6 +143,10 @@ class Keyspace:
         match key:
             case NodeKey(kind, name):
                 path = f"nodes/{KIND_FOLDERS[kind]}/{name}"
+            case LogKey(kind, log):
+                path = f"logs/{KIND_FOLDERS[kind]}/{log}"
+            case ReplicaKey(kind, log, replica_id):
+                path = f"replicas/{KIND_FOLDERS[kind]}/{log}/{replica_id}"
             case TopicKey(topic):
                 path = f"topics/{topic}"
             case BlockKey(topic, broker, first_queue_id):
@@ -139,6 +169,10 @@ class Keyspace:
 
     def nodes(self, kind: NodeKind) -> Span:
         return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
+
+    def replicas(self, kind: NodeKind, log: str = "") -> Span:
+        """Live ones, of one log or of all."""
+        return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
     def blocks(self, topic: str) -> Span:
         return under(f"{self._root}queues/{topic}/")
@@ -165,6 +199,10 @@ class Keyspace:
             match key.removeprefix(self._root).split("/"):
                 case ["nodes", folder, name] if name:
                     return NodeKey(FOLDER_KINDS[folder], name)
+                case ["logs", folder, log] if log:
+                    return LogKey(FOLDER_KINDS[folder], log)
+                case ["replicas", folder, log, replica_id] if log and replica_id:
+                    return ReplicaKey(FOLDER_KINDS[folder], log, replica_id)
                 case ["topics", topic] if topic:
                     return TopicKey(topic)
                 case ["queues", topic, broker, first_queue_id]:
@@ -205,10 +243,23 @@ def node_value(node: Node) -> bytes:
     return json_value(json_format.MessageToDict(node, preserving_proto_field_name=True))
 
 
-def read_node(key: NodeKey, value: bytes) -> Node:
+def read_node(key: NodeKey | ReplicaKey, value: bytes) -> Node:
     node = parse_json(value, Node())
-    node.kind, node.name = key.kind, key.name
+    node.kind, node.name = key.kind, key.name if isinstance(key, NodeKey) else key.log
     return node
+
+
+def log_value(state: LogState) -> bytes:
+    fields = json_format.MessageToDict(state, preserving_proto_field_name=True)
+    fields.pop("kind", None)
+    fields.pop("log", None)
+    return json_value(fields)
+
+
+def read_log(key: LogKey, value: bytes) -> LogState:
+    state = parse_json(value, LogState())
+    state.kind, state.log = key.kind, key.log
+    return state
 
 
 def topic_value(config: TopicConfig) -> bytes:

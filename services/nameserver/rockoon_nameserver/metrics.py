@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from rockoon_nameserver.etcd import REQUEST_BOUNDS_MS, Etcd
 from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.logs import CHANGES, Logs
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
-from rockoon_runtime.telemetry.metrics import Measurement, Metric, gauge, histogram
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 
 TOPICS = gauge("rocketmq_topic_number", "Topics in the routes")
 GROUPS = gauge("rocketmq_consumer_group_number", "Consumer groups in the routes")
@@ -14,6 +15,19 @@ NODES = gauge("rockoon_nodes", "Live nodes in the routes", "kind")
 SUBSCRIPTIONS = gauge("rockoon_subscriptions", "Topics that groups have subscribed to")
 KEYS = gauge("rockoon_etcd_keys", "Keys of the cluster in etcd")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+LOGS = gauge("rockoon_logs", "Logs that etcd knows")
+LOGS_WITHOUT_LEADER = gauge(
+    "rockoon_logs_without_leader", "Logs that wait for an election, or for their first replicas"
+)
+LOGS_FROZEN = gauge(
+    "rockoon_logs_frozen", "Logs that wait for `rockoon log adopt`, because etcd went back"
+)
+LOG_CHANGES = counter(
+    "rockoon_log_changes_total",
+    "Changes of logs made here: election (begun), leader (put in), loss (accepted), freeze, "
+    "adoption",
+    "change",
+)
 ETCD_REACHABLE = gauge("rockoon_etcd_reachable", "1 while etcd answers")
 ETCD_AWAY = gauge("rockoon_etcd_away_seconds", "How long etcd has not answered, seconds")
 ETCD_REQUESTS = histogram(
@@ -30,14 +44,15 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 class NameserverMetrics:
     """Measures a nameserver."""
 
-    def __init__(self, follower: RouteFollower, etcd: Etcd) -> None:
+    def __init__(self, follower: RouteFollower, etcd: Etcd, logs: Logs) -> None:
         self._follower = follower
+        self._logs = logs
         self._etcd = etcd
 
     async def measure(self) -> Iterable[Measurement]:
         """Values of `TABLE`."""
         table = self._follower.table
-        counts = table.counts()
+        counts, logs = table.counts(), table.logs.counts()
         nodes = [
             NODES.at(counts.nodes[kind], NodeKind.Name(kind).lower())
             for kind in NodeKind.values()
@@ -56,6 +71,10 @@ class NameserverMetrics:
             SUBSCRIPTIONS.at(counts.subscriptions),
             *nodes,
             KEYS.at(table.key_count),
+            LOGS.at(logs.all),
+            LOGS_WITHOUT_LEADER.at(logs.without_leader),
+            LOGS_FROZEN.at(logs.frozen),
+            *(LOG_CHANGES.at(self._logs.changes[each], each) for each in CHANGES),
             ROUTE_REVISION.at(table.revision),
             ETCD_REACHABLE.at(self._follower.reachable),
             ETCD_AWAY.at(self._follower.away_seconds),

@@ -1,19 +1,33 @@
-"""Brokers and offset services: their leases, and who may bear which name."""
+"""Brokers and offset services: their leases, and who may bear which name.
+
+A broker's name is that of its log. A replica of it has an entry of its own, and what its coming
+makes of the log's state (`log_membership`) is put in the same transaction.
+"""
 
 import logging
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
 from rockoon_nameserver.etcd import Etcd, LeaseGone
-from rockoon_nameserver.etcd_data import Delete, KeyValue, Put, Span, absent, unchanged
+from rockoon_nameserver.etcd_data import Compare, Delete, KeyValue, Put, absent, only, unchanged
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
+    PATH_PART,
     Keyspace,
+    LogKey,
     NodeKey,
+    ReplicaKey,
+    log_value,
     node_value,
+    read_log,
     read_node,
 )
+from rockoon_nameserver.log_membership import plainly_registered, registered
+from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
+    BROKER,
     OFFSET_SERVICE,
     Node,
     RegisterNodeReply,
@@ -29,6 +43,21 @@ ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
 # A conflict means that somebody else changed the same key just now; more than a few in a row do
 # not happen by chance.
 ATTEMPTS_MAX = 8
+RACK_CHARACTERS_MAX = 100
+
+
+class Entries(NamedTuple):
+    """What etcd has where a node wants to register.
+
+    Attributes:
+        holder: who has its place. A key that exists is alive: its lease would have taken it.
+        is_named: a live node bears the name of the log that the node is a replica of.
+        log: the state of its log, if there is one.
+    """
+
+    holder: KeyValue | None
+    is_named: bool
+    log: KeyValue | None
 
 
 class Nodes:
@@ -38,12 +67,20 @@ class Nodes:
         etcd: a connection.
         keyspace: the cluster's keys.
         lease_seconds: how long a node stays without a sign of life.
+        has_queues: whether a broker of a name is known to have queues.
     """
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace, lease_seconds: int) -> None:
+    def __init__(
+        self,
+        etcd: Etcd,
+        keyspace: Keyspace,
+        lease_seconds: int,
+        has_queues: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._lease_seconds = lease_seconds
+        self._has_queues = has_queues
 
     async def register(self, request: RegisterNodeRequest) -> RegisterNodeReply:
         """Put a node into the routes, or renew its lease (which makes no new revision).
@@ -51,32 +88,34 @@ class Nodes:
         Raises:
             InvalidArgument: the node lacks something.
             NodeNameTaken: a live node with another store bears the name, or another live offset
-                service exists, or a later process of the same store has taken over.
+                service exists, or a later process of the same store has taken over, or the store
+                can be no copy of its log.
+            NotReady: the log has messages, and the replica that has them has to come first.
             Busy: a copy of the store has just taken over from another one; try again.
             EtcdUnavailable: try again; a node whose lease has ended meanwhile is put back then.
         """
         node = checked(request.node)
-        key = NodeKey(node.kind, node.name)
+        key = key_of(node)
         if request.lease_id:
-            reply = await self._renew(key, node, request.lease_id)
+            reply = await self._renew(key, request)
             if reply is not None:
                 return reply
         lease_id, ttl_seconds = 0, 0.0
         for _ in range(ATTEMPTS_MAX):
-            holder = await self._holder(key)
+            entries = await self._entries(key, node)
+            holder = entries.holder
             held = self._refuse_if_taken(node, holder, fresh=request.lease_id == 0)
+            log_changes = self._log_changes(request, entries)
             node.predecessor_lease_id = await self._predecessor(node, held, holder)
             if not lease_id:
                 lease_id, ttl_seconds = await self._etcd.grant_lease(self._lease_seconds)
-            condition = (
-                absent(self._contended(key))
-                if holder is None
-                else unchanged(holder.key, holder.mod_revision)
-            )
+            put = Put(self._keyspace.key(key), node_value(node), lease_id)
+            conditions, operations = self._taking(key, put, holder)
+            for condition, operation in log_changes:
+                conditions.append(condition)
+                operations.append(operation)
             try:
-                outcome = await self._etcd.transaction(
-                    [condition], [Put(self._keyspace.key(key), node_value(node), lease_id)]
-                )
+                outcome = await self._etcd.transaction(conditions, operations)
             except LeaseGone:
                 lease_id = 0
                 continue
@@ -84,7 +123,8 @@ class Nodes:
                 still_needed = (0, lease_id, node.predecessor_lease_id)
                 if holder is not None and holder.lease_id not in still_needed:
                     await self._end_lease(holder.lease_id)
-                log.info("%s %s is at %s", KIND_FOLDERS[node.kind], node.name, node.address)
+                name = node.replica or node.name
+                log.info("%s %s is at %s", KIND_FOLDERS[node.kind], name, node.address)
                 return await self._reply(node, lease_id, ttl_seconds, outcome.revision)
         await self._end_lease(lease_id)
         raise Busy(reason=f"others keep registering {node.name!r}")
@@ -97,12 +137,15 @@ class Nodes:
         """
         if request.kind not in KIND_FOLDERS:
             raise InvalidArgument(reason="a node is a broker or an offset service")
-        key = NodeKey(request.kind, request.name)
+        as_node = NodeKey(request.kind, request.name)
+        as_replica = ReplicaKey(request.kind, request.name, request.store_id)
         for _ in range(ATTEMPTS_MAX):
-            found = (await self._etcd.read(self._keyspace.one(key))).items
-            if not found:
+            nodes, replicas = await self._etcd.read_together(
+                self._keyspace.one(as_node), self._keyspace.one(as_replica)
+            )
+            if not (found := [*replicas, *nodes]):
                 return UnregisterNodeReply()
-            node = read_node(key, found[0].value)
+            node = read_node(as_replica if replicas else as_node, found[0].value)
             if node.store_id != request.store_id:
                 raise NodeNameTaken(name=node.name, address=node.address)
             if request.lease_id and found[0].lease_id != request.lease_id:
@@ -111,39 +154,98 @@ class Nodes:
                 return UnregisterNodeReply()
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
-                [Delete(self._keyspace.one(key))],
+                [Delete(only(found[0].key))],
             )
             if outcome.succeeded:
                 await self._end_lease(found[0].lease_id)
-                log.info("%s %s has left", KIND_FOLDERS[node.kind], node.name)
+                name = node.replica or node.name
+                log.info("%s %s has left", KIND_FOLDERS[node.kind], name)
                 return UnregisterNodeReply(revision=outcome.revision)
         raise Busy(reason=f"others keep registering {request.name!r}")
 
-    async def _renew(self, key: NodeKey, node: Node, lease_id: int) -> RegisterNodeReply | None:
+    async def _renew(
+        self, key: NodeKey | ReplicaKey, request: RegisterNodeRequest
+    ) -> RegisterNodeReply | None:
         """Renew a lease whose key is as the node says; None when it has to register again."""
-        found = (await self._etcd.read(self._keyspace.one(key))).items
-        if not found or found[0].lease_id != lease_id:
+        node, lease_id = request.node, request.lease_id
+        entries = await self._entries(key, node)
+        found = entries.holder
+        if found is None or found.key != self._keyspace.key(key) or found.lease_id != lease_id:
             return None
-        node.predecessor_lease_id = read_node(key, found[0].value).predecessor_lease_id
-        if found[0].value != node_value(node):
+        node.predecessor_lease_id = read_node(key, found.value).predecessor_lease_id
+        if found.value != node_value(node) or self._log_changes(request, entries):
             return None
         ttl_seconds = await self._etcd.renew_lease(lease_id)
         if not ttl_seconds:
             return None
-        return await self._reply(node, lease_id, ttl_seconds, found[0].mod_revision)
+        return await self._reply(node, lease_id, ttl_seconds, found.mod_revision)
 
-    async def _holder(self, key: NodeKey) -> KeyValue | None:
-        """Whoever has the name now. A key that exists is alive: its lease would have taken it."""
-        found = (await self._etcd.read(self._contended(key))).items
+    async def _entries(self, key: NodeKey | ReplicaKey, node: Node) -> Entries:
+        """What there is in the place of a node: a broker's, or the one of an offset service.
+
+        A store that was its log's only one, or is so again, is still the same store.
+        """
         own = self._keyspace.key(key)
-        # If there are several offset services all the same, any that is not the caller refuses it.
-        return min(found, key=lambda item: item.key == own, default=None)
+        if node.kind == OFFSET_SERVICE:
+            found = (await self._etcd.read(self._keyspace.nodes(node.kind))).items
+            # If there are several all the same, any that is not the caller refuses it.
+            holder = min(found, key=lambda item: item.key == own, default=None)
+            return Entries(holder, is_named=False, log=None)
+        as_node = NodeKey(node.kind, node.name)
+        nodes, replicas, logs = await self._etcd.read_together(
+            self._keyspace.one(as_node),
+            self._keyspace.replicas(node.kind, node.name),
+            self._keyspace.one(LogKey(node.kind, node.name)),
+        )
+        state = next(iter(logs), None)
+        in_its_place = self._keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
+        same = [each for each in replicas if each.key == in_its_place]
+        if isinstance(key, NodeKey):
+            holder = next(iter([*nodes, *same, *replicas]), None)
+            return Entries(holder, is_named=False, log=state)
+        before = [
+            each for each in nodes if read_node(as_node, each.value).store_id == node.store_id
+        ]
+        is_named = bool(nodes) and not before
+        return Entries(next(iter([*same, *before]), None), is_named, state)
 
-    def _contended(self, key: NodeKey) -> Span:
-        """What only one node may hold: a broker's name, or the one place of an offset service."""
+    def _log_changes(
+        self, request: RegisterNodeRequest, entries: Entries
+    ) -> list[tuple[Compare, Put]]:
+        """What becomes of the state of a broker's log, and when; empty when nothing does."""
+        node = request.node
+        if node.kind != BROKER:
+            return []
+        key = LogKey(node.kind, node.name)
+        state: LogState | None = None
+        if entries.log is not None:
+            state = read_log(key, entries.log.value)
+        if node.replica:
+            name_exists = entries.is_named or self._has_queues(node.name)
+            comes = request.lease_id == 0
+            after = registered(state, node, request.replica, comes=comes, name_exists=name_exists)
+        else:
+            after = plainly_registered(state, node)
+        if after == state:
+            return []
+        if after.frozen and (state is None or not state.frozen):
+            log.error("log %s is frozen: %s", node.name, after.frozen)
+        name = self._keyspace.key(key)
+        revision = 0 if entries.log is None else entries.log.mod_revision
+        return [(unchanged(name, revision), Put(name, log_value(after)))]
+
+    def _taking(
+        self, key: NodeKey | ReplicaKey, put: Put, holder: KeyValue | None
+    ) -> tuple[list[Compare], list[Put | Delete]]:
+        """Conditions and operations that give a node its place, of which `holder` is taken away."""
+        if holder is not None:
+            conditions = [unchanged(holder.key, holder.mod_revision)]
+            if holder.key == put.key:
+                return conditions, [put]
+            return [*conditions, unchanged(put.key, 0)], [put, Delete(only(holder.key))]
         if key.kind == OFFSET_SERVICE:
-            return self._keyspace.nodes(key.kind)
-        return self._keyspace.one(key)
+            return [absent(self._keyspace.nodes(OFFSET_SERVICE))], [put]
+        return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
         """The lease of a process that a node takes over from and that may still answer; 0 for none.
@@ -166,7 +268,7 @@ class Nodes:
         if holder is None:
             return None
         key = self._keyspace.parse(holder.key)
-        assert isinstance(key, NodeKey)
+        assert isinstance(key, NodeKey | ReplicaKey)
         held = read_node(key, holder.value)
         if held.name != node.name:
             raise NodeNameTaken(
@@ -220,4 +322,30 @@ def checked(node: Node) -> Node:
         raise InvalidArgument(reason=f"external address {node.external_address!r} is not host:port")
     if not node.store_id:
         raise InvalidArgument(reason=f"node {node.name!r} has no store_id")
+    if node.replica:
+        check_replica(node)
+    # Routes tell these of logs; nodes do not say them.
+    node.ClearField("epoch")
+    node.ClearField("replicas")
     return node
+
+
+def check_replica(node: Node) -> None:
+    """Raises InvalidArgument for what can be no replica."""
+    if node.kind != BROKER:
+        raise InvalidArgument(reason="only a broker's log has replicas")
+    if not NODE_NAME.fullmatch(node.replica):
+        raise InvalidArgument(
+            reason=f"{node.replica!r} is no replica's name: use 1 to 100 letters, digits and . _ -"
+        )
+    if not PATH_PART.fullmatch(node.store_id):
+        raise InvalidArgument(reason=f"{node.store_id!r} is no replica's id")
+    if len(node.rack) > RACK_CHARACTERS_MAX:
+        raise InvalidArgument(reason=f"a rack's name has at most {RACK_CHARACTERS_MAX} characters")
+
+
+def key_of(node: Node) -> NodeKey | ReplicaKey:
+    """Where a node's entry is."""
+    if node.replica:
+        return ReplicaKey(node.kind, node.name, node.store_id)
+    return NodeKey(node.kind, node.name)

@@ -22,7 +22,9 @@ from rockoon_nameserver.keyspace import (
     DeletionKey,
     GroupKey,
     Keyspace,
+    LogKey,
     NodeKey,
+    ReplicaKey,
     RouteKey,
     SubscriptionKey,
     TopicKey,
@@ -30,9 +32,11 @@ from rockoon_nameserver.keyspace import (
     read_access_key,
     read_block,
     read_group,
+    read_log,
     read_node,
     read_topic,
 )
+from rockoon_nameserver.log_table import LogTable
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
@@ -118,7 +122,10 @@ class RouteTable:
         # Every key of the cluster, readable or not, with the revision of its last change and its
         # value: a restored etcd may hold another one under the same revision.
         self._keys: dict[str, tuple[int, bytes]] = {}
+        # As routes tell them: of a log, its leader; else the node that registered under the name.
         self._nodes: dict[NodeKey, Node] = {}
+        self._registered: dict[NodeKey, Node] = {}
+        self.logs = LogTable()
         # By broker: how many blocks of queues it has, of all topics.
         self._block_counts: Counter[str] = Counter()
         self._records: dict[str, TopicRecord] = {}
@@ -166,6 +173,9 @@ class RouteTable:
     def nodes(self) -> list[Node]:
         """Live ones, in the order of kinds and names."""
         return [self._nodes[key] for key in sorted(self._nodes)]
+
+    def has_queues(self, broker: str) -> bool:
+        return self._block_counts[broker] > 0
 
     def group(self, name: str) -> Group | None:
         return self._groups.get(name)
@@ -304,6 +314,7 @@ class RouteTable:
     def _apply(self, revision: int, events: Iterable[Event]) -> list[str]:
         complaints: list[str] = []
         changed: set[Entity] = set()
+        logs: set[LogKey] = set()
         # Revisions grow but for what a load brings, which comes by name.
         for event in sorted(events, key=lambda event: event.mod_revision):
             if event.value is None:
@@ -318,12 +329,17 @@ class RouteTable:
                 if isinstance(key, AccessKeyName):
                     self._take_access_key(key, event)
                     continue
+                if isinstance(key, LogKey | ReplicaKey):
+                    logs.add(LogKey(key.kind, key.log))
+                    self._take_log(key, event, revision)
+                    continue
                 changed.add(TopicKey(key.topic) if isinstance(key, BlockKey) else key)
                 self._forget(key)
                 if event.value is not None:
                     self._remember(key, event.value, event.create_revision, event.mod_revision)
             except UnreadableKey as failure:
                 complaints.append(f"{event.key}: {failure}")
+        changed |= self._route({each for each in changed if isinstance(each, NodeKey)}, logs)
         for entity in changed:
             if isinstance(entity, TopicKey):
                 self._assemble(entity.topic)
@@ -342,10 +358,34 @@ class RouteTable:
             info = read_access_key(key, event.value, event.mod_revision)
             self._access_keys[key.key_id] = info
 
+    def _take_log(self, key: LogKey | ReplicaKey, event: Event, revision: int) -> None:
+        """A key that cannot be read is none: its log is left out."""
+        log, value = LogKey(key.kind, key.log), event.value
+        if isinstance(key, ReplicaKey):
+            self.logs.put_node(log, key.replica_id, None, revision)
+            if value is not None:
+                self.logs.put_node(log, key.replica_id, read_node(key, value), revision)
+        else:
+            self.logs.put_state(log, None, revision)
+            if value is not None:
+                self.logs.put_state(log, read_log(key, value), revision)
+
+    def _route(self, nodes: set[NodeKey], logs: set[LogKey]) -> set[NodeKey]:
+        """Put into the routes what has become of nodes and logs; returns which changed."""
+        changed = set()
+        for key in nodes | {NodeKey(each.kind, each.log) for each in logs}:
+            before = self._nodes.pop(key, None)
+            node = self.logs.routed(LogKey(key.kind, key.name)) or self._registered.get(key)
+            if node is not None:
+                self._nodes[key] = node
+            if key in nodes or node != before:
+                changed.add(key)
+        return changed
+
     def _forget(self, key: RouteKey) -> None:
         match key:
             case NodeKey():
-                self._nodes.pop(key, None)
+                self._registered.pop(key, None)
             case TopicKey(topic):
                 self._record(topic).config = None
             case BlockKey(topic, broker, first_queue_id):
@@ -364,7 +404,7 @@ class RouteTable:
     def _remember(self, key: RouteKey, value: bytes, created: int, modified: int) -> None:
         match key:
             case NodeKey():
-                self._nodes[key] = read_node(key, value)
+                self._registered[key] = read_node(key, value)
             case TopicKey(topic):
                 record = self._record(topic)
                 record.config = read_topic(key, value)

@@ -3,9 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 from grpc import aio
@@ -22,6 +20,8 @@ from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
 from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.log_servicer import LogService
+from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
 from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
@@ -29,6 +29,7 @@ from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import Topics
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
+from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.frontend import Frontend
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.AccessKeys")
+SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.Logs", "rockoon.v1.AccessKeys")
 
 
 async def serve(settings: NameserverSettings, stop: Stop) -> None:
@@ -64,19 +65,42 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         time.monotonic,
         log_revisions_max=settings.route_log_revisions_max,
     )
-    register = registration(settings, frontend, etcd, keyspace, follower, node_identities)
+    forgotten = follower.table.forgotten_next
+    topics = Topics(etcd, keyspace, forgotten)
+    has_queues = follower.table.has_queues
+    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds, has_queues)
+    logs = Logs(etcd, keyspace)
+    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
+    fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
+    keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
+    key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
 
     def listener(tracer: "Tracer | None", external_listen: str = "") -> GrpcServer:
-        return frontend.server(
-            partial(register, external=bool(external_listen)),
-            SERVICE_NAMES,
-            tracer=tracer,
-            also_listen=external_listen,
+        servicer = NameServer(
+            settings.cluster,
+            settings.name,
+            follower,
+            nodes,
+            topics,
+            groups,
+            group_topics,
+            fingerprints,
+            node_identities,
+            external=bool(external_listen),
         )
+
+        log_service = LogService(logs, follower, node_identities, external=bool(external_listen))
+
+        def register(server: aio.Server) -> None:
+            add_NameServerServicer_to_server(servicer, server)
+            add_LogsServicer_to_server(log_service, server)
+            add_AccessKeysServicer_to_server(key_service, server)
+
+        return frontend.server(register, SERVICE_NAMES, tracer=tracer, also_listen=external_listen)
 
     async with (
         etcd,
-        frontend.telemetry(TABLE, NameserverMetrics(follower, etcd).measure) as telemetry,
+        frontend.telemetry(TABLE, NameserverMetrics(follower, etcd, logs).measure) as telemetry,
         asyncio.TaskGroup() as tasks,
     ):
         servers = [listener(telemetry.tracer)]
@@ -88,6 +112,8 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
                 await listening.enter_async_context(server)
             if await wait_loaded(settings, follower, stop):
                 await check_versions(settings, etcd)
+                guarding = freeze_when_etcd_goes_back(follower, logs)
+                tasks.create_task(guarding, name="freeze logs when etcd goes back")
                 if frontend.gate is not None:
                     tasks.create_task(keep_keys(frontend.gate, follower), name="access keys")
                 for server in servers:
@@ -99,42 +125,6 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
             # Who watches goes to another nameserver; who calls is told to by the closed connection.
             follower.close()
         following.cancel()
-
-
-def registration(
-    settings: NameserverSettings,
-    frontend: Frontend,
-    etcd: Etcd,
-    keyspace: Keyspace,
-    follower: RouteFollower,
-    node_identities: NodeIdentities | None,
-) -> Callable[..., None]:
-    """A function that adds the services to a server; `external` is what NameServer takes."""
-    forgotten = follower.table.forgotten_next
-    topics = Topics(etcd, keyspace, forgotten)
-    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds)
-    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
-    fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
-    keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
-    key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
-
-    def register(server: aio.Server, *, external: bool) -> None:
-        servicer = NameServer(
-            settings.cluster,
-            settings.name,
-            follower,
-            nodes,
-            topics,
-            groups,
-            group_topics,
-            fingerprints,
-            node_identities,
-            external=external,
-        )
-        add_NameServerServicer_to_server(servicer, server)
-        add_AccessKeysServicer_to_server(key_service, server)
-
-    return register
 
 
 def connections(settings: NameserverSettings) -> tuple[Keyspace, Etcd, NodeIdentities | None]:

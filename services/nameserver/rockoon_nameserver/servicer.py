@@ -1,7 +1,7 @@
 """The NameServer service: reads from the follower's table, writes to etcd. Translates, no more."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol, TypeVar
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument
@@ -15,7 +15,7 @@ from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import Topics
-from rockoon_nameserver.visible_routes import keep_visible
+from rockoon_nameserver.visible_routes import address, keep_visible
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
@@ -95,7 +95,7 @@ class NameServer(NameServerServicer):
         update.cluster = self._cluster
         update.etcd_cluster_id = self._follower.etcd_cluster_id
         update.cluster_id = self._follower.cluster_id
-        self._address(update.nodes)
+        address(update.nodes, external=self._external)
         if current_caller() is not None:
             keep_visible(update, sees)
         return update
@@ -116,7 +116,7 @@ class NameServer(NameServerServicer):
             update.cluster = self._cluster
             update.etcd_cluster_id = self._follower.etcd_cluster_id
             update.cluster_id = self._follower.cluster_id
-            self._address(update.nodes)
+            address(update.nodes, external=self._external)
             yield update
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
@@ -205,7 +205,7 @@ class NameServer(NameServerServicer):
             nameserver=self._name,
             away_brokers=table.away_brokers(),
         )
-        self._address(reply.nodes)
+        address(reply.nodes, external=self._external)
         return reply
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:
@@ -217,13 +217,6 @@ class NameServer(NameServerServicer):
         reply = await change
         await self._follower.wait_served(reply.revision)
         return reply
-
-    def _address(self, nodes: Iterable[pb.Node]) -> None:
-        """Give nodes, in an answer, the addresses that are good where its caller is."""
-        if self._external:
-            for node in nodes:
-                node.address = node.external_address
-                node.ClearField("external_address")
 
     def _check_identity(self, node_name: str, context: Any) -> None:
         if self._external:

@@ -28,6 +28,7 @@ from rockoon_nameserver.keyspace import (
     DeletionKey,
     Keyspace,
     NodeKey,
+    ReplicaKey,
     TopicKey,
     block_value,
     read_block,
@@ -205,9 +206,15 @@ class Topics:
 
     async def live_brokers(self) -> set[str]:
         # From etcd and not from the cache: a broker that has just registered counts.
-        found = await self._etcd.read(self._keyspace.nodes(BROKER))
-        keys = [self._keyspace.parse(item.key) for item in found.items]
-        return {key.name for key in keys if isinstance(key, NodeKey)}
+        nodes, replicas = await self._etcd.read_together(
+            self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
+        )
+        keys = [self._keyspace.parse(item.key) for item in (*nodes, *replicas)]
+        return {
+            key.name if isinstance(key, NodeKey) else key.log
+            for key in keys
+            if isinstance(key, NodeKey | ReplicaKey)
+        }
 
     def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[Put]:
         return [

@@ -1,10 +1,10 @@
-"""The routes as a caller may see them: nodes, and what his key may do something with."""
+"""The routes as a caller may see them: what his key may do something with, and good addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rockoon_format.resources import group_resource, topic_resource
-from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, Subscription
+from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaAddress, RouteUpdate, Subscription
 
 Sees = Callable[[str], bool]
 
@@ -45,3 +45,19 @@ def keep(field: Any, kept: list[Any]) -> None:
     if len(kept) < len(field):
         del field[:]
         field.extend(kept)
+
+
+def address(nodes: Iterable[Node], *, external: bool) -> None:
+    """Give nodes, in an answer, the addresses that are good where its caller is.
+
+    Args:
+        nodes: changed.
+        external: whether he is in another network.
+    """
+    if not external:
+        return
+    for node in nodes:
+        places: list[Node | ReplicaAddress] = [node, *node.replicas]
+        for each in places:
+            each.address = each.external_address
+            each.ClearField("external_address")

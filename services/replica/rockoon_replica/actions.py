@@ -116,20 +116,10 @@ class SendRound(NamedTuple):
 
 
 class ReportLog(NamedTuple):
-    """Take part in the epoch's election; or, of a frozen log, say what is known of it.
-
-    `facts` are what was persisted last: `promised`, and the newest configuration with its version.
-    """
+    """Take part in the epoch's election."""
 
     epoch: int
     report: Report
-    facts: ReplicaFacts
-
-
-class ConfirmEpoch(NamedTuple):
-    """The record that opened the epoch is committed: the election was not in vain."""
-
-    epoch: int
     seen: Version
 
 
@@ -236,7 +226,6 @@ Action = (
     | EndSession
     | SendRound
     | ReportLog
-    | ConfirmEpoch
     | SuspectLeader
     | RetractSuspicion
     | Resign

@@ -54,7 +54,7 @@ def list_delayed(
 def delayed_counts(delays: Delays) -> pb.DelayedCounts:
     """Delayed messages in numbers."""
     pending = delays.pending_by_level()
-    counts = delays.delivery.counts
+    counts = delays.counts
     return pb.DelayedCounts(
         pending_timed=pending.pop(0, 0),
         pending_by_level={level: count for level, count in pending.items() if count},

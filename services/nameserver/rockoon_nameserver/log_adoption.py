@@ -1,0 +1,107 @@
+"""Adoption of logs: what happens when replicas know more of a log than etcd does. Pure.
+
+etcd was restored from a backup then. Its in-sync set may be one that committed messages have left
+behind, so nobody may be elected by it: the log is frozen, its leader goes on, its replicas report
+what they know, and an operator adopts it. See the invariants of `elections`.
+"""
+
+from rockoon_core.errors import InvalidArgument
+from rockoon_nameserver.elections import EPOCH_MAX, Outcome, changed, put_in_sync
+from rockoon_proto.v1.logs_pb2 import LogState, ReplicaCall, Report
+
+# Epochs that may have been given out after the latest that anybody knows.
+EPOCHS_LEFT_OUT = 65_536
+
+
+def knows_more(state: LogState, who: str, epoch: int, history: int, version: int) -> str:
+    """How one sees that etcd went back; empty when one does not.
+
+    Args:
+        state: what etcd has.
+        who: the replica that says so.
+        epoch: which it has promised, or calls about.
+        history, version: of the latest state that it knows.
+    """
+    if (history, version) > (state.history, state.version):
+        return (
+            f"replica {who!r} knows version {version} of history {history}, and etcd has "
+            f"{state.version} of {state.history}"
+        )
+    if epoch > state.epoch:
+        return f"replica {who!r} has come to epoch {epoch}, and etcd to {state.epoch}"
+    return ""
+
+
+def frozen(state: LogState, reason: str) -> LogState:
+    """The log, not to be changed. What an election was told before is no adoption report."""
+    after = LogState()
+    after.CopyFrom(state)
+    after.frozen = reason
+    after.reports.clear()
+    return after
+
+
+def report_frozen(state: LogState, caller: ReplicaCall, told: Report) -> Outcome:
+    """What a replica knows of a frozen log is kept for its adoption."""
+    if state.reports.get(caller.replica_id) == told:
+        return Outcome(state, done=True)
+    after = changed(state)
+    after.reports[caller.replica_id].CopyFrom(told)
+    return Outcome(after, done=True)
+
+
+def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
+    """An operator lets a frozen log go on: an election in an epoch that nobody has heard of.
+
+    Args:
+        state: the log's, with what replicas have reported.
+        in_sync: who votes; empty for the newest set that any of them knows.
+        accept_loss: also when not all of those have reported.
+
+    Raises:
+        InvalidArgument: the log is not frozen, nobody knows who was in sync, or somebody of them
+            has not reported.
+    """
+    if not state.frozen:
+        raise InvalidArgument(reason=f"log {state.log!r} is not frozen")
+    chosen = sorted(set(in_sync or newest_in_sync(state)))
+    missing = [who for who in chosen if who not in state.reports]
+    if missing and (len(missing) == len(chosen) or not accept_loss):
+        raise InvalidArgument(
+            reason=f"{', '.join(missing)} of the in-sync set {', '.join(chosen)} of log "
+            f"{state.log!r} did not report yet"
+        )
+    reports = state.reports.values()
+    epoch = max(state.epoch, *(each.promised for each in reports)) + EPOCHS_LEFT_OUT
+    if epoch > EPOCH_MAX:
+        raise InvalidArgument(reason=f"log {state.log!r} has no epoch left")
+    after = changed(state)
+    after.version = max(state.version, *(each.version for each in reports)) + 1
+    after.history = max(state.history, *(each.history for each in reports)) + 1
+    after.epoch, after.leader, after.former_leader, after.confirmed = epoch, "", "", False
+    after.frozen, after.copies = "", max(state.copies, len(chosen))
+    after.reports.clear()
+    del after.moves[:], after.suspects[:]
+    known = {each.replica_id for each in after.replicas}
+    for who in chosen:
+        if who not in known:
+            after.replicas.add(replica_id=who)
+    put_in_sync(after, chosen)
+    return Outcome(after, done=True)
+
+
+def newest_in_sync(state: LogState) -> list[str]:
+    """The in-sync set of the newest version that anybody knows.
+
+    Raises:
+        InvalidArgument: whoever knows that version does not remember its set.
+    """
+    known = [((each.history, each.version), list(each.in_sync)) for each in state.reports.values()]
+    known.append(((state.history, state.version), list(state.in_sync)))
+    newest = max(version for version, _ in known)
+    for version, in_sync in known:
+        if version == newest and in_sync:
+            return in_sync
+    raise InvalidArgument(
+        reason=f"no replica of log {state.log!r} remembers who was in sync: name them"
+    )

@@ -1,0 +1,191 @@
+"""Membership of logs: the next state of a log when a replica registers, or is asked for. Pure.
+
+See the invariants of `elections`. Who registers votes only in a log that is new.
+"""
+
+from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
+from rockoon_nameserver.elections import Outcome, changed, put_in_sync
+from rockoon_nameserver.log_adoption import frozen, knows_more
+from rockoon_proto.v1.logs_pb2 import LogState, Move, Replica
+from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaFacts
+
+COPIES_MAX = 7
+# Voters, and those that were or may be some day; the oldest of these are forgotten.
+REPLICAS_MAX = 16
+
+
+def registered(
+    state: LogState | None,
+    node: Node,
+    facts: ReplicaFacts,
+    *,
+    comes: bool,
+    name_exists: bool,
+) -> LogState:
+    """State of a log once a replica of it is registered; the same when nothing changes.
+
+    Args:
+        state: None when etcd has none.
+        node: the replica.
+        facts: what it knows.
+        comes: it was not registered before: a process that has just started suspects nobody.
+        name_exists: the log is older than its state: it has queues, or a node of its name lives.
+
+    Raises:
+        InvalidArgument: what the replica says of itself cannot be.
+        NodeNameTaken: its store has messages of its own, and cannot become a copy of the log.
+        NotReady: it has nothing, and the replica with the log's messages has to come first.
+    """
+    if not 0 <= facts.copies <= COPIES_MAX:
+        raise InvalidArgument(reason=f"{facts.copies} copies: a log has 1 to {COPIES_MAX}")
+    who = node.store_id
+    if state is None:
+        return first_state(node, facts, name_exists=name_exists)
+    doubt = knows_more(state, who, facts.promised, facts.history, facts.version)
+    after = frozen(state, doubt) if doubt and not state.frozen else state
+    if who not in {each.replica_id for each in state.replicas}:
+        after = joined(state, after, node, facts)
+    elif comes and who in after.suspects:
+        after = changed(after)
+        after.suspects.remove(who)
+    if who in after.in_sync and facts.copies > after.copies and not after.frozen:
+        after = changed(after)
+        after.copies = facts.copies
+    entry = Replica(replica_id=who, name=node.replica, rack=node.rack)
+    at = [each.replica_id for each in after.replicas].index(who)
+    if after.replicas[at] != entry:
+        after = changed(after)
+        after.replicas[at].CopyFrom(entry)
+    if after.version > state.version:
+        # Several changes at once are one.
+        after.version = state.version + 1
+    return after
+
+
+def plainly_registered(state: LogState | None, node: Node) -> LogState:
+    """Likewise when a broker registers that knows nothing of copies: the log is its store's.
+
+    Raises:
+        NodeNameTaken: the log has other copies.
+    """
+    if state is None:
+        return alone(LogState(kind=node.kind, log=node.name), node)
+    if [each.replica_id for each in state.replicas] == [node.store_id]:
+        return state
+    if len(state.replicas) == 1 and state.copies == 1 and not state.frozen:
+        # As ever, an emptied store takes the place of the one that was; here it is remembered.
+        after = alone(changed(state), node)
+        after.losses += 1
+        after.loss_epoch, after.loss_end = after.epoch, 0
+        return after
+    raise NodeNameTaken(
+        f"{node.name!r} is a log with copies: this broker is started as none of them",
+        name=node.name,
+        address=node.address,
+    )
+
+
+def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
+    """An operator asks for one replica instead of another, which the leader may bring about.
+
+    Raises:
+        LogFrozen: the log waits for its adoption.
+        InvalidArgument: the move cannot be made, or contradicts another one.
+    """
+    if state.frozen:
+        raise LogFrozen(log=state.log, reason=state.frozen)
+    if (asked in state.moves) != withdraw:
+        return Outcome(state, done=True)
+    after = changed(state)
+    if withdraw:
+        after.moves.remove(asked)
+        return Outcome(after, done=True)
+    known = {each.replica_id for each in state.replicas}
+    if asked.leaves not in state.in_sync:
+        raise InvalidArgument(reason=f"{asked.leaves!r} is not in sync: it has no place to give")
+    if asked.joins not in known or asked.joins in state.in_sync:
+        raise InvalidArgument(reason=f"{asked.joins!r} is no registered replica out of sync")
+    if {asked.leaves, asked.joins} & {who for each in state.moves for who in parts(each)}:
+        raise InvalidArgument(reason="another move with one of them is asked for: withdraw it")
+    after.moves.append(asked)
+    return Outcome(after, done=True)
+
+
+def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogState:
+    """State of a log that etcd knows nothing of."""
+    who, copies = node.store_id, facts.copies or 1
+    state = LogState(kind=node.kind, log=node.name, copies=copies)
+    if facts.promised or facts.version:
+        state.epoch, state.history, state.version = facts.promised, facts.history, facts.version
+        state.replicas.add(replica_id=who, name=node.replica, rack=node.rack)
+        return frozen(
+            state, f"etcd has lost its state, which {node.replica!r} knows to have existed"
+        )
+    if not facts.empty or (copies == 1 and not name_exists):
+        return alone(state, node)
+    if name_exists:
+        raise NotReady(
+            service=f"log {node.name!r}",
+            reason=f"it has queues, and the store of {node.replica!r} is empty: start the broker "
+            "that has its messages first",
+        )
+    state.version = 1
+    state.replicas.add(replica_id=who, name=node.replica, rack=node.rack)
+    return state
+
+
+def alone(state: LogState, node: Node) -> LogState:
+    """The log is this replica's, and all that is in it before the next epoch is committed."""
+    state.version = max(1, state.version)
+    state.epoch += 1
+    state.leader, state.former_leader, state.confirmed = node.store_id, "", True
+    state.vain_epochs, state.copies = 0, max(1, state.copies)
+    state.at_least.Clear()
+    state.reports.clear()
+    del state.replicas[:]
+    state.replicas.add(replica_id=node.store_id, name=node.replica or node.name, rack=node.rack)
+    put_in_sync(state, [node.store_id])
+    return state
+
+
+def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: ReplicaFacts) -> LogState:
+    """A replica that the log did not know is one of its replicas, and as yet does not count."""
+    # Also the first one of a later version than etcd's has had its log frozen by now.
+    is_known = frozen_or_same.frozen and (facts.version or facts.promised)
+    if state.frozen and not is_known:
+        raise NotReady(service=f"log {state.log!r}", reason=f"it is frozen: {state.frozen}")
+    if not facts.empty and not is_known:
+        if not state.epoch:
+            # The others are empty, and wait for one another.
+            return alone(changed(state), node)
+        raise NodeNameTaken(
+            f"the store of {node.replica!r} has messages of its own and is none of the copies of "
+            f"log {state.log!r}: start it with an empty store to make it one",
+            name=state.log,
+            address=node.address,
+        )
+    after = changed(frozen_or_same)
+    forget_former(after, node.replica)
+    after.replicas.add(replica_id=node.store_id, name=node.replica, rack=node.rack)
+    if not after.epoch and not after.frozen and len(after.replicas) >= after.copies:
+        after.epoch = 1
+        put_in_sync(after, [each.replica_id for each in after.replicas])
+    return after
+
+
+def forget_former(after: LogState, name: str) -> None:
+    """Make room for a replica: the one of its name before it, unless that still counts."""
+    kept = [
+        each for each in after.replicas if each.replica_id in after.in_sync or each.name != name
+    ]
+    while len(kept) >= REPLICAS_MAX:
+        kept.remove(next(each for each in kept if each.replica_id not in after.in_sync))
+    known = {each.replica_id for each in kept}
+    moves = [each for each in after.moves if each.joins in known]
+    del after.replicas[:], after.moves[:]
+    after.replicas.extend(kept)
+    after.moves.extend(moves)
+
+
+def parts(asked: Move) -> set[str]:
+    return {asked.leaves, asked.joins}

@@ -1,0 +1,140 @@
+"""The Logs service: reads from the follower's table, writes to etcd. Translates, no more."""
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from rockoon_core.errors import InvalidArgument, LogNotFound
+from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.keyspace import KIND_FOLDERS, LogKey
+from rockoon_nameserver.logs import Logs
+from rockoon_nameserver.node_identities import NodeIdentities
+from rockoon_nameserver.visible_routes import address
+from rockoon_proto.v1 import logs_pb2 as pb
+from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
+from rockoon_runtime.tls import peer_identity
+
+
+class LogService(LogsServicer):
+    """See logs.proto.
+
+    Args:
+        logs: makes the changes.
+        follower: knows what there is.
+        node_identities: which certificates replicas must show; None where callers show none.
+        external: whether its callers come from another network: no replica does.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        follower: RouteFollower,
+        node_identities: NodeIdentities | None = None,
+        *,
+        external: bool = False,
+    ) -> None:
+        self._logs = logs
+        self._follower = follower
+        self._node_identities = node_identities
+        self._external = external
+
+    async def WatchLogs(
+        self, request: pb.WatchLogsRequest, context: Any
+    ) -> AsyncIterator[pb.LogUpdate]:
+        self._check_replica(request.logs, context)
+        if request.kind not in KIND_FOLDERS:
+            raise InvalidArgument(reason="a log is a broker's or an offset service's")
+        table, names = self._follower.table, frozenset(request.logs)
+        place, history, told_reachable = 0, table.history, False
+        async for is_due in self._follower.turns():
+            if table.history != history:
+                # What was told is of another etcd, and may have had later revisions.
+                place, history = 0, table.history
+            update = pb.LogUpdate(
+                logs=table.logs.changed_since(request.kind, names, place),
+                revision=table.revision,
+                etcd_reachable=self._follower.reachable,
+            )
+            place = update.revision
+            if update.logs or is_due or told_reachable != update.etcd_reachable:
+                told_reachable = update.etcd_reachable
+                yield update
+
+    async def SuspectLeader(self, request: pb.SuspectLeaderRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.suspect(request)
+
+    async def ReportLog(self, request: pb.ReportLogRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.report(request)
+
+    async def ConfirmEpoch(self, request: pb.ConfirmEpochRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.confirm(request)
+
+    async def ChangeInSync(self, request: pb.ChangeInSyncRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.change_in_sync(request)
+
+    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.hand_over(request)
+
+    async def Resign(self, request: pb.ResignRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.resign(request)
+
+    async def ListLogs(self, request: pb.ListLogsRequest, context: Any) -> pb.ListLogsReply:
+        self._follower.refuse_unloaded()
+        table = self._follower.table
+        found = [log for key in table.logs.with_state() if (log := self._log(key)) is not None]
+        return pb.ListLogsReply(
+            logs=found, revision=table.revision, etcd_reachable=self._follower.reachable
+        )
+
+    async def DescribeLog(
+        self, request: pb.DescribeLogRequest, context: Any
+    ) -> pb.DescribeLogReply:
+        self._follower.refuse_unloaded()
+        log = self._log(LogKey(request.kind, request.log))
+        if log is None:
+            raise LogNotFound(log=request.log)
+        return pb.DescribeLogReply(
+            log=log,
+            revision=self._follower.table.revision,
+            etcd_reachable=self._follower.reachable,
+        )
+
+    async def MoveReplica(self, request: pb.MoveReplicaRequest, context: Any) -> pb.LogReply:
+        return await self._served(self._logs.move(request))
+
+    async def ElectLog(self, request: pb.ElectLogRequest, context: Any) -> pb.LogReply:
+        return await self._served(self._logs.elect(request))
+
+    async def AdoptLog(self, request: pb.AdoptLogRequest, context: Any) -> pb.LogReply:
+        return await self._served(self._logs.adopt(request))
+
+    async def _served(self, change: Awaitable[pb.LogReply]) -> pb.LogReply:
+        """The reply to an operator, once this nameserver shows the change too."""
+        reply = await change
+        await self._follower.wait_served(reply.revision)
+        return reply
+
+    def _log(self, key: LogKey) -> pb.Log | None:
+        log = self._follower.table.logs.log(key)
+        if log is not None:
+            address(log.nodes, external=self._external)
+        return log
+
+    def _check_replica(self, logs: Any, context: Any) -> None:
+        """Raises InvalidArgument, WrongIdentity when the caller can be no replica of these logs."""
+        if self._external:
+            raise InvalidArgument(
+                reason="this is the nameserver's external listener, which is for clients"
+            )
+        if self._node_identities is not None:
+            identity = peer_identity(context)
+            if not logs:
+                raise InvalidArgument(reason="a replica names the logs that it wants to watch")
+            for log in logs:
+                self._node_identities.check(log, identity.names if identity is not None else ())

@@ -1,0 +1,129 @@
+"""Logs as etcd's changes make them: states, live replicas, and who stands in routes. Pure.
+
+Clients know a log as a node of its name, at the address of its leader. They are not told of every
+change of a log: only when who leads, in which epoch, or where replicas are, is another.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_nameserver.keyspace import LogKey
+from rockoon_proto.v1.logs_pb2 import Log, LogState
+from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind
+
+
+class LogCounts(NamedTuple):
+    """How many logs there are of a kind of trouble."""
+
+    all: int
+    without_leader: int
+    frozen: int
+
+
+@dataclass(slots=True)
+class LogRecord:
+    """A log as its keys arrive; `state` is None while only replicas are known."""
+
+    state: LogState | None = None
+    nodes: dict[str, Node] = field(default_factory=dict)
+    changed_at: int = 0
+
+
+class LogTable:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._records: dict[LogKey, LogRecord] = {}
+
+    def put_state(self, key: LogKey, state: LogState | None, revision: int) -> None:
+        """The state of a log is this; None: it has none."""
+        record = self._record(key, revision)
+        record.state = state
+        self._drop_empty(key, record)
+
+    def put_node(self, key: LogKey, replica_id: str, node: Node | None, revision: int) -> None:
+        """A replica is this; None: it has left."""
+        record = self._record(key, revision)
+        record.nodes.pop(replica_id, None)
+        if node is not None:
+            record.nodes[replica_id] = node
+        self._drop_empty(key, record)
+
+    def state(self, key: LogKey) -> LogState | None:
+        record = self._records.get(key)
+        return None if record is None else record.state
+
+    def with_state(self) -> list[LogKey]:
+        """Of logs that have a state, in order."""
+        return sorted(key for key, record in self._records.items() if record.state is not None)
+
+    def log(self, key: LogKey) -> Log | None:
+        """A log with its live replicas; None when it has no state."""
+        record = self._records.get(key)
+        if record is None or record.state is None:
+            return None
+        return Log(state=record.state, nodes=[record.nodes[who] for who in sorted(record.nodes)])
+
+    def changed_since(self, kind: NodeKind, logs: Collection[str], revision: int) -> list[Log]:
+        """Logs that are other ones than at a revision.
+
+        Args:
+            kind: of which kind.
+            logs: their names; empty means all.
+            revision: 0 for all of them, changed or not.
+        """
+        keys = sorted(LogKey(kind, log) for log in logs) if logs else self.with_state()
+        found = []
+        for key in keys:
+            record = self._records.get(key)
+            if key.kind == kind and record is not None and record.changed_at > revision:
+                log = self.log(key)
+                if log is not None:
+                    found.append(log)
+        return found
+
+    def routed(self, key: LogKey) -> Node | None:
+        """What clients see of a log; None while who leads it is not alive.
+
+        In an election that is the former leader, which still answers readers: nobody is sent away
+        for the moment that it takes.
+        """
+        record = self._records.get(key)
+        if record is None or record.state is None:
+            return None
+        state = record.state
+        leader = record.nodes.get(state.leader or state.former_leader)
+        if leader is None:
+            return None
+        node = Node()
+        node.CopyFrom(leader)
+        node.epoch = state.epoch if state.leader else state.former_epoch
+        for who in sorted(record.nodes):
+            each = record.nodes[who]
+            node.replicas.add(
+                replica_id=who,
+                name=each.replica,
+                address=each.address,
+                external_address=each.external_address,
+                rack=each.rack,
+                in_sync=who in state.in_sync,
+            )
+        return node
+
+    def counts(self) -> LogCounts:
+        states = [each.state for each in self._records.values() if each.state is not None]
+        return LogCounts(
+            len(states),
+            sum(not state.leader for state in states),
+            sum(bool(state.frozen) for state in states),
+        )
+
+    def _record(self, key: LogKey, revision: int) -> LogRecord:
+        record = self._records.setdefault(key, LogRecord())
+        record.changed_at = max(record.changed_at, revision)
+        return record
+
+    def _drop_empty(self, key: LogKey, record: LogRecord) -> None:
+        if record.state is None and not record.nodes:
+            del self._records[key]

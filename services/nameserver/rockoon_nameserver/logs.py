@@ -1,0 +1,215 @@
+"""Logs with several copies, in etcd: each call is a decision on what a log's key says, put by
+compare-and-swap. Nothing is kept in this process, so any nameserver can do the next step.
+
+The decisions are in `elections`, `log_membership` and `log_adoption`.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
+from rockoon_nameserver import elections, log_adoption, log_membership
+from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import Put, unchanged
+from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.keyspace import KIND_FOLDERS, Keyspace, LogKey, log_value, read_log
+from rockoon_proto.v1 import logs_pb2 as pb
+from rockoon_proto.v1.nameserver_pb2 import NodeKind
+
+log = logging.getLogger(__name__)
+
+# Others change the same key at the same time: all replicas of a log report when its leader is gone.
+ATTEMPTS_MAX = 16
+# What is counted.
+CHANGES = ("election", "leader", "loss", "freeze", "adoption")
+
+Decision = Callable[[pb.LogState], Outcome]
+
+
+class Logs:
+    """Changes the states of logs.
+
+    Args:
+        etcd: a connection.
+        keyspace: the cluster's keys.
+
+    Attributes:
+        changes: how many of each of `CHANGES` this nameserver has made.
+    """
+
+    def __init__(self, etcd: Etcd, keyspace: Keyspace) -> None:
+        self._etcd = etcd
+        self._keyspace = keyspace
+        self.changes: Counter[str] = Counter()
+
+    async def suspect(self, request: pb.SuspectLeaderRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller,
+            lambda state: elections.suspect(state, request.caller, retract=request.retract),
+        )
+
+    async def report(self, request: pb.ReportLogRequest) -> pb.LogReply:
+        def decide(state: pb.LogState) -> Outcome:
+            if state.frozen:
+                return log_adoption.report_frozen(state, request.caller, request.report)
+            return elections.report(state, request.caller, request.report)
+
+        return await self._call(request.caller, decide, also_frozen=True)
+
+    async def confirm(self, request: pb.ConfirmEpochRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller, lambda state: elections.confirm(state, request.caller)
+        )
+
+    async def change_in_sync(self, request: pb.ChangeInSyncRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller,
+            lambda state: elections.change_in_sync(
+                state, request.caller, request.in_sync, request.quorum
+            ),
+        )
+
+    async def hand_over(self, request: pb.HandOverRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller,
+            lambda state: elections.hand_over(
+                state, request.caller, request.successor, request.rank
+            ),
+        )
+
+    async def resign(self, request: pb.ResignRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller, lambda state: elections.resign(state, request.caller)
+        )
+
+    async def move(self, request: pb.MoveReplicaRequest) -> pb.LogReply:
+        return await self._change(
+            checked(request.kind, request.log),
+            lambda state: log_membership.move(state, request.move, withdraw=request.withdraw),
+        )
+
+    async def elect(self, request: pb.ElectLogRequest) -> pb.LogReply:
+        return await self._change(
+            checked(request.kind, request.log),
+            lambda state: elections.elect(
+                state, request.expected_version, accept_loss=request.accept_loss
+            ),
+        )
+
+    async def adopt(self, request: pb.AdoptLogRequest) -> pb.LogReply:
+        return await self._change(
+            checked(request.kind, request.log),
+            lambda state: log_adoption.adopt(
+                state, list(request.in_sync), accept_loss=request.accept_loss
+            ),
+        )
+
+    async def freeze(self, key: LogKey, reason: str) -> pb.LogReply:
+        """Freeze a log, unless it is frozen."""
+
+        def decide(state: pb.LogState) -> Outcome:
+            after = state if state.frozen else log_adoption.frozen(state, reason)
+            return Outcome(after, done=True)
+
+        return await self._change(key, decide)
+
+    async def _call(
+        self, caller: pb.ReplicaCall, decide: Decision, *, also_frozen: bool = False
+    ) -> pb.LogReply:
+        """Decide about a replica's call, unless it shows that etcd went back.
+
+        Raises:
+            LogNotFound: there is no such log.
+            InvalidArgument: the caller is no replica of it.
+            Busy: others kept changing it.
+        """
+
+        def heard(state: pb.LogState) -> Outcome:
+            if caller.replica_id not in {each.replica_id for each in state.replicas}:
+                raise InvalidArgument(
+                    reason=f"{caller.replica_id!r} is not registered as a replica of log "
+                    f"{state.log!r}"
+                )
+            doubt = log_adoption.knows_more(
+                state, caller.replica_id, caller.epoch, caller.history, caller.version
+            )
+            if doubt and not state.frozen:
+                return Outcome(log_adoption.frozen(state, doubt), done=False)
+            if state.frozen and not also_frozen:
+                return Outcome(state, done=False)
+            return decide(state)
+
+        return await self._change(checked(caller.kind, caller.log), heard)
+
+    async def _change(self, key: LogKey, decide: Decision) -> pb.LogReply:
+        name = self._keyspace.key(key)
+        for _ in range(ATTEMPTS_MAX):
+            found = (await self._etcd.read(self._keyspace.one(key))).items
+            if not found:
+                raise LogNotFound(log=key.log)
+            before, revision = read_log(key, found[0].value), found[0].mod_revision
+            outcome = decide(before)
+            if outcome.state == before:
+                return pb.LogReply(state=before, done=outcome.done, revision=revision)
+            committed = await self._etcd.transaction(
+                [unchanged(name, revision)], [Put(name, log_value(outcome.state))]
+            )
+            if committed.succeeded:
+                self._note(before, outcome.state)
+                return pb.LogReply(
+                    state=outcome.state, done=outcome.done, revision=committed.revision
+                )
+        raise Busy(reason=f"others keep changing log {key.log!r}")
+
+    def _note(self, before: pb.LogState, after: pb.LogState) -> None:
+        """Count and log what people want to know of."""
+        name = f"log {after.log}, epoch {after.epoch}"
+        if after.losses > before.losses:
+            self.changes["loss"] += 1
+            log.error(
+                "%s: an operator accepted a loss: %s leads with a log that ends at %d",
+                name, after.leader, after.loss_end,
+            )  # fmt: skip
+        if after.frozen and not before.frozen:
+            self.changes["freeze"] += 1
+            log.error("%s is frozen: %s", name, after.frozen)
+        if before.frozen and not after.frozen:
+            self.changes["adoption"] += 1
+            log.warning("%s is adopted", name)
+        if after.epoch > before.epoch:
+            self.changes["election"] += 1
+        if after.leader and after.leader != before.leader:
+            self.changes["leader"] += 1
+            log.info("%s: %s leads, %s before", name, after.leader, before.leader or "nobody")
+
+
+async def freeze_when_etcd_goes_back(follower: RouteFollower, logs: Logs) -> None:
+    """Freeze all logs with copies once etcd has gone back; until the follower is closed.
+
+    Their replicas would find out too, but only when they call: others, whom newer in-sync sets have
+    left behind, could be elected before.
+    """
+    table, history = follower.table, 0
+    async for _ in follower.turns():
+        if history in (0, table.history):
+            history = table.history
+            continue
+        seen = table.history
+        try:
+            for key in table.logs.with_state():
+                state = table.logs.state(key)
+                if state is not None and len(state.replicas) > 1 and not state.frozen:
+                    await logs.freeze(key, "etcd went back to an earlier state")
+        except (EtcdUnavailable, Busy, LogNotFound) as failure:
+            log.warning("logs are not frozen yet: %s", failure)
+        else:
+            history = seen
+
+
+def checked(kind: NodeKind, name: str) -> LogKey:
+    """The key of a log. Raises LogNotFound for what can be none."""
+    if kind not in KIND_FOLDERS or not name or "/" in name:
+        raise LogNotFound(log=name)
+    return LogKey(kind, name)

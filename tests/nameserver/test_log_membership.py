@@ -1,0 +1,207 @@
+"""Replicas of logs: who comes as what, and what etcd knows less of than they do."""
+
+import pytest
+
+from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
+from rockoon_nameserver import elections, log_adoption
+from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.log_membership import (
+    REPLICAS_MAX,
+    move,
+    plainly_registered,
+    registered,
+)
+from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank, Report
+from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, ReplicaFacts
+from support.log_states import LOG, call, come, depose, elect, led_log, new_log, replica_node
+
+
+def plain(store_id: str) -> Node:
+    """A broker that knows nothing of copies."""
+    return Node(kind=BROKER, name=LOG, store_id=store_id, address="host:1")
+
+
+def test_an_empty_store_never_makes_the_state_of_a_name_that_exists() -> None:
+    """The replica with the messages would become its copy, cut to nothing (A8)."""
+    for copies in (1, 3):
+        with pytest.raises(NotReady, match="start the broker that has its messages first"):
+            come(None, "b", copies=copies, name_exists=True)
+    state = come(None, "a", empty=False, name_exists=True)
+    assert (state.leader, state.epoch, list(state.in_sync), state.copies) == ("a", 1, ["a"], 3)
+    state = come(state, "b", name_exists=True)
+    assert list(state.in_sync) == ["a"]
+
+
+def test_a_store_with_messages_of_its_own_never_becomes_a_copy() -> None:
+    for state in (led_log(), come(None, "a", empty=False)):
+        with pytest.raises(NodeNameTaken, match="start it with an empty store"):
+            come(state, "x", empty=False)
+
+
+def test_a_store_with_messages_leads_replicas_that_wait_for_one_another() -> None:
+    state = come(come(None, "b"), "a", empty=False)
+    assert (state.leader, list(state.in_sync), state.epoch) == ("a", ["a"], 1)
+    state = come(state, "b")
+    assert [each.replica_id for each in state.replicas] == ["a", "b"]
+
+
+def test_an_emptied_disk_is_another_replica_of_the_same_name() -> None:
+    state = come(led_log(), "d", name="broker-a-b")
+    assert list(state.in_sync) == ["a", "b", "c"]
+    assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "d"]
+    # Once more: the one that never counted is forgotten.
+    state = move(state, Move(leaves="c", joins="d"), withdraw=False).state
+    state = come(state, "e", name="broker-a-b")
+    assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "e"]
+    assert list(state.moves) == []
+
+
+def test_replicas_that_come_again_and_again_under_other_names_take_no_more_room() -> None:
+    state = led_log()
+    for number in range(40):
+        state = come(state, f"x{number}")
+    assert len(state.replicas) == REPLICAS_MAX
+    assert {"a", "b", "c", "x39"} <= {each.replica_id for each in state.replicas}
+
+
+def test_registering_again_changes_nothing() -> None:
+    state = led_log()
+    assert come(state, "b", empty=False) is state
+    facts = ReplicaFacts(copies=8)
+    with pytest.raises(InvalidArgument, match="1 to 7"):
+        registered(state, replica_node("b"), facts, comes=False, name_exists=True)
+
+
+def test_a_broker_that_knows_nothing_of_copies_has_its_log_for_itself() -> None:
+    state = plainly_registered(None, plain("a"))
+    assert (state.epoch, state.leader, list(state.in_sync), state.quorum) == (1, "a", ["a"], 1)
+    assert plainly_registered(state, plain("a")) is state
+    # A disk that was emptied takes the place of the former one, as ever; it is remembered.
+    after = plainly_registered(state, plain("b"))
+    assert (after.epoch, after.leader, list(after.in_sync)) == (2, "b", ["b"])
+    assert (after.losses, after.loss_epoch, after.version) == (1, 2, state.version + 1)
+    # The same broker of a later version, and back.
+    later = come(after, "b", empty=False, copies=1)
+    assert (later.epoch, list(later.in_sync)) == (2, ["b"])
+    assert plainly_registered(later, plain("b")) is later
+
+
+def test_a_broker_that_knows_nothing_of_copies_does_not_get_a_log_that_has_them() -> None:
+    for who in ("a", "x"):
+        with pytest.raises(NodeNameTaken, match="is a log with copies"):
+            plainly_registered(led_log(), plain(who))
+
+
+def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
+    """Who counts is not changed by the request itself (A3)."""
+    state = come(led_log(), "d")
+    asked = Move(leaves="c", joins="d")
+    state = move(state, asked, withdraw=False).state
+    assert (list(state.moves), list(state.in_sync)) == ([asked], ["a", "b", "c"])
+    assert move(state, asked, withdraw=False) == Outcome(state, done=True)
+    for odd in (Move(leaves="d", joins="c"), Move(leaves="b", joins="x"), Move(), asked):
+        with pytest.raises(InvalidArgument):
+            move(come(led_log(), "e") if odd == asked else state, odd, withdraw=False)
+    with pytest.raises(InvalidArgument, match="another move"):
+        move(come(state, "e"), Move(leaves="c", joins="e"), withdraw=False)
+    done = elections.change_in_sync(state, call(state, "a"), ["a", "b", "d"], 2).state
+    assert list(done.moves) == []
+    assert list(move(state, asked, withdraw=True).state.moves) == []
+
+
+def knowing(state: LogState, who: str, later: LogState) -> Report:
+    """What a replica tells that knows a later state than etcd."""
+    return Report(
+        rank=Rank(epoch=later.epoch, end=9),
+        sound=True,
+        promised=later.epoch,
+        version=later.version,
+        history=later.history,
+        in_sync=later.in_sync,
+        quorum=later.quorum,
+    )
+
+
+def restored() -> tuple[LogState, LogState]:
+    """A log after etcd was restored, and its real last state: "d" has taken the place of "c"."""
+    old = led_log()
+    new = come(old, "d")
+    return old, elections.change_in_sync(new, call(new, "a"), ["a", "b", "d"], 2).state
+
+
+def test_a_replica_that_knows_more_than_etcd_freezes_the_log() -> None:
+    """The old in-sync set may elect somebody who lacks what the new one committed (A6)."""
+    old, new = restored()
+    facts = {"version": new.version, "promised": new.epoch}
+    state = come(old, "d", empty=False, **facts)
+    assert f"knows version {new.version}" in state.frozen
+    assert (state.version, list(state.in_sync)) == (old.version, ["a", "b", "c"])
+    state = come(old, "b", empty=False, promised=7)
+    assert "has come to epoch 7" in state.frozen
+    # Nobody comes to it that does not know it, and nothing is asked of it.
+    with pytest.raises(NotReady, match="frozen"):
+        come(state, "x")
+    with pytest.raises(LogFrozen):
+        elections.elect(state, 0, accept_loss=True)
+    with pytest.raises(LogFrozen):
+        move(state, Move(), withdraw=False)
+
+
+def test_a_log_that_etcd_lost_altogether_is_frozen_until_it_is_adopted() -> None:
+    state = come(None, "a", empty=False, version=9, promised=4)
+    assert "has lost its state" in state.frozen
+    state = come(state, "b", empty=False, version=9, promised=4)
+    lost = led_log()
+    lost.version = 9
+    state = log_adoption.report_frozen(state, call(state, "a"), knowing(state, "a", lost)).state
+    with pytest.raises(InvalidArgument, match="b, c of the in-sync set a, b, c"):
+        log_adoption.adopt(state, [], accept_loss=False)
+    state = log_adoption.report_frozen(state, call(state, "b"), knowing(state, "b", lost)).state
+    state = log_adoption.adopt(state, [], accept_loss=True).state
+    assert (list(state.in_sync), state.quorum, state.leader) == (["a", "b", "c"], 2, "")
+
+
+def test_a_log_is_adopted_with_the_newest_set_behind_every_epoch_that_is_known() -> None:
+    old, new = restored()
+    # A later epoch has been promised by one of them.
+    later = depose(new)
+    state = log_adoption.frozen(old, "etcd went back")
+    state = come(state, "d", empty=False, version=new.version)
+    told = {"a": new, "b": later, "c": old, "d": new}
+    for who in "abc":
+        report = knowing(state, who, told[who])
+        state = log_adoption.report_frozen(state, call(state, who), report).state
+    assert state.version == old.version
+    with pytest.raises(InvalidArgument, match="d of the in-sync set a, b, d"):
+        log_adoption.adopt(state, [], accept_loss=False)
+    report = knowing(state, "d", new)
+    state = log_adoption.report_frozen(state, call(state, "d"), report).state
+    adopted = log_adoption.adopt(state, [], accept_loss=False).state
+    assert list(adopted.in_sync) == ["a", "b", "d"]
+    assert adopted.epoch == later.epoch + log_adoption.EPOCHS_LEFT_OUT
+    assert (adopted.version, adopted.history) == (later.version + 1, 1)
+    assert (adopted.leader, adopted.frozen, len(adopted.reports)) == ("", "", 0)
+    # All of them are behind it now, so nobody freezes it again, and it elects.
+    assert come(adopted, "b", empty=False, version=later.version, promised=later.epoch) is adopted
+    assert elect(adopted, d=3, a=9).leader == "a"
+
+
+def test_when_nobody_remembers_the_newest_set_an_operator_names_it() -> None:
+    old, new = restored()
+    state = log_adoption.frozen(old, "etcd went back")
+    for who in "ab":
+        report = knowing(state, who, new)
+        del report.in_sync[:]
+        state = log_adoption.report_frozen(state, call(state, who), report).state
+    with pytest.raises(InvalidArgument, match="name them"):
+        log_adoption.adopt(state, [], accept_loss=True)
+    state = log_adoption.adopt(state, ["a", "b", "d"], accept_loss=True).state
+    assert list(state.in_sync) == ["a", "b", "d"]
+
+
+def test_the_first_of_two_stores_with_messages_has_the_log() -> None:
+    """Two masters of one name (RocketMQ 7017)."""
+    state = come(None, "a", empty=False)
+    with pytest.raises(NodeNameTaken):
+        come(state, "b", empty=False)
+    assert new_log(["a"]).leader == "a"
