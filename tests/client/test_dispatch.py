@@ -232,6 +232,18 @@ def test_a_broker_that_came_back_is_not_held_to_what_it_failed_with_before() -> 
     assert [each.batch for each in bench.out()] == [batch]
 
 
+def test_another_process_for_a_broker_is_not_held_to_what_the_one_before_failed_with() -> None:
+    bench = Bench()
+    queue = MessageQueue("orders", "broker-a", 0)
+    bench.routes(queue)
+    batch = bench.add(bench.batch_queue(queue), b"one")
+    bench.out()
+    bench.refuse(batch, BrokerUnavailable(broker="broker-a"), blame=True)
+    assert bench.out() == [], "it waits"
+    bench.dispatcher.restarted("broker-a")
+    assert [each.batch for each in bench.out()] == [batch]
+
+
 @pytest.mark.parametrize(
     ("live", "chosen", "expected"),
     [

@@ -200,6 +200,17 @@ async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_o
         assert moved.all_bodies("orders") == [b"x"]
 
 
+async def test_a_pause_before_a_broker_ends_when_another_process_stands_for_it(
+    cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
+) -> None:
+    await cluster.route("orders")
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        tasks.create_task(cluster.pause_for_broker("broker-a", 3600))
+        await asyncio.sleep(0)
+        async with FakeAppendBroker("broker-a", nameserver):
+            pass
+
+
 async def test_a_broker_that_hangs_is_left_after_the_reply_timeout(
     nameserver: ScriptedNameserver, broker: FakeAppendBroker, other: FakeAppendBroker
 ) -> None:

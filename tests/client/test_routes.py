@@ -121,6 +121,17 @@ def test_nodes_come_move_and_go() -> None:
     assert routes.offset_service() is None
 
 
+def test_a_leader_of_an_older_epoch_is_not_believed_but_in_a_snapshot_of_the_past() -> None:
+    routes = Routes()
+    new, old = node("broker-a", "a:2"), node("broker-a", "a:1")
+    new.epoch, old.epoch = 7, 6
+    routes.apply(pb.RouteUpdate(revision=10, snapshot=True, nodes=[new]))
+    assert not routes.apply(pb.RouteUpdate(revision=11, nodes=[old])), "by one that lags behind"
+    assert routes.broker_address("broker-a") == "a:2"
+    assert routes.apply(pb.RouteUpdate(revision=5, snapshot=True, nodes=[old]))
+    assert routes.broker_address("broker-a") == "a:1"
+
+
 def test_of_two_offset_services_the_one_that_started_last_is_asked() -> None:
     routes = Routes()
     old = node("one", "one:1", pb.OFFSET_SERVICE, started=100)

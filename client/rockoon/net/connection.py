@@ -399,20 +399,33 @@ class Connection:
             return self.offset_service()
 
     async def pause_for_broker(self, name: str, seconds: float) -> None:
-        """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile."""
-        if self.routes.broker(name) is not None:
-            await asyncio.sleep(seconds)
+        """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile, or
+        another process, such as a log's next leader, stands for it."""
+        node = self.routes.broker(name)
+        if node is not None:
+            await self._pause_while(lambda: self.routes.broker(name) == node, seconds)
             return
         with suppress(BrokerUnavailable):
             await self.wait_broker(name, seconds)
 
     async def pause_for_offset_service(self, seconds: float) -> None:
         """Likewise, before the offset service is."""
-        if self.routes.offset_service() is not None:
-            await asyncio.sleep(seconds)
+        node = self.routes.offset_service()
+        if node is not None:
+            await self._pause_while(lambda: self.routes.offset_service() == node, seconds)
             return
         with suppress(OffsetServiceUnavailable):
             await self._wait_node(self._listed_offset_service, seconds)
+
+    async def _pause_while(self, is_same: Callable[[], bool], seconds: float) -> None:
+        # Another address, or another process there: what failed before says nothing about it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    seen = self.routes_changed.count
+                    if not is_same():
+                        return
+                    await self.routes_changed.wait(seen)
 
     async def _wait_node(self, find: Callable[[], Reply], wait_seconds: float) -> Reply:
         deadline = asyncio.get_running_loop().time() + wait_seconds

@@ -202,7 +202,11 @@ class Routes:
         changed = False
         for node in nodes:
             key = (node.kind, node.name)
-            if self._nodes.get(key) != node:
+            known = self._nodes.get(key)
+            # A nameserver that lags behind another tells a leader that was deposed.
+            if known is not None and known.epoch > node.epoch:
+                continue
+            if known != node:
                 self._nodes[key] = node
                 changed = True
         return changed

@@ -57,6 +57,11 @@ class Slots:
         self.blocked: OrderedDict[BatchQueue, None] = OrderedDict()
         self.lingering: dict[BatchQueue, None] = {}
 
+    def forget_failures(self) -> None:
+        self.not_before = 0.0
+        self.error = None
+        self.backoff.reset()
+
 
 class BatchScheduler:
     """Hands out batches.
@@ -116,9 +121,7 @@ class BatchScheduler:
             if not slots.is_live:
                 # It was away: what it failed with then says nothing about it now.
                 slots.is_live = True
-                slots.not_before = 0.0
-                slots.error = None
-                slots.backoff.reset()
+                slots.forget_failures()
         for name, error in (unreachable or {}).items():
             self._slots(name).error = error
         for name, slots in self._brokers.items():
@@ -127,6 +130,16 @@ class BatchScheduler:
                 while slots.blocked:
                     self.ready(slots.blocked.popitem(last=False)[0])
         self._wake_absent()
+
+    def restarted(self, broker: str) -> None:
+        """Another process stands for a broker now, or the same one elsewhere: nothing that failed
+        before keeps messages from it."""
+        slots = self._slots(broker)
+        if slots.not_before:
+            slots.forget_failures()
+            # Those that wait for the end of its pause are in `_alarms`, among others.
+            for batch_queue in self._accumulator.batch_queues():
+                self.ready(batch_queue)
 
     def ready(self, batch_queue: BatchQueue) -> None:
         """A batch queue may have something to send: look at it."""
@@ -137,9 +150,7 @@ class BatchScheduler:
     def acknowledged(self, batch: ProducerBatch, appended: Appended) -> None:
         """A batch is stored."""
         slots = self._returned(batch)
-        slots.backoff.reset()
-        slots.not_before = 0.0
-        slots.error = None
+        slots.forget_failures()
         batch.batch_queue.not_before = 0.0
         self._accumulator.complete(batch, appended)
 

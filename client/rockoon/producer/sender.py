@@ -7,7 +7,7 @@ the routes, one gives up what is overdue. All state is the event loop's: nothing
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rockoon.compression import Compression
@@ -17,6 +17,8 @@ from rockoon.errors import (
     MalformedBatch,
     NoExternalAddress,
     NotAuthenticated,
+    NotEnoughReplicas,
+    NotLeader,
     NotReady,
     QueueNotFound,
     RockoonError,
@@ -40,7 +42,7 @@ from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
-from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -55,7 +57,7 @@ _SWEEP_SECONDS = 0.25
 _FINISH_SECONDS_MAX = 1.0
 _UNREPORTED_MAX = 1000
 
-_BROKER_WIDE = (Busy, NotReady, StoreNotWritable)
+_BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
 
 
@@ -106,6 +108,8 @@ class Sender:
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
         self._unreported: list[ProducerBatch] = []
+        # The process that stands for each broker, as the routes told last.
+        self._known_processes: dict[str, tuple[str, int, int]] = {}
         # Brokers of which the log says that this client has no address for them.
         self._unreachable: set[str] = set()
         self._wake = asyncio.Event()
@@ -319,6 +323,9 @@ class Sender:
         self._wake.set()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
+        # A leader that was deposed may have written it, and followers may have it.
+        if isinstance(error, NotLeader) and batch.sequence is not None:
+            batch.sequence.may_be_stored = True
         # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
         # before us: then the routes are about to say so, and everything for the topic fails.
         # One that has forgotten this producer does not have a batch that it never got before.
@@ -392,6 +399,7 @@ class Sender:
                     if not each.address
                 },
             )
+            self._note_restarts(brokers)
             for topic, route in list(self.routes.items()):
                 current = routes.topic(topic)
                 if current is None:
@@ -404,6 +412,15 @@ class Sender:
                     stream.interrupt()
             self._wake.set()
             await changed.wait(seen)
+
+    def _note_restarts(self, brokers: Sequence[Node]) -> None:
+        # After a fail-over the log has its name still, and was never seen to be away.
+        known = self._known_processes
+        now = {each.name: (each.address, each.epoch, each.started_at_ms) for each in brokers}
+        for name, process in now.items():
+            if known.get(name, process) != process:
+                self._scheduler.restarted(name)
+        self._known_processes = now
 
     def _told_unreachable(self, broker: str) -> RockoonError:
         """Why messages cannot go to a live broker; the first time in the log as well, since others
