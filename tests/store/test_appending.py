@@ -66,7 +66,7 @@ def test_an_older_confirmation_changes_nothing_and_a_newer_one_is_refused(tmp_pa
     owner = Owner(settings(tmp_path, flush=Flush.SYNC))
     one, two = owner.append_durably(), owner.append_durably()
     assert owner.store.confirm(one.end_offset) == []
-    with pytest.raises(ValueError, match="is not synced"):
+    with pytest.raises(ValueError, match="cannot be committed"):
         owner.store.confirm(two.end_offset + 1)
     owner.store.close()
 

@@ -226,7 +226,14 @@ def batch_of(
 class Owner:
     """Owns a store as a broker's loop would, but only moves when told."""
 
-    def __init__(self, configured: StoreSettings, disk: Disk | None = None, **clock: int) -> None:
+    def __init__(
+        self,
+        configured: StoreSettings,
+        disk: Disk | None = None,
+        *,
+        by_quorum: bool = False,
+        **clock: int,
+    ) -> None:
         self.synced: queue.Queue[int] = queue.Queue()
         self.failed: queue.Queue[OSError] = queue.Queue()
         self.clock = FixedClock(**clock)
@@ -236,6 +243,7 @@ class Owner:
             clock=self.clock,
             on_synced=self.synced.put,
             on_failed=self.failed.put,
+            by_quorum=by_quorum,
         )
 
     def append(

@@ -120,7 +120,7 @@ class SequenceMemory:
         self.ledger.forget(now_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
-        if self._waiting and self._store.durable_end >= self._waiting[0].log_end:
+        if self._waiting and self._store.settled_end >= self._waiting[0].log_end:
             await self._write_waiting(*self._waiting)
 
     def snapshot(self) -> SequenceSnapshot:

@@ -6,8 +6,9 @@ owner answers with `confirm`. Nothing else crosses threads.
 
 Invariants:
 1. A message gets its queue offset and physical offset at `append`; a refused append uses neither.
-2. With `flush=sync` a message is shown to readers, and listed in its ConsumeQueue, only when a sync
-   covers it (RocketMQ's confirm offset); with `async` at once.
+2. A message is shown to readers, and listed in its ConsumeQueue, only when it is committed
+   (RocketMQ's confirm offset): with one copy when a sync covers it, with `flush=async` at once;
+   with several (`by_quorum`) when the owner says so. Nothing else shows it, a restart neither.
 3. Entries are written in the order of the log. If they cannot be written, later ones wait behind
    them, appends are refused, and `abort` stays.
 4. After one failed sync the store refuses everything: what the disk holds is unknown from there.
@@ -73,8 +74,10 @@ class Store(VisibleStore):
         lock: DirectoryLock,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
+        by_quorum: bool,
     ) -> None:
         self.settings = settings
+        self._by_quorum = by_quorum
         self._disk = disk
         self._clock = clock
         self._lock = lock
@@ -88,7 +91,9 @@ class Store(VisibleStore):
             settings.open_queue_files_max,
             disk,
         )
-        self.recovery = Recoverer(settings, disk, self._queues, self._dropped, self._abort).run()
+        self.recovery = Recoverer(
+            settings, disk, self._queues, self._dropped, self._abort, by_quorum=by_quorum
+        ).run()
         self._markers, self._syncer = self._make_syncer(on_synced, on_failed)
         self._log = self._open_log()
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
@@ -104,8 +109,17 @@ class Store(VisibleStore):
             self._syncer,
             disk,
         )
-        self._confirmed_end = self._log.end
-        self._undispatched = DispatchQueue(self._queues, self._log.end, self.runs.newest_ms)
+        self._committed_end = self.recovery.dispatched_end
+        self._undispatched = DispatchQueue(
+            self._queues,
+            self._log,
+            self._dropped,
+            settings.delay_levels_ms,
+            self._committed_end,
+            self.recovery.dispatched_ms,
+        )
+        if self._committed_end < self._log.end:
+            self._undispatched.add_unread(self._log.end)
         self._appender = Appender(
             settings, self._log, self._queues, self.runs, self.points, self._undispatched
         )
@@ -169,6 +183,7 @@ class Store(VisibleStore):
         clock: WallClock | None = None,
         on_synced: Callable[[int], None] = _ignore,
         on_failed: Callable[[OSError], None] = _ignore,
+        by_quorum: bool = False,
     ) -> Self:
         """Lock the directory, recover it, and start the Syncer.
 
@@ -179,6 +194,8 @@ class Store(VisibleStore):
             on_synced: called on the Syncer's thread with the physical offset up to which the log is
                 durable. It must hand that to the owner's thread, which calls `confirm`.
             on_failed: called there, once, when a sync failed. The owner must end the process.
+            by_quorum: the log has other copies, and the owner says by `confirm` what is committed;
+                what a start finds behind the last recovery point is not, before that.
 
         Raises:
             StoreLocked: somebody else has it open.
@@ -193,7 +210,9 @@ class Store(VisibleStore):
             raise StoreLocked(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
-            return cls(settings, disk, clock or SystemWallClock(), lock, on_synced, on_failed)
+            return cls(
+                settings, disk, clock or SystemWallClock(), lock, on_synced, on_failed, by_quorum
+            )
         except BaseException:
             lock.release()
             raise
@@ -220,14 +239,14 @@ class Store(VisibleStore):
             now_ms: epoch milliseconds; earlier than the last, that one's, unless a run ends.
 
         Returns:
-            Where it went. With `flush=sync` it is not durable yet and not visible: wait for
-            `confirm` of its `end_offset`.
+            Where it went. It is not visible before `confirm` of its `end_offset`, but with
+            `flush=async` and one copy, where it need not be durable.
 
         Raises:
             BatchError: the records are not what they should be.
             BatchTooLarge, UnstorableTopic: the batch can never be stored.
             StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written.
-            StoreBusy: too many bytes wait for a sync.
+            StoreBusy: too many bytes wait to be committed.
             AppendFailed: the disk refused.
             StoreFailed, StoreClosed: the store takes nothing any more.
         """
@@ -235,22 +254,25 @@ class Store(VisibleStore):
         if reason := self.not_writable_reason:
             raise StoreNotWritable(reason)
         settings = self.settings
-        unsynced = self._log.end - self._confirmed_end
-        if settings.flush is Flush.SYNC and unsynced >= settings.unsynced_bytes_max:
-            raise StoreBusy(f"{unsynced} bytes wait for a sync")
+        # With one copy and `flush=async` nothing waits.
+        waiting_bytes = self._log.end - self._committed_end
+        if waiting_bytes >= settings.unsynced_bytes_max:
+            raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
         appended = self._appender.append(batch, now_ms)
         if settings.flush is Flush.SYNC:
-            self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
-        else:
+            self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
+        elif not self._by_quorum:
+            self._committed_end = appended.end_offset
             self._undispatched.dispatch(appended.end_offset)
         self._reserve_ahead()
         return appended
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
-        """Take note that the log is durable up to a physical offset.
+        """Take note that the log is committed up to a physical offset: it will never be cut there.
 
         Args:
-            end_offset: what `on_synced` was called with. An older one is ignored.
+            end_offset: with one copy what `on_synced` was called with; with several what a quorum
+                of them has, which this one need not have synced. An older one is ignored.
 
         Returns:
             The queues whose max offset moved: readers that wait there can be woken.
@@ -259,10 +281,11 @@ class Store(VisibleStore):
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        if end_offset > self._syncer.synced_end:
-            raise ValueError(f"{end_offset} is not synced, {self._syncer.synced_end} is")
-        self._confirmed_end = max(self._confirmed_end, end_offset)
-        return self._undispatched.dispatch(self._dispatchable_end)
+        known = self._log.end if self._by_quorum else self._syncer.synced_end
+        if end_offset > known:
+            raise ValueError(f"{end_offset} cannot be committed, the store has {known}")
+        self._committed_end = max(self._committed_end, end_offset)
+        return self._undispatched.dispatch(self._committed_end)
 
     def drop_topics(self, *topics: str) -> None:
         """Delete topics' queues; their messages in the log are as if they had never been.
@@ -299,20 +322,20 @@ class Store(VisibleStore):
             StoreFailed, StoreClosed.
         """
         self._check_usable()
-        advanced = self._undispatched.dispatch(self._dispatchable_end)
+        advanced = self._undispatched.dispatch(self._committed_end)
         settings, dues = self.settings, self._dues
         dues.correct_for(now_ms)
         if settings.flush is Flush.ASYNC and now_ms >= dues.sync_ms:
             dues.sync_ms = now_ms + settings.flush_interval_ms
-            self._confirmed_end = self._syncer.synced_end
-            if self._log.end > self._confirmed_end:
-                self._syncer.request_sync(self._log.sync_request(self._confirmed_end))
+            if self._log.end > self._syncer.synced_end:
+                self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
         self._cleaner.sweep()
         self.points.keep_below(self.runs.least_to_come_ms(now_ms))
         point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
         if point_due and not self._syncer.point_pending:
             dues.point_ms = now_ms + settings.recovery_point_interval_ms
-            sync = self._log.sync_request(self._confirmed_end)
+            # It syncs all of the log first: what is committed may not be durable here.
+            sync = self._log.sync_request(self._syncer.synced_end)
             end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
             self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
         if now_ms >= dues.disk_check_ms:
@@ -417,11 +440,12 @@ class Store(VisibleStore):
     def _finish(self) -> None:
         finish_removals(self._syncer, self._disk)
         self._log.erase_refused()
-        for fd in self._log.sync_request(self._confirmed_end).fds:
+        for fd in self._log.sync_request(self._syncer.synced_end).fds:
             self._disk.fdatasync(fd)
-        self._confirmed_end = self._log.end
-        self._undispatched.dispatch(self._log.end)
-        if self._undispatched.pending:
+        if not self._by_quorum:
+            self._committed_end = self._log.end
+        self._undispatched.dispatch(self._committed_end)
+        if self._undispatched.end < self._committed_end:
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         # What it keeps open it may need to sync.
@@ -445,10 +469,6 @@ class Store(VisibleStore):
         self._lock.release()
 
     # Inside.
-
-    @property
-    def _dispatchable_end(self) -> int:
-        return self._confirmed_end if self.settings.flush is Flush.SYNC else self._log.end
 
     def _reserve_ahead(self) -> None:
         """Have the next CommitLog file made, once, when the last is half full."""

@@ -5,6 +5,7 @@ is completed, together with the physical offset up to which it has seen the log.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,7 @@ def read_chunk(
     end: int,
     bytes_max: int,
     search_bytes_max: int | None = None,
+    delay_levels_ms: Sequence[int] | None = None,
 ) -> LogChunk:
     """Read records from `position` on; see `Store.read_log`.
 
@@ -80,26 +82,37 @@ def read_chunk(
         bytes_max: length of `frames`, at most; the first record always fits.
         search_bytes_max: how far behind a damaged place a record is looked for, at most;
             None means to the file's end.
+        delay_levels_ms: as of `scan`, with which tag codes are worked out; None: without them.
 
     Raises:
         OSError: the disk.
     """
+
+    def scanned(data: bytes) -> Scan:
+        return scan(
+            data,
+            0,
+            len(data),
+            check_crc=False,
+            with_tag_codes=delay_levels_ms is not None,
+            records_max=RECORDS_MAX,
+            delay_levels_ms=delay_levels_ms or (),
+        )
+
     position = max(position, log.min_offset)
     wanted = min(max(bytes_max, RECORD_BYTES_MIN), max(end - position, 0))
     data = log.read(position, wanted)
     if not data:
         return LogChunk(position, b"", scan(b"", 0, 0), max(position, min(end, log.end)))
     file_end = position - position % log.file_bytes + log.file_bytes
-    records = scan(
-        data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
-    )
+    records = scanned(data)
     if records.count == 0:
         if _is_blank(data, file_end - position):
             return LogChunk(position, b"", records, min(file_end, end))
         whole = _record_bytes(log, position, min(file_end, end))
         if whole > len(data):
             data = log.read(position, whole)
-            records = scan(data, 0, len(data), check_crc=False, with_tag_codes=False)
+            records = scanned(data)
     at = position + records.position
     frames = data[: records.position]
     if records.end is ScanEnd.BLANK:

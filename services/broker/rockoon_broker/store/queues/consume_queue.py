@@ -185,7 +185,8 @@ class ConsumeQueues:
             offset: the max offset to be; a queue that is there already stays as it is.
             log_end: physical offset behind all records that had these numbers.
         """
-        if offset <= queue.max_offset:
+        # Records that are not listed yet tell their numbers themselves.
+        if offset <= max(queue.max_offset, queue.next_offset):
             return
         # A new queue gets as many as one has that begins in the middle of a file.
         first = queue.max_offset or (offset - 1) // self._file_entries * self._file_entries

@@ -60,8 +60,8 @@ def first_break(
     damaged.
 
     Args:
-        chunk: records that follow what `queues` already hold.
-        queues: as they are before the chunk is dispatched.
+        chunk: records that follow what `queues` already hold, or have counted.
+        queues: as they are before the chunk is dispatched or counted.
         marks: topics whose records below a physical offset do not exist.
         newest_ms: store time of the record before the chunk.
         file_bytes: size of a CommitLog file. Where one begins, store times may go back.
@@ -80,7 +80,7 @@ def first_break(
     for run in entry_runs(chunk, marks):
         if run.key not in expected:
             queue = queues.find(*run.key)
-            expected[run.key] = 0 if queue is None else queue.max_offset
+            expected[run.key] = 0 if queue is None else queue.next_offset
         nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
         if nameless or run.first_offset != expected[run.key]:
             wrong.append(int(run.entries["offset"][0]))
@@ -106,18 +106,42 @@ def contradicted_queues(
         if run.key in seen or queue is None:
             continue
         seen.add(run.key)
-        if queue.max_offset != run.first_offset and queues.is_all_below(queue, log_min):
+        if queue.next_offset != run.first_offset and queues.is_all_below(queue, log_min):
             found.append(queue)
     return found
 
 
-def dispatch(
+def dispatch_runs(
     chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], end: int | None = None
-) -> None:
-    """Write the entries of a chunk's records, or of those below `end`, into their queues."""
+) -> list[QueueKey]:
+    """Write the entries of a chunk's records, or of those below `end`, into their queues.
+
+    Returns:
+        The queues that have got entries; one may be there twice.
+    """
+    advanced: list[QueueKey] = []
     for run in entry_runs(chunk, marks):
-        entries = run.entries
-        if end is not None:
-            entries = entries[: int(np.searchsorted(entries["offset"].astype(np.int64), end))]
+        entries = _below(run, end)
         if len(entries):
             queues.write(queues.find_or_create(*run.key), run.first_offset, entries)
+            advanced.append(run.key)
+    return advanced
+
+
+def count_runs(
+    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], end: int | None = None
+) -> None:
+    """Have queues' numbers go on behind a chunk's records, which are not listed yet."""
+    for run in entry_runs(chunk, marks):
+        entries = _below(run, end)
+        if len(entries):
+            queue = queues.find_or_create(*run.key)
+            # Given out twice, one number would be of two messages (RocketMQ 7689).
+            queue.next_offset = max(queue.next_offset, run.first_offset + len(entries))
+
+
+def _below(run: EntryRun, end: int | None) -> EntryArray:
+    """Entries of a run whose records lie below a physical offset."""
+    if end is None:
+        return run.entries
+    return run.entries[: int(np.searchsorted(run.entries["offset"].astype(np.int64), end))]

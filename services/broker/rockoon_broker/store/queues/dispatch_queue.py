@@ -3,11 +3,17 @@
 What cannot be written now stays first in line: later entries wait behind it.
 """
 
+import errno
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.reading import read_chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.dispatch import dispatch_runs
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_format.consume_queue import EntryArray
 
 
@@ -23,11 +29,21 @@ class Undispatched:
     store_timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A stretch of the log that did not come by `append`: read when its entries are due."""
+
+    end_offset: int
+
+
 class DispatchQueue:
     """The batches whose entries are still to be written, without gaps.
 
     Args:
         queues: takes the entries.
+        log: where stretches are read.
+        dropped: whose records have no entries.
+        delay_levels_ms: as of `scan`.
         end: physical offset up to which the log is dispatched already.
         store_timestamp_ms: store time of the newest message up to there.
 
@@ -37,12 +53,23 @@ class DispatchQueue:
         failure: why entries cannot be written, None while they can.
     """
 
-    def __init__(self, queues: ConsumeQueues, end: int, store_timestamp_ms: int) -> None:
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        log: CommitLog,
+        dropped: DroppedTopics,
+        delay_levels_ms: Sequence[int],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
         self.failure: OSError | None = None
         self._queues = queues
-        self._waiting: deque[Undispatched] = deque()
+        self._log = log
+        self._dropped = dropped
+        self._delay_levels_ms = delay_levels_ms
+        self._waiting: deque[Undispatched | Unread] = deque()
 
     @property
     def pending(self) -> int:
@@ -53,10 +80,18 @@ class DispatchQueue:
         """Take the batch that the log holds behind the one added last."""
         self._waiting.append(batch)
 
+    def add_unread(self, end: int) -> None:
+        """Take what the log holds behind what was added last, up to a physical offset."""
+        if self._waiting and isinstance(self._waiting[-1], Unread):
+            self._waiting.pop()
+        self._waiting.append(Unread(end))
+
     def drop(self, topics: Container[str]) -> None:
         """Write no entries for the batches of topics that are deleted."""
         self._waiting = deque(
-            replace(each, queue=None) if each.queue and each.queue.topic in topics else each
+            replace(each, queue=None)
+            if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics
+            else each
             for each in self._waiting
         )
 
@@ -71,8 +106,15 @@ class DispatchQueue:
         advanced: dict[QueueKey, None] = {}
         waiting = self._waiting
         try:
-            while waiting and waiting[0].end_offset <= end:
+            while waiting and self.end < end:
                 batch = waiting[0]
+                if isinstance(batch, Unread):
+                    self._dispatch_unread(min(batch.end_offset, end), advanced)
+                    if self.end == batch.end_offset:
+                        waiting.popleft()
+                    continue
+                if batch.end_offset > end:
+                    break
                 if batch.queue is not None:
                     self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
                     advanced[batch.queue.key] = None
@@ -87,3 +129,22 @@ class DispatchQueue:
         else:
             self.failure = None
         return list(advanced)
+
+    def _dispatch_unread(self, end: int, advanced: dict[QueueKey, None]) -> None:
+        """Write the entries of what the log holds up to a physical offset, at most one window."""
+        read = read_chunk(
+            self._log,
+            self.end,
+            end,
+            WINDOW_BYTES,
+            search_bytes_max=0,
+            delay_levels_ms=self._delay_levels_ms,
+        )
+        if read.skipped_bytes or read.next_offset == self.end:
+            # Told as what it is: passed over, later messages would be listed and this one not.
+            raise OSError(errno.EIO, f"what was written to the log at {self.end} is damaged")
+        chunk = Chunk(read.start, read.records)
+        advanced.update(dict.fromkeys(dispatch_runs(chunk, self._queues, self._dropped.marks)))
+        if read.records.count:
+            self.store_timestamp_ms = int(read.records.store_timestamps_ms[-1])
+        self.end = read.next_offset

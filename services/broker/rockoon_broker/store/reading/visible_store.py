@@ -32,6 +32,7 @@ class VisibleStore(ABC):
     _dropped: DroppedTopics
     _undispatched: DispatchQueue
     _reader: CompactedReader
+    _committed_end: int
     _syncer: Syncer
     _cleaner: Cleaner
 
@@ -48,6 +49,17 @@ class VisibleStore(ABC):
     def visible_end(self) -> int:
         """Physical offset behind the newest message that readers see."""
         return self._undispatched.end
+
+    @property
+    def committed_end(self) -> int:
+        """Physical offset up to which nothing will ever be cut; readers see no more."""
+        return self._committed_end
+
+    @property
+    def settled_end(self) -> int:
+        """Physical offset up to which the log is committed and durable here: what is kept beside it
+        may rely on that much after a crash."""
+        return min(self._committed_end, self._syncer.synced_end)
 
     @property
     def appended_end(self) -> int:

@@ -36,7 +36,12 @@ from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
-from rockoon_broker.store.queues.dispatch import contradicted_queues, dispatch, first_break
+from rockoon_broker.store.queues.dispatch import (
+    contradicted_queues,
+    count_runs,
+    dispatch_runs,
+    first_break,
+)
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
 from rockoon_broker.store.recovery.checkpoint_files import (
@@ -76,6 +81,11 @@ class Recovery:
     """Start offsets of the CommitLog files that remain."""
     log_end: int
     """Physical offset behind the last record."""
+    dispatched_end: int
+    """Physical offset up to which the queues list the log: its end, unless others say what is
+    committed."""
+    dispatched_ms: int
+    """Store time of the newest record before it; 0 if none is known."""
     store_timestamp_ms: int
     """That of the newest record; 0 if none is known."""
     lineage: bytes
@@ -104,6 +114,8 @@ class Recoverer:
         queues: empty; loaded and repaired here.
         dropped: marks of deleted topics; fitted to the log here.
         abort: written here before anything is changed.
+        by_quorum: what lies behind the boundary may not be committed: it is kept, and its numbers
+            are counted, but it is not listed (RocketMQ 6609).
     """
 
     def __init__(
@@ -113,7 +125,10 @@ class Recoverer:
         queues: ConsumeQueues,
         dropped: DroppedTopics,
         abort: AbortFile,
+        *,
+        by_quorum: bool = False,
     ) -> None:
+        self._by_quorum = by_quorum
         self._root = settings.root
         self._log = settings.root / LOG_DIRECTORY
         self._file_bytes = settings.commit_log_file_bytes
@@ -194,6 +209,8 @@ class Recoverer:
         self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
+        if self._by_quorum:
+            result = replace(result, dispatched_end=boundary, dispatched_ms=known_ms)
         aside = tuple(self._cut.set_aside)
         return replace(result, set_aside=aside, records_set_aside=records_behind)
 
@@ -354,7 +371,8 @@ class Recoverer:
                         queue.max_offset,
                     )
                     self._queues.empty(queue)
-            dispatch(chunk, self._queues, marks, end)
+            take = count_runs if self._by_quorum else dispatch_runs
+            take(chunk, self._queues, marks, end)
             times_ms = chunk.records.store_timestamps_ms
             if end is not None:
                 walk.end = end
@@ -436,6 +454,8 @@ class Recoverer:
         return Recovery(
             starts=tuple(starts),
             log_end=0 if walk is None else walk.end,
+            dispatched_end=0 if walk is None else walk.end,
+            dispatched_ms=newest_ms,
             store_timestamp_ms=newest_ms,
             lineage=lineage,
             was_clean=abort is None,
