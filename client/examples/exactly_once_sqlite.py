@@ -34,7 +34,7 @@ from rockoon.errors import StoreLocked
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
-    topic TEXT, broker TEXT, queue_id INTEGER, next_offset INTEGER, create revision INTEGER,
+    topic TEXT, broker TEXT, queue_id INTEGER, next_offset INTEGER, create_revision INTEGER,
     PRIMARY KEY (topic, broker, queue_id)
 );
 CREATE TABLE IF NOT EXISTS handled (

@@ -75,7 +75,7 @@ def test_two_ways_at_once_are_refused() -> None:
 def test_delayed_messages_have_lanes_of_their_own_that_come_and_go_like_others() -> None:
     accumulator = Accumulator(set[BatchQueue]().add)
     queue = MessageQueue("T", "broker-a", 0)
-    ordinary = [accumulator.open_spread("T"), accumulator.open_chosen(queue)]
+    ordinary = [accumulator.open_round_robin("T"), accumulator.open_by_queue(queue)]
     delayed = [
         accumulator.delayed_batch_queue("T", None),
         accumulator.delayed_batch_queue("T", queue),

@@ -53,8 +53,10 @@ class Bench:
 
     def batch_queue(self, queue: MessageQueue | None = None, topic: str = "orders") -> BatchQueue:
         if queue is None:
-            return self.accumulator.spread.get(topic) or self.accumulator.open_spread(topic)
-        return self.accumulator.chosen.get(queue) or self.accumulator.open_chosen(queue)
+            return self.accumulator.round_robin.get(topic) or self.accumulator.open_round_robin(
+                topic
+            )
+        return self.accumulator.by_queue.get(queue) or self.accumulator.open_by_queue(queue)
 
     def add(self, batch_queue: BatchQueue, body: bytes, *, close: bool = False) -> ProducerBatch:
         batch = batch_queue.batch

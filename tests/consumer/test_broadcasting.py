@@ -287,7 +287,7 @@ async def test_a_reader_goes_on_while_the_offset_service_is_away_for_longer_than
         gone_at = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - gone_at > 0.15)
         await fake.offset.listener.start()
-        await eventually(lambda: consumer._assignment._lapses_seen > 0)
+        await eventually(lambda: consumer._assignment._expirations_seen > 0)
         fake.append("orders", numbered(10, 10))
         await seen.wait(20)
         assert consumer.statistics.queues_gained == 1

@@ -485,7 +485,7 @@ async def test_a_dropped_queue_commits_nothing_more(fake: FakeCluster, cluster: 
     async with consumer_of(cluster, seen, commit_seconds=60) as consumer:
         await eventually(lambda: bool(consumer.queues()) and consumer.queues()[Q0].running == 10)
         # Nothing is unfinished any more, as if all had been handled.
-        consumer._assignment.readings[Q0].process_queue.drop()
+        consumer._assignment.readers[Q0].process_queue.drop()
         await consumer.commit()
         seen.gate.set()
         await eventually(lambda: len(seen.bodies) == 10)

@@ -114,7 +114,7 @@ class DeadLetters:
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
-        self._places = OffsetLookup(cluster)
+        self._offsets = OffsetLookup(cluster)
 
     # Looking
 
@@ -166,10 +166,10 @@ class DeadLetters:
         route = await self._route(group)
         marks = await self._marks(route)
         queues = list(route.queues) if queue is None else [queue]
-        ends = await self._places.ends(queues)
+        ends = await self._offsets.ends(queues)
         firsts = {each: max(ends[each][0], offset) for each in queues}
         if since_ms:
-            starts = await self._places.choose(queues, ConsumeFrom.timestamp(since_ms))
+            starts = await self._offsets.choose(queues, ConsumeFrom.timestamp(since_ms))
             firsts = {each: max(firsts[each], starts[each].offset) for each in queues}
         for each in queues:
             async for message in self._messages(each, firsts[each], ends[each][1]):
@@ -214,7 +214,7 @@ class DeadLetters:
                 )
             except MessageNotFound:
                 # Retention was faster, or the queue is gone.
-                oldest = (await self._places.ends([queue]))[queue][0]
+                oldest = (await self._offsets.ends([queue]))[queue][0]
                 if oldest <= offset:
                     return
                 offset = oldest

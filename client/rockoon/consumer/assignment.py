@@ -1,11 +1,11 @@
 """The queues of one member: which are its own, where each starts, who gets those it loses.
 
 Invariants:
-- A queue has one reading at most, and every Resolve makes a new one.
-- A reading whose place is void (a reset, another owner) hands out and commits nothing from the
+- A queue has one reader at most, and every Resolve makes a new one.
+- A reader whose position is void (a reset, another owner) hands out and commits nothing from the
   moment that is known, not only from the next rebalance on.
 - A queue that was let go is not resolved again before it has gone: a late release would take it
-  away from its next reading.
+  away from its next reader.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class Assignment:
         delivery: hands messages to the handler.
         statistics: counted in.
         on_persisted: told of every answer of the store.
-        start_task: makes tasks of pulls and departures.
+        start_task: makes tasks of pulls and revocations.
         listener: told of queues before they are read, and before they are handed over.
     """
 
@@ -119,7 +119,7 @@ class Assignment:
         start_task: TaskStarter,
         listener: RebalanceListener,
     ) -> None:
-        self.readings: dict[MessageQueue, QueueReader] = {}
+        self.readers: dict[MessageQueue, QueueReader] = {}
         """Written here only, by `keep_balanced`, which no two tasks run at once."""
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue began, and why."""
@@ -135,12 +135,12 @@ class Assignment:
         self._statistics = statistics
         self._start_task = start_task
         self._listener = listener
-        self._departures = QueueRevocation(
+        self._revocation = QueueRevocation(
             group, store, delivery, listener, on_persisted=on_persisted, on_gone=changes.note
         )
-        # Readings whose place is void: to be dropped without a commit and resolved again.
+        # Readers whose position is void: to be dropped without a commit and resolved again.
         self._void: set[QueueReader] = set()
-        # Queues without a reading that the offset service may take for this member's: resolved with
+        # Queues without a reader that the offset service may take for this member's: resolved with
         # an unknown outcome, or void. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
         # Of those, queues that were reset after the offset service had been asked for them.
@@ -152,17 +152,17 @@ class Assignment:
         membership.positions = self._positions
 
     def _positions(self) -> Iterable[PulledPosition]:
-        for queue, reading in self.readings.items():
+        for queue, reader in self.readers.items():
             # A store of the user's own knows no epochs, and nobody but the user its progress.
-            if reading.start.epoch and not reading.process_queue.dropped:
+            if reader.start.epoch and not reader.process_queue.dropped:
                 yield PulledPosition(
                     queue=queue_to_wire(queue),
-                    next_offset=reading.process_queue.next_offset,
-                    epoch=reading.start.epoch,
+                    next_offset=reader.process_queue.next_offset,
+                    epoch=reader.start.epoch,
                 )
 
     async def keep_balanced(self) -> None:
-        """Keep the readings as they should be, for ever.
+        """Keep the readers as they should be, for ever.
 
         Raises:
             GroupNotFound, TopicNotFound, ...: one of `FATAL`.
@@ -183,7 +183,7 @@ class Assignment:
                 continue
 
     async def _rebalance(self) -> bool:
-        """Bring the readings in line with the group, the routes and the resets.
+        """Bring the readers in line with the group, the routes and the resets.
 
         Returns:
             False when a queue could not be resolved yet, or routes are not known.
@@ -191,15 +191,15 @@ class Assignment:
         self._statistics.rebalances += 1
         # Taken out first: more may become void while these are given up.
         void, self._void = self._void, set()
-        # A reading may have been given up and the queue taken up again since it became void.
-        current = [r for r in void if self.readings.get(r.queue) is r]
-        self._claims.update(reading.queue for reading in current)
-        await self._give_up(current)
+        # A reader may have been dropped and the queue assigned again since it became void.
+        current = [r for r in void if self.readers.get(r.queue) is r]
+        self._claims.update(reader.queue for reader in current)
+        await self._drop(current)
         if self._membership.expirations != self._expirations_seen:
             self._expirations_seen = self._membership.expirations
             if self._settings.mode != BROADCASTING:
                 # Others may have them by now; if none has, what was finished is stored still.
-                self._let_go(list(self.readings.values()))
+                self._revoke(list(self.readers.values()))
         try:
             create_revisions = await self._create_revisions()
         except RockoonError as error:
@@ -211,20 +211,20 @@ class Assignment:
         self._tell_idle(len(mine), create_revisions)
         self._awaited &= mine
         lost = [
-            reading
-            for queue, reading in self.readings.items()
-            if queue not in mine or create_revisions[queue] != reading.create_revision
+            reader
+            for queue, reader in self.readers.items()
+            if queue not in mine or create_revisions[queue] != reader.create_revision
         ]
         if lost:
-            log.info("%s gives up %s", self._membership.member_id, _names(r.queue for r in lost))
+            log.info("%s loses %s", self._membership.member_id, _names(r.queue for r in lost))
             self._statistics.queues_lost += len(lost)
         claims = self._claims - mine
         self._claims -= claims
         if lost or claims:
-            self._let_go(lost, claims)
+            self._revoke(lost, claims)
         # What is on its way out has to be gone first; then allocation is looked at again.
-        gained = sorted(mine - self.readings.keys() - self._departures.queues)
-        return not gained or await self._take_up(gained, create_revisions)
+        gained = sorted(mine - self.readers.keys() - self._revocation.queues)
+        return not gained or await self._assign(gained, create_revisions)
 
     def _share(self, create_revisions: Collection[MessageQueue]) -> set[MessageQueue]:
         if self._membership.is_paused:
@@ -260,7 +260,7 @@ class Assignment:
                 create_revisions.update(route.create_revisions)
         return create_revisions
 
-    async def _take_up(
+    async def _assign(
         self, queues: list[MessageQueue], create_revisions: Mapping[MessageQueue, int]
     ) -> bool:
         routes = self._cluster.routes
@@ -320,7 +320,7 @@ class Assignment:
             start.reason,
             start.explanation,
         )
-        reading = QueueReader(
+        reader = QueueReader(
             queue=queue,
             subscription=self._settings.subscriptions[queue.topic],
             start=start,
@@ -333,11 +333,11 @@ class Assignment:
         self._statistics.starts[start.reason] += 1
         self._statistics.queues_gained += 1
         self._statistics.gap_total += start.gap
-        self.readings[queue] = reading
-        reading.task = self._start_task(lambda: self._pull(reading), str(queue))
+        self.readers[queue] = reader
+        reader.task = self._start_task(lambda: self._pull(reader), str(queue))
 
-    async def _pull(self, reading: QueueReader) -> None:
-        lost_place = await reading.pull_into(
+    async def _pull(self, reader: QueueReader) -> None:
+        lost_place = await reader.pull_into(
             self._cluster,
             self._settings.read_rules,
             self._statistics.pulls,
@@ -348,17 +348,17 @@ class Assignment:
         # where to go on.
         if lost_place is not None:
             log.warning("%s", lost_place)
-            reading.failure = lost_place.to_error()
+            reader.failure = lost_place.to_error()
             self._statistics.out_of_range += 1
-            await _wait_finished(reading)
+            await _wait_finished(reader)
         else:
-            log.warning("%s is resolved again: no pull was answered for too long", reading.queue)
+            log.warning("%s is resolved again: no pull was answered for too long", reader.queue)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.drain_seconds):
-                    await _wait_finished(reading)
+                    await _wait_finished(reader)
         # Progress first, since the service decides by it. Not released: the queue stays here.
-        await self._departures.store_last([reading], release=False)
-        self.resolve_again([reading])
+        await self._revocation.store_last([reader], release=False)
+        self.resolve_again([reader])
 
     def on_reset(self, queues: Collection[MessageQueue]) -> None:
         """Resolve queues again whose progress an operator has reset."""
@@ -369,60 +369,60 @@ class Assignment:
                 self._membership.member_id,
             )
             return
-        readings = [r for queue in queues if (r := self.readings.get(queue))]
+        readers = [r for queue in queues if (r := self.readers.get(queue))]
         meanwhile = self._claims.intersection(queues)
         self._reset_meanwhile |= meanwhile
-        self._statistics.resets += len(readings) + len(meanwhile)
-        self.resolve_again(readings)
+        self._statistics.resets += len(readers) + len(meanwhile)
+        self.resolve_again(readers)
 
-    def resolve_again(self, readings: Iterable[QueueReader]) -> None:
-        """Drop readings without a commit; their queues are resolved at the next rebalance."""
-        for reading in readings:
+    def resolve_again(self, readers: Iterable[QueueReader]) -> None:
+        """Drop readers without a commit; their queues are resolved at the next rebalance."""
+        for reader in readers:
             # At once: what it holds must neither be handed out nor be committed any more.
-            reading.process_queue.drop()
-            self._void.add(reading)
+            reader.process_queue.drop()
+            self._void.add(reader)
         self._changes.note()
 
-    def _let_go(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
+    def _revoke(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
         """Hand queues over to whoever gets them next, without waiting for it."""
-        for reading in lost:
-            # From here on it is among the departures: a queue that comes back to this member has to
+        for reader in lost:
+            # From here on it is being revoked: a queue that comes back to this member has to
             # wait until its last calls have ended and its progress is stored.
-            del self.readings[reading.queue]
-        self._departures.begin(
+            del self.readers[reader.queue]
+        self._revocation.begin(
             lost,
             claims,
             min(self._settings.drain_seconds, _DRAIN_SHARE * self._membership.handover_seconds_max),
-            lambda work: self._start_task(work, "lets queues go"),
+            lambda work: self._start_task(work, "revocation"),
         )
 
-    async def _give_up(self, readings: list[QueueReader]) -> None:
-        for reading in readings:
-            reading.process_queue.drop()
-            self._delivery.forget(reading)
-            self._store.remove(reading.queue)
-            self.readings.pop(reading.queue, None)
-        await cancel([reading.task for reading in readings])
-        await self._listener.revoked(reading.queue for reading in readings)
+    async def _drop(self, readers: list[QueueReader]) -> None:
+        for reader in readers:
+            reader.process_queue.drop()
+            self._delivery.forget(reader)
+            self._store.remove(reader.queue)
+            self.readers.pop(reader.queue, None)
+        await cancel([reader.task for reader in readers])
+        await self._listener.revoked(reader.queue for reader in readers)
 
     async def stop_pulls(self) -> None:
-        await cancel(reading.task for reading in self.readings.values())
+        await cancel(reader.task for reader in self.readers.values())
 
     async def store_last(self) -> None:
         """Store all progress and release every queue, bounded; nothing is pulled any more."""
-        await self._departures.store_last(self.readings.values(), self._claims)
-        await self._departures.wait()
+        await self._revocation.store_last(self.readers.values(), self._claims)
+        await self._revocation.wait()
 
     def drop(self) -> None:
-        for reading in self.readings.values():
-            reading.process_queue.drop()
-        self.readings.clear()
+        for reader in self.readers.values():
+            reader.process_queue.drop()
+        self.readers.clear()
 
 
-async def _wait_finished(reading: QueueReader) -> None:
-    seen = reading.finished.count
-    while reading.process_queue.unfinished:
-        seen = await reading.finished.wait(seen)
+async def _wait_finished(reader: QueueReader) -> None:
+    seen = reader.finished.count
+    while reader.process_queue.unfinished:
+        seen = await reader.finished.wait(seen)
 
 
 def _names(queues: Iterable[MessageQueue]) -> str:

@@ -150,7 +150,7 @@ class Delivery:
         self._timeout_seconds = timeout_seconds
         # The oldest call first.
         self._calls: dict[_HandlerCall, None] = {}
-        # In order only: queues with a call that runs, maybe of a reading that was given up.
+        # In order only: queues with a call that runs, maybe of a reader that was dropped.
         self._busy: set[MessageQueue] = set()
         # A source is listed once while it has messages to hand out, so the queue is bounded by
         # the number of sources and of failed parcels, which the flow limits bound.
@@ -429,9 +429,9 @@ class Delivery:
             now = loop.time()
             for handler_call in list(self._calls):
                 if now >= handler_call.overdue_from and not handler_call.has_returned:
-                    await self._give_up_waiting(handler_call)
+                    await self._drop_waiting(handler_call)
 
-    async def _give_up_waiting(self, handler_call: _HandlerCall) -> None:
+    async def _drop_waiting(self, handler_call: _HandlerCall) -> None:
         if handler_call.source.process_queue.retired or handler_call not in self._calls:
             return
         # Before the await below, during which the call may return: only one of both may finish it.

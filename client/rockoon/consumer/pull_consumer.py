@@ -95,7 +95,7 @@ class PullConsumer:
         """Where reading of each queue began, and why."""
         self.statistics = PullConsumerStatistics()
         self._cluster = cluster
-        self._places = OffsetLookup(cluster)
+        self._offsets = OffsetLookup(cluster)
         self._store = RemoteOffsetStore(cluster, group) if group else None
         self._consume_from = ConsumeFrom.of(consume_from)
         self._on_out_of_range = on_out_of_range
@@ -219,7 +219,7 @@ class PullConsumer:
             chosen = self._consume_from
             if chosen == ConsumeFrom.GROUP:
                 chosen = ConsumeFrom.FIRST
-            return await self._retried(lambda: self._places.choose(queues, chosen))
+            return await self._retried(lambda: self._offsets.choose(queues, chosen))
         revision = await self._subscribe({queue.topic for queue in queues})
         return await self._retried(lambda: self._resolve(queues, revision))
 
@@ -285,7 +285,7 @@ class PullConsumer:
         chosen = list(queues) or self.assignment
         for queue in chosen:
             self._of(queue)
-        for queue, start in (await self._retried(lambda: self._places.choose(chosen, to))).items():
+        for queue, start in (await self._retried(lambda: self._offsets.choose(chosen, to))).items():
             await self.seek(queue, start.offset)
 
     def _of(self, queue: MessageQueue) -> Assigned:
@@ -442,7 +442,7 @@ class PullConsumer:
     # Whatever happens to the queues
 
     async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
-        """Find another place for a reading whose own has left the queue."""
+        """Find another position for a queue that no longer has the one that was read."""
         self.statistics.out_of_range += 1
         self.statistics.gap_total += found.gap
         queue = assigned.queue
@@ -461,7 +461,7 @@ class PullConsumer:
         assigned.next_offset = assigned.position = start.offset
 
     async def _follow(self, topic: str, expression: str) -> None:
-        """Take up queues as the topic gets them."""
+        """Assign queues as the topic gets them."""
         backoff = Backoff()
         changes = self._cluster.routes_changed
         seen = -1
@@ -490,7 +490,7 @@ class PullConsumer:
         await self._drop(recreated)
         added = [queue for queue in route.queues if queue not in self._assigned]
         if self._store is None:
-            starts = await self._places.choose(added, ConsumeFrom.FIRST)
+            starts = await self._offsets.choose(added, ConsumeFrom.FIRST)
         else:
             starts = await self._start(added)
         subscription = Subscription.parse(topic, expression)

@@ -432,8 +432,8 @@ class PushConsumer:
         self._ended.set()
 
     def _cancel_tasks(self) -> None:
-        readings = self._assignment.readings.values()
-        for task in (*self._tasks, *(reading.task for reading in readings)):
+        readers = self._assignment.readers.values()
+        for task in (*self._tasks, *(reader.task for reader in readers)):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
 
@@ -443,7 +443,7 @@ class PushConsumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues of its subscriptions that are this member's now; `queues` has those of the
         group's retry topic, too."""
-        return sorted(q for q in self._assignment.readings if q.topic != self._retry_topic)
+        return sorted(q for q in self._assignment.readers if q.topic != self._retry_topic)
 
     @property
     def starts(self) -> dict[MessageQueue, Start]:
@@ -453,7 +453,7 @@ class PushConsumer:
 
     def queues(self) -> dict[MessageQueue, QueueView]:
         """Return how each queue of this member stands."""
-        return {q: view_of(reading) for q, reading in sorted(self._assignment.readings.items())}
+        return {q: view_of(reader) for q, reader in sorted(self._assignment.readers.items())}
 
     @property
     def is_paused(self) -> bool:
@@ -484,13 +484,13 @@ class PushConsumer:
 
         What cannot be stored now is stored by a later call.
         """
-        for reading in self._assignment.readings.values():
-            self._update(reading)
+        for reader in self._assignment.readers.values():
+            self._update(reader)
         self._note_persisted(await self._store.persist_all())
 
-    def _update(self, reading: QueueReader) -> None:
-        if not reading.process_queue.dropped:
-            self._store.update(reading.queue, reading.process_queue.commit_offset)
+    def _update(self, reader: QueueReader) -> None:
+        if not reader.process_queue.dropped:
+            self._store.update(reader.queue, reader.process_queue.commit_offset)
 
     def _count_persisted(self, persisted: Persisted) -> None:
         self.statistics.commits += len(persisted.stored)
@@ -511,7 +511,7 @@ class PushConsumer:
             for queue, error in persisted.lost.items():
                 log.warning("%s is resolved again: %s", queue, error)
             self._assignment.resolve_again(
-                r for q in persisted.lost if (r := self._assignment.readings.get(q))
+                r for q in persisted.lost if (r := self._assignment.readers.get(q))
             )
 
 

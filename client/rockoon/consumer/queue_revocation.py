@@ -1,4 +1,4 @@
-"""Queues that a member gives up: handler calls end, progress is stored, the queue is released.
+"""Queues that a member loses: handler calls end, progress is stored, the queue is released.
 
 A queue is handed over so that no message is handled twice: nothing more of it is handed out, the
 calls that run may end within a bound, and what they finished is stored in the same call that tells
@@ -26,7 +26,7 @@ _INTERRUPTED_SECONDS_MAX = 0.5
 
 
 class QueueRevocation:
-    """The queues that one member is giving up.
+    """The queues that are being revoked from one member.
 
     Args:
         group: for people.
@@ -59,7 +59,7 @@ class QueueRevocation:
 
     def begin(
         self,
-        readings: Collection[QueueReader],
+        readers: Collection[QueueReader],
         claims: Collection[MessageQueue],
         drain_seconds: float,
         start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]],
@@ -67,20 +67,20 @@ class QueueRevocation:
         """Give queues up in a task.
 
         Args:
-            readings: from now on nothing more of them is handed out or pulled.
+            readers: from now on nothing more of them is handed out or pulled.
             claims: queues that are not read and may be this member's all the same.
             drain_seconds: how long handler calls may go on.
             start_task: makes an owned task.
         """
-        for reading in readings:
+        for reader in readers:
             # Not dropped yet: calls that run still finish messages, and those are to be committed.
-            reading.process_queue.retire()
-            self._delivery.forget(reading)
-            if reading.task is not None:
-                reading.task.cancel()
+            reader.process_queue.retire()
+            self._delivery.forget(reader)
+            if reader.task is not None:
+                reader.task.cancel()
         # Before the task starts: the next rebalance may run first.
-        self.queues.update(claims, (reading.queue for reading in readings))
-        task = start_task(lambda: self._see_off(list(readings), list(claims), drain_seconds))
+        self.queues.update(claims, (reader.queue for reader in readers))
+        task = start_task(lambda: self._revoke(list(readers), list(claims), drain_seconds))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -89,24 +89,24 @@ class QueueRevocation:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _see_off(
-        self, readings: list[QueueReader], claims: list[MessageQueue], drain_seconds: float
+    async def _revoke(
+        self, readers: list[QueueReader], claims: list[MessageQueue], drain_seconds: float
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_seconds
         interrupted = False
         try:
-            while readings or claims:
+            while readers or claims:
                 seen = self._delivery.ended.count
                 is_late = loop.time() >= deadline
                 if is_late and not interrupted:
                     interrupted = True
                     deadline = loop.time() + _INTERRUPTED_SECONDS_MAX
-                    is_late = not self._interrupt(readings)
-                going = [reading for reading in readings if is_late or not reading.running]
+                    is_late = not self._interrupt(readers)
+                going = [reader for reader in readers if is_late or not reader.running]
                 if going or claims:
                     self._tell_late(going)
-                    readings = [] if is_late else [each for each in readings if each.running]
+                    readers = [] if is_late else [each for each in readers if each.running]
                     await self.store_last(going, claims)
                     # After the last commit, which a dropped queue takes no part in.
                     self._drop(going, claims)
@@ -118,36 +118,36 @@ class QueueRevocation:
                 except TimeoutError:
                     continue
         finally:
-            # Also where this is cancelled: a queue that stays among the departures is never read
-            # again.
-            self._drop(readings, claims)
+            # Also where this is cancelled: a queue that is being revoked is not read by this member
+            # until it is dropped here.
+            self._drop(readers, claims)
 
-    def _interrupt(self, readings: Iterable[QueueReader]) -> bool:
+    def _interrupt(self, readers: Iterable[QueueReader]) -> bool:
         """End what calls can be ended early; returns whether there were any."""
-        interrupted = [self._delivery.interrupt(each) for each in readings if each.running]
+        interrupted = [self._delivery.interrupt(each) for each in readers if each.running]
         return any(interrupted)
 
-    def _tell_late(self, readings: Iterable[QueueReader]) -> None:
-        for reading in readings:
-            if reading.running:
+    def _tell_late(self, readers: Iterable[QueueReader]) -> None:
+        for reader in readers:
+            if reader.running:
                 log.warning(
                     "%d handler calls of group %s still run as %s is given up: their messages "
                     "come again",
-                    reading.running,
+                    reader.running,
                     self._group,
-                    reading.queue,
+                    reader.queue,
                 )
 
-    def _drop(self, readings: Collection[QueueReader], claims: Iterable[MessageQueue]) -> None:
-        for reading in readings:
-            reading.process_queue.drop()
-            self._store.remove(reading.queue)
-        self.queues.difference_update(claims, (reading.queue for reading in readings))
+    def _drop(self, readers: Collection[QueueReader], claims: Iterable[MessageQueue]) -> None:
+        for reader in readers:
+            reader.process_queue.drop()
+            self._store.remove(reader.queue)
+        self.queues.difference_update(claims, (reader.queue for reader in readers))
         self._on_gone()
 
     async def store_last(
         self,
-        readings: Iterable[QueueReader],
+        readers: Iterable[QueueReader],
         claims: Iterable[MessageQueue] = (),
         *,
         release: bool = True,
@@ -156,19 +156,19 @@ class QueueRevocation:
         within a bound; what fails in a way that can pass is tried again until then.
 
         Args:
-            readings: those that were dropped have no progress any more.
+            readers: those that were dropped have no progress any more.
             claims: queues to be released only.
             release: False to keep the queues.
         """
-        chosen = list(readings)
-        queues = {*claims, *(reading.queue for reading in chosen)}
+        chosen = list(readers)
+        queues = {*claims, *(reader.queue for reader in chosen)}
         if release:
             # Before the release, after which another member may read: the program still owns the
             # queues.
             await self._listener.revoked(queues)
-        for reading in chosen:
-            if not reading.process_queue.dropped:
-                self._store.update(reading.queue, reading.process_queue.commit_offset)
+        for reader in chosen:
+            if not reader.process_queue.dropped:
+                self._store.update(reader.queue, reader.process_queue.commit_offset)
         unstored: dict[MessageQueue, object] = {}
         backoff = Backoff()
         try:

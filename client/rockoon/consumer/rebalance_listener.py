@@ -29,7 +29,7 @@ class RebalanceListener:
 
     Args:
         on_assigned: called with queues that are this member's now, before they are read.
-        on_revoked: called with queues that this member gives up, before that is told to others.
+        on_revoked: called with queues that this member loses, before that is told to others.
         hidden_topic: whose queues are not told: the group's retry topic.
     """
 

@@ -63,20 +63,20 @@ class QueueView:
     """Why the broker cannot be read at the moment."""
 
 
-def view_of(reading: QueueReader) -> QueueView:
+def view_of(reader: QueueReader) -> QueueView:
     """Return how a queue stands now."""
-    held = reading.process_queue
+    held = reader.process_queue
     commit_offset = held.commit_offset
-    attempts = reading.attempts.get(commit_offset, 0)
+    attempts = reader.attempts.get(commit_offset, 0)
     return QueueView(
-        start=reading.start,
+        start=reader.start,
         next_offset=held.next_offset,
         commit_offset=commit_offset,
-        max_offset=reading.max_offset,
+        max_offset=reader.max_offset,
         unfinished=held.unfinished,
-        running=reading.running,
-        blocked_by=reading.blocked_by,
+        running=reader.running,
+        blocked_by=reader.blocked_by,
         held_back_by=commit_offset if attempts else None,
         attempts=attempts,
-        failure=reading.failure,
+        failure=reader.failure,
     )

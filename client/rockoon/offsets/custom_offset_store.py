@@ -87,7 +87,7 @@ class OffsetBackend(Protocol):
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ReadQueue:
     """One reading of a queue, from Resolve until it is removed."""
 
     offset: int
@@ -109,7 +109,7 @@ class CustomOffsetStore:
         self._backend = backend
         self._queue_places = OffsetLookup(cluster)
         self._kept = OffsetSnapshot()
-        self._readings: dict[MessageQueue, _Reading] = {}
+        self._queues: dict[MessageQueue, _ReadQueue] = {}
         # Two writes at once could leave the older offset.
         self._writing = asyncio.Lock()
 
@@ -230,7 +230,7 @@ class CustomOffsetStore:
             }
             await self._write(positions, since)
             for queue, position in positions.items():
-                self._readings[queue] = _Reading(position.offset, position.create_revision)
+                self._queues[queue] = _ReadQueue(position.offset, position.create_revision)
 
     async def _write(
         self, positions: Mapping[MessageQueue, Position], since: Mapping[str, int] | None = None
@@ -246,13 +246,13 @@ class CustomOffsetStore:
             held.since.update(changed.since)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        reading = self._readings.get(queue)
-        if reading is not None and (offset > reading.offset or not increase_only):
-            reading.offset = offset
+        read_queue = self._queues.get(queue)
+        if read_queue is not None and (offset > read_queue.offset or not increase_only):
+            read_queue.offset = offset
 
     def read_memory(self, queue: MessageQueue) -> int | None:
-        reading = self._readings.get(queue)
-        return reading.offset if reading else None
+        read_queue = self._queues.get(queue)
+        return read_queue.offset if read_queue else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
         position = self._kept.positions.get(queue)
@@ -267,8 +267,8 @@ class CustomOffsetStore:
             positions = {
                 queue: position
                 for queue in queues
-                if (reading := self._readings.get(queue))
-                and (position := Position(reading.offset, reading.create_revision))
+                if (read_queue := self._queues.get(queue))
+                and (position := Position(read_queue.offset, read_queue.create_revision))
                 != self._kept.positions.get(queue)
             }
             try:
@@ -282,7 +282,7 @@ class CustomOffsetStore:
             )
 
     async def persist_all(self) -> Persisted:
-        return await self.persist(list(self._readings))
+        return await self.persist(list(self._queues))
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
         """Store as `persist` does: nobody else waits for these queues."""
@@ -297,19 +297,19 @@ class CustomOffsetStore:
             RockoonError: it was not stored.
         """
         async with self._writing:
-            reading = self._readings[queue]
+            read_queue = self._queues[queue]
             stored = self._kept.positions.get(queue)
             if (
                 stored is not None
-                and stored.create_revision == reading.create_revision
+                and stored.create_revision == read_queue.create_revision
                 and offset < stored.offset
             ):
                 raise CommitBehind(offset=offset, stored=stored.offset, queue=queue)
-            await self._write({queue: Position(offset, reading.create_revision)})
-            reading.offset = max(reading.offset, offset)
+            await self._write({queue: Position(offset, read_queue.create_revision)})
+            read_queue.offset = max(read_queue.offset, offset)
 
     def remove(self, queue: MessageQueue) -> None:
-        self._readings.pop(queue, None)
+        self._queues.pop(queue, None)
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
-        return {q: reading.offset for q, reading in self._readings.items() if q.topic == topic}
+        return {q: read_queue.offset for q, read_queue in self._queues.items() if q.topic == topic}

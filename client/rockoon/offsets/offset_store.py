@@ -121,7 +121,7 @@ class OffsetStore(Protocol):
 
 
 @dataclass(slots=True)
-class _Place:
+class _Position:
     """One reading of a queue, from Resolve until it is removed or resolved again. Identity tells
     readings apart: an answer that comes after the next Resolve must not touch that one."""
 
@@ -150,7 +150,7 @@ class RemoteOffsetStore:
         self._member_id = member_id
         self._own_member = member_id if own else ""
         self._mode = BROADCASTING if own else CLUSTERING
-        self._places: dict[MessageQueue, _Place] = {}
+        self._positions: dict[MessageQueue, _Position] = {}
         # Two calls at once could store an older offset after a newer one.
         self._storing = asyncio.Lock()
 
@@ -182,18 +182,18 @@ class RemoteOffsetStore:
                     continue
                 start = Start.from_wire(queue, answer)
                 self.is_paused = False
-                self._places[queue] = _Place(start.offset, start.epoch, start.offset)
+                self._positions[queue] = _Position(start.offset, start.epoch, start.offset)
                 found[queue] = start
         return found
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        place = self._places.get(queue)
-        if place is not None and (offset > place.offset or not increase_only):
-            place.offset = offset
+        position = self._positions.get(queue)
+        if position is not None and (offset > position.offset or not increase_only):
+            position.offset = offset
 
     def read_memory(self, queue: MessageQueue) -> int | None:
-        place = self._places.get(queue)
-        return place.offset if place else None
+        position = self._positions.get(queue)
+        return position.offset if position else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
         """Return what RocketMQ's query would, the new-queue rule applied; None if not found."""
@@ -217,28 +217,30 @@ class RemoteOffsetStore:
     async def _persist(self, queues: Collection[MessageQueue], *, is_last: bool) -> Persisted:
         async with self._storing:
             waiting = {
-                queue: place
+                queue: position
                 for queue in queues
-                if (place := self._places.get(queue)) and place.offset != place.stored
+                if (position := self._positions.get(queue)) and position.offset != position.stored
             }
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
             for some in _chunks(queues if is_last else waiting):
-                places = {queue: waiting[queue] for queue in some if queue in waiting}
+                positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
-                    results = await self._commit(places, release=some if is_last else ())
+                    results = await self._commit(positions, release=some if is_last else ())
                 except RockoonError as error:
                     if not error.retriable:
                         raise
                     kept.update(dict.fromkeys(some, error))
                     continue
-                for (queue, place), (result, offset) in zip(places.items(), results, strict=True):
-                    self._note(queue, place, result, offset, stored, kept, lost)
+                for (queue, position), (result, offset) in zip(
+                    positions.items(), results, strict=True
+                ):
+                    self._note(queue, position, result, offset, stored, kept, lost)
             return Persisted(stored, kept, lost)
 
     async def persist_all(self) -> Persisted:
-        return await self.persist(list(self._places))
+        return await self.persist(list(self._positions))
 
     async def commit(
         self, queue: MessageQueue, offset: int, *, metadata: str = "", force: bool = False
@@ -259,32 +261,32 @@ class RemoteOffsetStore:
             KeyError: the queue was never resolved.
         """
         async with self._storing:
-            place = self._places[queue]
-            chosen = _Place(offset, place.epoch, place.stored)
+            position = self._positions[queue]
+            chosen = _Position(offset, position.epoch, position.stored)
             ((result, _),) = await self._commit({queue: chosen}, metadata=metadata, force=force)
             if result.HasField("error"):
                 raise from_wire(result.error)
-            place.stored = offset
-            place.offset = offset if force else max(place.offset, offset)
+            position.stored = offset
+            position.offset = offset if force else max(position.offset, offset)
 
     def remove(self, queue: MessageQueue) -> None:
-        self._places.pop(queue, None)
+        self._positions.pop(queue, None)
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
-        return {q: place.offset for q, place in self._places.items() if q.topic == topic}
+        return {q: position.offset for q, position in self._positions.items() if q.topic == topic}
 
     async def close(self) -> None:
         """Nothing to do."""
 
     async def _commit(
         self,
-        places: Mapping[MessageQueue, _Place],
+        positions: Mapping[MessageQueue, _Position],
         *,
         metadata: str = "",
         force: bool = False,
         release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
-        sent = [(queue, place.offset, place.epoch) for queue, place in places.items()]
+        sent = [(queue, position.offset, position.epoch) for queue, position in positions.items()]
         tracing = self._cluster.tracing
         if tracing is None:
             return await self._commit_sent(sent, metadata, force=force, release=release)
@@ -325,7 +327,7 @@ class RemoteOffsetStore:
     def _note(
         self,
         queue: MessageQueue,
-        place: _Place,
+        position: _Position,
         result: CommitResult,
         offset: int,
         stored: dict[MessageQueue, int],
@@ -333,18 +335,18 @@ class RemoteOffsetStore:
         lost: dict[MessageQueue, RockoonError],
     ) -> None:
         if not result.HasField("error"):
-            place.stored = offset
+            position.stored = offset
             stored[queue] = offset
             return
         error = from_wire(result.error)
         if isinstance(error, CommitBehind):
             # Somebody who shares the epoch, an operator for example, is further than we are.
             log.warning("%s: our offset is not needed: %s", queue, error)
-            place.stored = offset
+            position.stored = offset
             stored[queue] = result.offset
         elif error.retriable:
             kept[queue] = error
-        elif self._places.get(queue) is place:
+        elif self._positions.get(queue) is position:
             lost[queue] = error
 
 

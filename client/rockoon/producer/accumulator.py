@@ -274,14 +274,14 @@ class Accumulator:
         self, flush_now: "Callable[[BatchQueue], None]", sequences: SequenceBook | None = None
     ) -> None:
         self.sequences = sequences
-        self.spread: dict[str, BatchQueue] = {}
+        self.round_robin: dict[str, BatchQueue] = {}
         """Round robin batch queues by topic."""
-        self.chosen: dict[MessageQueue, BatchQueue] = {}
-        """Lanes of chosen queues."""
-        self.delayed_spread: dict[str, BatchQueue] = {}
-        self.delayed_chosen: dict[MessageQueue, BatchQueue] = {}
+        self.by_queue: dict[MessageQueue, BatchQueue] = {}
+        """Batch queues of the messages that a key or their sender gives to one queue."""
+        self.delayed_round_robin: dict[str, BatchQueue] = {}
+        self.delayed_by_queue: dict[MessageQueue, BatchQueue] = {}
         """The same for delayed messages."""
-        self.early: dict[str, BatchQueue] = {}
+        self.unrouted: dict[str, BatchQueue] = {}
         """By topic: messages whose queue depends on its route, until that is known."""
         self.claimed_bytes = 0
         self.unclaimed_bytes = 0
@@ -293,35 +293,37 @@ class Accumulator:
     def buffered_bytes(self) -> int:
         return self.claimed_bytes + self.unclaimed_bytes
 
-    def open_spread(self, topic: str) -> BatchQueue:
-        batch_queue = self.spread[topic] = BatchQueue(self, topic, None)
+    def open_round_robin(self, topic: str) -> BatchQueue:
+        batch_queue = self.round_robin[topic] = BatchQueue(self, topic, None)
         return batch_queue
 
-    def open_chosen(self, queue: MessageQueue) -> BatchQueue:
-        batch_queue = self.chosen[queue] = BatchQueue(self, queue.topic, queue)
+    def open_by_queue(self, queue: MessageQueue) -> BatchQueue:
+        batch_queue = self.by_queue[queue] = BatchQueue(self, queue.topic, queue)
         return batch_queue
 
     def delayed_batch_queue(self, topic: str, queue: MessageQueue | None) -> BatchQueue:
         """The batch queue of delayed messages to a topic's queues in turn, or to one queue."""
         if queue is None:
-            batch_queue = self.delayed_spread.get(topic)
+            batch_queue = self.delayed_round_robin.get(topic)
             if batch_queue is None:
-                batch_queue = self.delayed_spread[topic] = BatchQueue(
+                batch_queue = self.delayed_round_robin[topic] = BatchQueue(
                     self, topic, None, delayed=True
                 )
             return batch_queue
-        batch_queue = self.delayed_chosen.get(queue)
+        batch_queue = self.delayed_by_queue.get(queue)
         if batch_queue is None:
-            batch_queue = self.delayed_chosen[queue] = BatchQueue(self, topic, queue, delayed=True)
+            batch_queue = self.delayed_by_queue[queue] = BatchQueue(
+                self, topic, queue, delayed=True
+            )
         return batch_queue
 
     def batch_queues(self) -> list[BatchQueue]:
         return [
-            *self.spread.values(),
-            *self.chosen.values(),
-            *self.delayed_spread.values(),
-            *self.delayed_chosen.values(),
-            *self.early.values(),
+            *self.round_robin.values(),
+            *self.by_queue.values(),
+            *self.delayed_round_robin.values(),
+            *self.delayed_by_queue.values(),
+            *self.unrouted.values(),
         ]
 
     @property
@@ -380,12 +382,12 @@ class Accumulator:
     def forget(self, batch_queue: BatchQueue) -> None:
         """Drop a batch queue; whoever empties it completes its batches."""
         if batch_queue.delayed and batch_queue.queue is not None:
-            del self.delayed_chosen[batch_queue.queue]
+            del self.delayed_by_queue[batch_queue.queue]
         elif batch_queue.delayed:
-            del self.delayed_spread[batch_queue.topic]
+            del self.delayed_round_robin[batch_queue.topic]
         elif batch_queue.queue is not None:
-            del self.chosen[batch_queue.queue]
-        elif self.early.get(batch_queue.topic) is batch_queue:
-            del self.early[batch_queue.topic]
+            del self.by_queue[batch_queue.queue]
+        elif self.unrouted.get(batch_queue.topic) is batch_queue:
+            del self.unrouted[batch_queue.topic]
         else:
-            del self.spread[batch_queue.topic]
+            del self.round_robin[batch_queue.topic]

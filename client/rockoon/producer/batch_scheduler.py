@@ -260,13 +260,16 @@ class BatchScheduler:
     def _batch_queue_of(self, batch: ProducerBatch) -> BatchQueue:
         assert batch.queue is not None
         accumulator = self._accumulator
-        return accumulator.chosen.get(batch.queue) or accumulator.open_chosen(batch.queue)
+        return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
     def _wake_owed(self, queue: MessageQueue) -> None:
         """A queue may owe no answer any more: look at the batch queues that may wait for that."""
         accumulator = self._accumulator
         if accumulator.sequences is not None:
-            for batch_queue in (accumulator.chosen.get(queue), accumulator.spread.get(queue.topic)):
+            for batch_queue in (
+                accumulator.by_queue.get(queue),
+                accumulator.round_robin.get(queue.topic),
+            ):
                 if batch_queue is not None:
                     self.ready(batch_queue)
 

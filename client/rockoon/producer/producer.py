@@ -89,11 +89,13 @@ class Producer:
         self._key_hash = key_hash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._sender = Sender(cluster, self.settings, clock, self._place_early, self._forget_topic)
+        self._sender = Sender(
+            cluster, self.settings, clock, self._route_unrouted, self._forget_topic
+        )
         self._accumulator = self._sender.accumulator
-        self._early = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
+        self._unrouted = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
         # What `send` reads for every message; empty when closed.
-        self._spread = self._accumulator.spread
+        self._round_robin_queues = self._accumulator.round_robin
         self._keyed: dict[str, list[BatchQueue]] = {}
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
@@ -193,12 +195,12 @@ class Producer:
         if unclaimed > self._buffer_bytes_max and unclaimed > size:
             raise BufferFull(limit=self._buffer_bytes_max)
         if ordering_key is None and queue is None and not delayed:
-            batch_queue = self._spread.get(topic) or self._open_spread(topic)
+            batch_queue = self._round_robin_queues.get(topic) or self._open_round_robin(topic)
         else:
-            keyed = self._lane(topic, queue, ordering_key)
+            keyed = self._batch_queue(topic, queue, ordering_key)
             if keyed is None:
-                early = (topic, body, extras, size, ordering_key or "")
-                return self._keep_early(*early, delayed=delayed)
+                message = (topic, body, extras, size, ordering_key or "")
+                return self._hold_unrouted(*message, delayed=delayed)
             batch_queue = accumulator.delayed_batch_queue(topic, keyed.queue) if delayed else keyed
         batch = batch_queue.batch
         index = len(batch.bodies)
@@ -311,7 +313,7 @@ class Producer:
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
-        batch_queue = self._lane(topic, queue, key)
+        batch_queue = self._batch_queue(topic, queue, key)
         assert batch_queue is not None, "the route is known"
         batch = batch_queue.batch
         first = len(batch.bodies)
@@ -355,9 +357,9 @@ class Producer:
         Raises:
             RockoonError: as `wait_capacity`.
         """
-        had_early = bool(self._accumulator.early)
+        had_unrouted = bool(self._accumulator.unrouted)
         await self._wait_pending()
-        if had_early:
+        if had_unrouted:
             # They were given to their queues meanwhile.
             await self._wait_pending()
         self._raise_unreported()
@@ -373,7 +375,7 @@ class Producer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._spread = {}
+        self._round_robin_queues = {}
         self._keyed = {}
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
@@ -393,23 +395,25 @@ class Producer:
         """What is taken and not acknowledged, with an allowance of 160 bytes per message."""
         return self._accumulator.buffered_bytes
 
-    # Lanes
+    # Batch queues
 
-    def _open_spread(self, topic: str) -> BatchQueue:
+    def _open_round_robin(self, topic: str) -> BatchQueue:
         self._check_open()
         check_topic(topic)
-        return self._accumulator.open_spread(topic)
+        return self._accumulator.open_round_robin(topic)
 
-    def _lane(self, topic: str, queue: MessageQueue | None, key: str | None) -> BatchQueue | None:
+    def _batch_queue(
+        self, topic: str, queue: MessageQueue | None, key: str | None
+    ) -> BatchQueue | None:
         """Return where a message goes; None if that depends on queues not known yet."""
         if queue is not None:
             if key is not None:
                 raise InvalidArgument(reason="give a queue or an ordering_key, not both")
-            return self._chosen(topic, queue)
+            return self._named_batch_queue(topic, queue)
         if key is not None:
             batch_queues = self._keyed.get(topic) or self._open_keyed(topic)
             return batch_queues[self._hash_of(key) % len(batch_queues)] if batch_queues else None
-        return self._spread.get(topic) or self._open_spread(topic)
+        return self._round_robin_queues.get(topic) or self._open_round_robin(topic)
 
     def _hash_of(self, key: str) -> int:
         # Here and not when the route is known: what a hash raises is for the sender, not for a
@@ -427,15 +431,15 @@ class Producer:
         route = self._sender.routes.get(topic)
         if route is None:
             return []
-        batch_queues = self._keyed[topic] = [self._chosen_lane(queue) for queue in route.queues]
+        batch_queues = self._keyed[topic] = [self._batch_queue_to(queue) for queue in route.queues]
         return batch_queues
 
-    def _chosen(self, topic: str, queue: MessageQueue) -> BatchQueue:
+    def _named_batch_queue(self, topic: str, queue: MessageQueue) -> BatchQueue:
         """Return the batch queue of a queue that the sender has named."""
         self._check_open()
         if topic != queue.topic:
             raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
-        batch_queue = self._accumulator.chosen.get(queue)
+        batch_queue = self._accumulator.by_queue.get(queue)
         if batch_queue is not None:
             return batch_queue
         check_topic(topic)
@@ -444,10 +448,10 @@ class Producer:
             route = self._sender.look(topic)
         if route is not None and queue not in route.create_revisions:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
-        return self._accumulator.open_chosen(queue)
+        return self._accumulator.open_by_queue(queue)
 
-    def _chosen_lane(self, queue: MessageQueue) -> BatchQueue:
-        return self._accumulator.chosen.get(queue) or self._accumulator.open_chosen(queue)
+    def _batch_queue_to(self, queue: MessageQueue) -> BatchQueue:
+        return self._accumulator.by_queue.get(queue) or self._accumulator.open_by_queue(queue)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -468,7 +472,7 @@ class Producer:
             batch_queue.close_batch()
         self._sender.ready(batch_queue)
 
-    def _keep_early(
+    def _hold_unrouted(
         self,
         topic: str,
         body: bytes,
@@ -482,23 +486,23 @@ class Producer:
         self._check_open()
         key_hash = self._hash_of(key)
         now = self._loop.time()
-        return self._early.keep(topic, body, extras, size, key_hash, now, delayed=delayed)
+        return self._unrouted.hold(topic, body, extras, size, key_hash, now, delayed=delayed)
 
-    def _place_early(self, route: TopicRoute) -> None:
+    def _route_unrouted(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited to their batch queues."""
         if route.compacted:
             self._compacted.add(route.name)
         else:
             self._compacted.discard(route.name)
         self._keyed.pop(route.name, None)
-        for early in self._early.take(route.name):
-            chosen = route.queues[early.key_hash % len(route.queues)]
-            batch_queue = self._chosen_lane(chosen)
-            if early.delayed:
+        for message in self._unrouted.take(route.name):
+            chosen = route.queues[message.key_hash % len(route.queues)]
+            batch_queue = self._batch_queue_to(chosen)
+            if message.delayed:
                 batch_queue = self._accumulator.delayed_batch_queue(route.name, chosen)
-            self._place(early.receipt, batch_queue, early.body, early.extras)
+            self._append(message.receipt, batch_queue, message.body, message.extras)
 
-    def _place(
+    def _append(
         self, receipt: Receipt, batch_queue: BatchQueue, body: bytes, extras: Extras | None
     ) -> None:
         batch = batch_queue.batch
@@ -517,7 +521,7 @@ class Producer:
         """A topic is not there, or not writable; what waited for it has been failed."""
         self._compacted.discard(topic)
         self._keyed.pop(topic, None)
-        self._early.forget(topic)
+        self._unrouted.forget(topic)
 
     # Waiting
 

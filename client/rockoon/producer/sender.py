@@ -69,7 +69,7 @@ class Sender:
         settings: the producer's.
         clock: epoch milliseconds.
         on_route: called when a topic's queues become known, or others.
-        on_give_up: called when a topic turns out not to be there, or not writable.
+        on_topic_dropped: called when a topic turns out not to be there, or not writable.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Sender:
         settings: ProducerSettings,
         clock: Clock,
         on_route: Callable[[TopicRoute], None],
-        on_give_up: Callable[[str], None],
+        on_topic_dropped: Callable[[str], None],
     ) -> None:
         self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
         self.accumulator = Accumulator(self._flush_now, self._sequences)
@@ -92,7 +92,7 @@ class Sender:
         self._cluster = cluster
         self._settings = settings
         self._on_route = on_route
-        self._on_give_up = on_give_up
+        self._on_topic_dropped = on_topic_dropped
         self._loop = asyncio.get_running_loop()
         self._instance_hash = secrets.randbits(32)
         self._clock = clock
@@ -371,7 +371,7 @@ class Sender:
                     self._learn(await self._cluster.route(topic, retry_seconds=0))
                 except RockoonError as error:
                     if not error.retriable:
-                        self._give_up(topic, error)
+                        self._drop_topic(topic, error)
                         return
                     self._scheduler.set_unknown(topic, error)
                 else:
@@ -403,7 +403,7 @@ class Sender:
             for topic, route in list(self.routes.items()):
                 current = routes.topic(topic)
                 if current is None:
-                    self._give_up(topic, TopicNotFound(topic=topic))
+                    self._drop_topic(topic, TopicNotFound(topic=topic))
                 elif current != route:
                     self._learn(current)
             for broker, (stream, _) in self._streams.items():
@@ -433,7 +433,7 @@ class Sender:
 
     def _learn(self, route: TopicRoute) -> None:
         if not route.writable:
-            self._give_up(route.name, TopicNotWritable(topic=route.name))
+            self._drop_topic(route.name, TopicNotWritable(topic=route.name))
             return
         known = self.routes.get(route.name)
         if self._sequences is not None and known is not None:
@@ -451,7 +451,7 @@ class Sender:
         self._on_route(route)
         self._wake.set()
 
-    def _give_up(self, topic: str, error: RockoonError) -> None:
+    def _drop_topic(self, topic: str, error: RockoonError) -> None:
         self.routes.pop(topic, None)
         self._scheduler.drop_topic(topic)
         for batch_queue in self.accumulator.batch_queues_of(topic):
@@ -459,7 +459,7 @@ class Sender:
                 self.complete(batch, error)
         if self._sequences is not None:
             self._sequences.forget_topic(topic)
-        self._on_give_up(topic)
+        self._on_topic_dropped(topic)
 
     # Time
 

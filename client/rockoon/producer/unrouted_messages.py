@@ -1,4 +1,4 @@
-"""Messages with a key, or a delay, whose topic's queues are not known yet: kept in their order."""
+"""Messages with a key, or a delay, whose topic's queues are not known yet: held in their order."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rockoon.producer.settings import ProducerSettings
 _OPEN_SECONDS_MAX = 1.0
 
 
-class EarlyBatch(ProducerBatch):
+class UnroutedBatch(ProducerBatch):
     """Of one topic; its bytes count, and it has a deadline, as any batch."""
 
     __slots__ = ("delayed", "key_hashes", "receipts")
@@ -24,7 +24,7 @@ class EarlyBatch(ProducerBatch):
         self.receipts: list[Receipt] = []
 
 
-class EarlyMessage(NamedTuple):
+class UnroutedMessage(NamedTuple):
     """What is to be given to its queue now."""
 
     receipt: Receipt
@@ -38,7 +38,7 @@ class UnroutedMessages:
     """Those of one producer.
 
     Args:
-        accumulator: counts them; its `early` batch queues are these.
+        accumulator: counts them; its `unrouted` batch queues are these.
         settings: the producer's.
         resolve: has a topic's route be found.
     """
@@ -52,10 +52,10 @@ class UnroutedMessages:
         self._accumulator = accumulator
         self._settings = settings
         self._resolve = resolve
-        # The open batch per topic; the batch queues of all of them are `Accumulator.early`.
-        self._open: dict[str, EarlyBatch] = {}
+        # The open batch per topic; the batch queues of all of them are `Accumulator.unrouted`.
+        self._open: dict[str, UnroutedBatch] = {}
 
-    def keep(
+    def hold(
         self,
         topic: str,
         body: bytes,
@@ -66,7 +66,7 @@ class UnroutedMessages:
         *,
         delayed: bool,
     ) -> Receipt:
-        """Keep a message; `now` is the loop's time, the others are as the producer has them."""
+        """Hold a message; `now` is the loop's time, the others are as the producer has them."""
         batch = self._open.get(topic)
         # A batch has one deadline, so one that is kept open for long would cut its last short.
         if batch is None or batch.is_done or now >= batch.linger_end:
@@ -86,12 +86,12 @@ class UnroutedMessages:
         self._accumulator.unclaimed_bytes += size
         return receipt
 
-    def _begin(self, topic: str, now: float) -> EarlyBatch:
+    def _begin(self, topic: str, now: float) -> UnroutedBatch:
         accumulator = self._accumulator
-        batch_queue = accumulator.early.get(topic)
+        batch_queue = accumulator.unrouted.get(topic)
         if batch_queue is None:
-            batch_queue = accumulator.early[topic] = BatchQueue(accumulator, topic, None)
-        batch = self._open[topic] = EarlyBatch(batch_queue)
+            batch_queue = accumulator.unrouted[topic] = BatchQueue(accumulator, topic, None)
+        batch = self._open[topic] = UnroutedBatch(batch_queue)
         batch.linger_end = now + _OPEN_SECONDS_MAX
         batch.deadline = now + self._settings.delivery_timeout_seconds
         batch_queue.waiting.append(batch)
@@ -99,17 +99,17 @@ class UnroutedMessages:
         self._resolve(topic)
         return batch
 
-    def take(self, topic: str) -> Iterator[EarlyMessage]:
+    def take(self, topic: str) -> Iterator[UnroutedMessage]:
         """All of a topic, in their order, which no batch holds any more: place each at once."""
         self._open.pop(topic, None)
-        batch_queue = self._accumulator.early.pop(topic, None)
+        batch_queue = self._accumulator.unrouted.pop(topic, None)
         for batch in batch_queue.take_all() if batch_queue is not None else ():
-            assert isinstance(batch, EarlyBatch)
+            assert isinstance(batch, UnroutedBatch)
             self._accumulator.move(batch)
             messages = zip(batch.receipts, batch.key_hashes, batch.bodies, strict=True)
             for index, (receipt, key_hash, body) in enumerate(messages):
                 extras = batch.extras.get(index)
-                yield EarlyMessage(receipt, key_hash, body, extras, index in batch.delayed)
+                yield UnroutedMessage(receipt, key_hash, body, extras, index in batch.delayed)
 
     def forget(self, topic: str) -> None:
         """The topic is not there, or not writable; what waited for it has been failed."""

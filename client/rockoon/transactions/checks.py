@@ -15,7 +15,7 @@ from grpc import RpcError
 from rockoon.callbacks import call, is_being_cancelled
 from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.message import Batch, Message
-from rockoon.transactions.transaction import HalfPlace, Resolution
+from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Check = Callable[[Message], Awaitable[Resolution] | Resolution]
 """Says what became of the local transaction of a message; async, or plain (run in a thread)."""
-Answer = Callable[[str, HalfPlace, Resolution], Awaitable[None]]
+Answer = Callable[[str, HalfPosition, Resolution], Awaitable[None]]
 
 
 class TransactionChecks:
@@ -133,8 +133,8 @@ class TransactionChecks:
         if resolution is None:
             resolution = await self._ask(message)
         try:
-            place = HalfPlace(broker, check.queue_offset, check.physical_offset)
-            await self._answer(message.message_id, place, resolution)
+            half = HalfPosition(broker, check.queue_offset, check.physical_offset)
+            await self._answer(message.message_id, half, resolution)
         except RockoonError as failure:
             # It is asked again, this producer or another.
             log.warning(

@@ -58,7 +58,7 @@ from rockoon.producer.outgoing import (
 )
 from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
 from rockoon.transactions.checks import Check, TransactionChecks
-from rockoon.transactions.transaction import HalfPlace, Resolution, Transaction
+from rockoon.transactions.transaction import HalfPosition, Resolution, Transaction
 from rockoon_core.backoff import Backoff
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
@@ -385,7 +385,7 @@ class TransactionalProducer:
         finally:
             self._sending.discard(message_id)
         where = reply.appended
-        half = HalfPlace(queue.broker, where.first_queue_offset, where.first_physical_offset)
+        half = HalfPosition(queue.broker, where.first_queue_offset, where.first_physical_offset)
         transaction = Transaction(message_id, queue, half, self._end)
         self._open[message_id] = transaction
         return transaction
@@ -436,13 +436,13 @@ class TransactionalProducer:
         self._untold.pop(message_id, None)
         return reply
 
-    async def _answer(self, message_id: str, half: HalfPlace, resolution: Resolution) -> None:
+    async def _answer(self, message_id: str, half: HalfPosition, resolution: Resolution) -> None:
         await self._tell(half, resolution, from_check=True)
         if resolution is not Resolution.UNKNOWN:
             self._untold.pop(message_id, None)
 
     async def _tell(
-        self, half: HalfPlace, resolution: Resolution, *, from_check: bool
+        self, half: HalfPosition, resolution: Resolution, *, from_check: bool
     ) -> EndTransactionReply:
         """Say how a transaction ends, again and again until the broker has confirmed it."""
         loop = asyncio.get_running_loop()

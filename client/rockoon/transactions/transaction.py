@@ -38,7 +38,7 @@ _ON_WIRE: dict[Resolution, broker_pb2.Resolution] = {
 
 
 @dataclass(frozen=True, slots=True)
-class HalfPlace:
+class HalfPosition:
     """Where a half message waits."""
 
     broker: str
@@ -63,7 +63,9 @@ class Transaction:
 
     __slots__ = ("_end", "half", "message_id", "queue", "resolution", "result")
 
-    def __init__(self, message_id: str, queue: MessageQueue, half: HalfPlace, end: EndCall) -> None:
+    def __init__(
+        self, message_id: str, queue: MessageQueue, half: HalfPosition, end: EndCall
+    ) -> None:
         self.message_id = message_id
         self.queue = queue
         self.half = half
