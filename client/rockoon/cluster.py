@@ -24,7 +24,7 @@ from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
 if TYPE_CHECKING:
-    from rockoon.tracing import Tracing
+    from rockoon.hooks import Hooks
 
 
 def connect(
@@ -36,7 +36,7 @@ def connect(
     retry_seconds: float = RETRY_SECONDS,
     tls: Tls | None = None,
     access: AccessKey | None = None,
-    tracing: "Tracing | None" = None,
+    tracing: "Hooks | None" = None,
 ) -> "Cluster":
     """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
 
@@ -145,10 +145,7 @@ class Cluster(Connection):
             compression_bytes_min=compression_bytes_min,
             compression_level=compression_level,
         )
-        make = Producer
-        if self.tracing is not None:
-            from rockoon.tracing.producer import TracedProducer as make
-        return make(self, settings, key_hash=key_hash, clock=clock)
+        return Producer(self, settings, key_hash=key_hash, clock=clock)
 
     def transactional_producer(
         self,
@@ -177,10 +174,7 @@ class Cluster(Connection):
             InvalidArgument: the group's name or a limit is not allowed.
             Closed: the connection is closed.
         """
-        make = TransactionalProducer
-        if self.tracing is not None:
-            from rockoon.tracing.transactions import TracedTransactionalProducer as make
-        return make(
+        return TransactionalProducer(
             self,
             group,
             check=check,

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
+    from rockoon.hooks import Hooks
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
     from rockoon.producer.producer import Producer
-    from rockoon.tracing import Tracing
     from rockoon.transactions.blocking import BlockingTransactionalProducer
     from rockoon.transactions.checks import Check
     from rockoon.transactions.producer import TransactionalProducer
@@ -66,7 +66,7 @@ def connect(
     retry_seconds: float = RETRY_SECONDS,
     tls: Tls | None = None,
     access: AccessKey | None = None,
-    tracing: "Tracing | None" = None,
+    tracing: "Hooks | None" = None,
     **producer_settings: Unpack[ProducerOptions],
 ) -> "Cluster":
     """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from rockoon.tracing.tracing import Tracing, context_in, contexts_in
+from rockoon.tracing.spans import SpanStarter, context_in, contexts_in
 from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.pull_tracing import PullTracing
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
@@ -37,7 +37,7 @@ def named_by(spans: Sequence[ReadableSpan]) -> list[int]:
 
 def test_a_readers_span_names_the_first_messages_and_no_more_than_it_may() -> None:
     exporter = InMemorySpanExporter()
-    tracing = Tracing(tracer_provider=tracing_to(exporter))
+    tracing = SpanStarter(tracer_provider=tracing_to(exporter))
     contexts = [context for each in TRACEPARENTS if (context := context_in(each)) is not None]
     assert len(contexts) == len(TRACEPARENTS)
     tracing.start("receive", "receive", SpanKind.CLIENT, {}, contexts).end()

@@ -18,11 +18,12 @@ from telemetry.call_counts import counted_calls, of_telemetry
 
 import rockoon
 from rockoon import Message
-from rockoon.errors import InvalidArgument
+from rockoon.errors import BodyTooLarge, InvalidArgument
 from rockoon.local.cluster import LocalCluster
 from rockoon.producer.producer import Producer
 from rockoon.tracing.producer import present_context
-from rockoon.tracing.tracing import Tracing, context_in
+from rockoon.tracing.spans import SpanStarter, context_in
+from rockoon.tracing.tracing import Tracing
 from support.eventually import eventually
 from support.otlp_receiver import OtlpReceiver, otlp_receiver
 from support.waiting import DEADLINE_SECONDS
@@ -292,6 +293,37 @@ async def test_a_present_span_decides_for_the_messages_sent_within_it(
     ]
 
 
+async def test_messages_off_the_common_path_are_traced_and_a_refused_one_has_a_failed_span(
+    cluster: LocalCluster,
+) -> None:
+    await new_topic(cluster, "uncommon")
+    spans = Spans()
+    tracer = spans.provider.get_tracer("application")
+    async with (
+        rockoon.connect(cluster.nameservers, tracing=Tracing(0.0, spans.provider)) as connected,
+        connected.producer(idempotent=True) as producer,
+    ):
+        with tracer.start_as_current_span("order taken"):
+            # Its route is not known yet: it moves to another batch when that is.
+            unrouted = producer.send("uncommon", b"x", ordering_key="k")
+            delayed = producer.send("uncommon", b"x", delay_seconds=0)
+            ids = {(await unrouted).message_id, (await delayed).message_id}
+            with pytest.raises(BodyTooLarge):
+                producer.send("uncommon", bytes((4 << 20) + 1))
+            with pytest.raises(InvalidArgument):
+                await producer.send_many("uncommon", [b"y", 7])  # type: ignore[list-item]
+            await producer.flush()
+        with pytest.raises(BodyTooLarge):
+            producer.send("uncommon", bytes((4 << 20) + 1))
+        assert producer.buffered_bytes == 0
+    first, second, refused, many = sorted(
+        spans.named("send uncommon"), key=lambda span: (not span.status.is_ok, span.start_time)
+    )
+    assert {span.attributes["messaging.message.id"] for span in (first, second)} == ids
+    assert refused.attributes["error.type"] == "BODY_TOO_LARGE"
+    assert not many.status.is_ok
+
+
 async def test_nothing_is_traced_when_nobody_asks_and_nothing_is_done_for_it(
     cluster: LocalCluster,
 ) -> None:
@@ -333,7 +365,7 @@ async def test_a_message_that_is_not_traced_calls_nothing_of_what_traces(
 
 def test_no_more_traces_begin_than_somebody_could_look_at() -> None:
     now = 0.0
-    tracing = Tracing(1.0, traces_per_second_max=5, clock=lambda: now)
+    tracing = SpanStarter(1.0, traces_per_second_max=5, clock=lambda: now)
     assert [tracing.may_begin() for _ in range(8)] == [True] * 5 + [False] * 3
     now = 0.5
     assert [tracing.may_begin() for _ in range(4)] == [True] * 2 + [False] * 2

@@ -1,5 +1,6 @@
 """One pull: the question to the broker, and what its answer means for the reader."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -196,8 +197,8 @@ async def pull(
         BrokerUnavailable: the broker is away.
         RockoonError: what it answered.
     """
-    tracing = cluster.tracing
-    asked_ns = 0 if tracing is None else tracing.now_ns()
+    hooks = cluster.hooks
+    asked_ns = 0 if hooks is None else time.time_ns()
     reply = await cluster.call(
         cluster.broker(queue.broker).Pull,
         PullRequest(
@@ -217,8 +218,8 @@ async def pull(
         broker=queue.broker,
     )
     answer = interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
-    if tracing is not None and isinstance(answer, Pulled) and answer.batch is not None:
-        tracing.received(answer.batch, answer.frames, group, asked_ns)
+    if hooks is not None and isinstance(answer, Pulled) and answer.batch is not None:
+        hooks.on_pulled(answer.batch, answer.frames, group, asked_ns)
     return answer
 
 

@@ -225,9 +225,10 @@ class PushConsumer:
             orderly=self._orderly,
             allocation=allocation,
         )
+        hooks = cluster.hooks
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         self._delivery = Delivery(
-            _traced(cluster, group, handler),
+            handler if hooks is None else hooks.around_handler(group, handler),
             concurrency=concurrency,
             batch_max=batch_max,
             redelivery=chosen,
@@ -513,14 +514,6 @@ class PushConsumer:
             self._assignment.resolve_again(
                 r for q in persisted.lost if (r := self._assignment.readers.get(q))
             )
-
-
-def _traced(cluster: Connection, group: str, handler: Handler) -> Handler:
-    if cluster.tracing is None:
-        return handler
-    from rockoon.tracing.handler import traced_handler
-
-    return traced_handler(cluster.tracing, group, handler)
 
 
 def _order_of(orderly: bool | Order) -> Order | None:

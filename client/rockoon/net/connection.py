@@ -40,7 +40,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
 if TYPE_CHECKING:
-    from rockoon.tracing import Tracing
+    from rockoon.hooks import Hooks
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
@@ -91,7 +91,7 @@ class Connection:
         retry_seconds: float = RETRY_SECONDS,
         tls: Tls | None = None,
         access: AccessKey | None = None,
-        tracing: "Tracing | None" = None,
+        tracing: "Hooks | None" = None,
     ) -> None:
         self.nameservers = tuple(nameservers)
         self.client_id_is_given = bool(client_id)
@@ -99,7 +99,7 @@ class Connection:
         self.metadata: tuple[tuple[str, str], ...] = (
             ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
         )
-        self.tracing = tracing
+        self.hooks = tracing
         self.retry_seconds = retry_seconds
         self._connect_seconds_max = connect_seconds_max
         self._channels = open_channels(CHANNEL_OPTIONS, tls, access)
@@ -320,8 +320,8 @@ class Connection:
         """
         try:
             metadata = self.metadata
-            if self.tracing is not None:
-                metadata += self.tracing.call_metadata()
+            if self.hooks is not None:
+                metadata += self.hooks.call_metadata()
             try:
                 return await method(request, timeout=timeout_seconds, metadata=metadata)
             except RpcError as failure:

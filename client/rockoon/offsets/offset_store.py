@@ -287,10 +287,10 @@ class RemoteOffsetStore:
         release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
         sent = [(queue, position.offset, position.epoch) for queue, position in positions.items()]
-        tracing = self._cluster.tracing
-        if tracing is None:
+        hooks = self._cluster.hooks
+        if hooks is None:
             return await self._commit_sent(sent, metadata, force=force, release=release)
-        with tracing.commit(self._group, [(queue, offset) for queue, offset, _ in sent]):
+        with hooks.on_commit(self._group, [(queue, offset) for queue, offset, _ in sent]):
             return await self._commit_sent(sent, metadata, force=force, release=release)
 
     async def _commit_sent(

@@ -33,6 +33,12 @@ from rockoon_proto.v1.broker_pb2 import Appended
 MESSAGE_OVERHEAD_BYTES = 160
 
 
+def message_bytes(body: bytes, extras: Extras | None) -> int:
+    """What a message counts for; `Producer.send` has it written out."""
+    size = len(body) + MESSAGE_OVERHEAD_BYTES
+    return size if extras is None else size + len(extras[0]) + len(extras[1])
+
+
 class ProducerBatch:
     """Messages of one batch queue that are sent together."""
 

@@ -1,4 +1,14 @@
-"""Delays of messages, as properties that tell the broker when they are due."""
+"""Delays of messages, as properties that tell the broker when they are due.
+
+A message has one of the three at most:
+
+- `delay_level`: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h;
+- `delay_seconds`: so long after the broker has stored it;
+- `deliver_at`: then, a datetime with a time zone, or epoch seconds.
+
+A delayed message is in order with no other and can be stored twice even by an idempotent producer.
+The `offset_message_id` of its result cancels it.
+"""
 
 import datetime
 import math

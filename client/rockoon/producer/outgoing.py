@@ -89,9 +89,16 @@ def body_too_large(size: int) -> BodyTooLarge:
 
 
 def encode_extras(
-    keys: str | Sequence[str] | None, tags: str | None, properties: Mapping[str, str] | None
+    keys: str | Sequence[str] | None,
+    tags: str | None,
+    properties: Mapping[str, str] | None,
+    own_bytes: int = OWN_BYTES_MAX,
 ) -> Extras:
     """Return the encoded properties of a message, without its UNIQ_KEY.
+
+    Args:
+        keys, tags, properties: as for `Producer.send`.
+        own_bytes: what the producer adds.
 
     Raises:
         InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
@@ -100,7 +107,11 @@ def encode_extras(
     if tags is not None and not isinstance(tags, str):
         raise InvalidProperty(name=PROPERTY_TAGS, reason=f"{tags!r} is not one text")
     if keys is None and tags is not None and not properties:
-        return _tags_extras(tags)
+        extras = _tags_extras(tags)
+        # Here, not in the cached function: a cache by text alone is the quickest there is.
+        if len(extras[0]) > PROPERTIES_BYTES_MAX - own_bytes:
+            check_extras(extras, own_bytes)
+        return extras
     head = b"" if tags is None else _section(PROPERTY_TAGS, tags)
     if keys is not None:
         if not isinstance(keys, Iterable):
@@ -113,7 +124,7 @@ def encode_extras(
             if name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX):
                 raise InvalidProperty(name=name, reason=_reserved_reason(name))
         tail = b"".join(_section(name, value) for name, value in properties.items())
-    return _bounded(head, tail)
+    return _bounded(head, tail, own_bytes)
 
 
 def check_keys(topic: str, keys: str | Sequence[str] | None) -> None:
@@ -129,8 +140,8 @@ def with_section(extras: Extras | None, section: bytes) -> Extras:
     return _bounded(head, tail + section)
 
 
-def _bounded(head: bytes, tail: bytes) -> Extras:
-    check_extras((head, tail))
+def _bounded(head: bytes, tail: bytes, own_bytes: int = OWN_BYTES_MAX) -> Extras:
+    check_extras((head, tail), own_bytes)
     return head, tail
 
 
@@ -169,7 +180,7 @@ def _join(keys: Sequence[str]) -> str:
 # A topic has few different tags, and they are all that most messages have.
 @lru_cache(maxsize=1024)
 def _tags_extras(tags: str) -> Extras:
-    return _bounded(_section(PROPERTY_TAGS, tags), b"")
+    return _section(PROPERTY_TAGS, tags), b""
 
 
 def _section(name: str, value: str) -> bytes:

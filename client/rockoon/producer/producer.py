@@ -16,26 +16,32 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rockoon.deprecation import renamed_key
-from rockoon.errors import BufferFull, Closed, InvalidArgument, QueueNotFound, RockoonError
+from rockoon.errors import BufferFull, InvalidArgument, RockoonError
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, BatchQueue, ProducerBatch, fresh
+from rockoon.producer.accumulator import (
+    MESSAGE_OVERHEAD_BYTES,
+    BatchQueue,
+    ProducerBatch,
+    fresh,
+    message_bytes,
+)
 from rockoon.producer.body_chunks import Bodies, body_chunks
 from rockoon.producer.delay import delay_section
+from rockoon.producer.message_router import MessageRouter
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
+    OWN_BYTES_MAX,
     SEQUENCED_BYTES_MAX,
     Body,
     Extras,
     body_too_large,
-    check_extras,
     check_keys,
-    check_topic,
     encode_extras,
     to_body,
     with_section,
@@ -47,7 +53,6 @@ from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.unrouted_messages import UnroutedMessages
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
-from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -86,25 +91,23 @@ class Producer:
     ) -> None:
         self.settings = settings or ProducerSettings()
         self._cluster = cluster
-        self._key_hash = key_hash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._hooks = hooks = None if cluster.hooks is None else cluster.hooks.for_producer()
+        self._may_want_send = None if hooks is None else hooks.may_want
         self._sender = Sender(
-            cluster, self.settings, clock, self._route_unrouted, self._forget_topic
+            cluster, self.settings, clock, self._on_route, self._on_topic_dropped, hooks
         )
         self._accumulator = self._sender.accumulator
+        self._router = MessageRouter(self._sender, key_hash)
         self._unrouted = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
         # What `send` reads for every message; empty when closed.
-        self._round_robin_queues = self._accumulator.round_robin
-        self._keyed: dict[str, list[BatchQueue]] = {}
+        self._round_robin = self._accumulator.round_robin
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
-        own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else 0
-        self._extras_bytes_max = PROPERTIES_BYTES_MAX - own_bytes
+        self._own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else OWN_BYTES_MAX
         self._is_closed = False
-        # Says, for a producer that traces, whether there may be a present span.
-        self._present_span: Callable[[], object] | None = None
         cluster.adopt(self)
 
     async def __aenter__(self) -> Self:
@@ -139,85 +142,61 @@ class Producer:
         deliver_at: datetime | float | None = None,
         key: str | None = None,
     ) -> Receipt:
-        """Take a message for sending; `await` what is returned to know that it is stored.
+        """Take a message for sending; `await` the receipt to know where it is stored, or why not.
 
-        Without awaiting, messages are sent in the background: await `wait_capacity()` now and then
-        so that they do not pile up, and `flush()` at the end.
+        Without awaiting: `await wait_capacity()` now and then, and `flush()` at the end.
 
         Args:
-            topic: where to.
-            body: at most 4 MiB; empty: of a compacted topic the `keys` are deleted.
+            topic, body: where to, and at most 4 MiB; empty, it deletes a compacted topic's `keys`.
             keys: what it can be found by: a sequence of keys, or a text with spaces between them.
             tags: what consumers select by.
             properties: the sender's own; at most 31743 bytes with all others, if no broker differs.
-            queue: the queue to use; messages to it stay in order.
-            ordering_key: messages with the same one go to one queue, in order (formerly `key`).
-            delay_level: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h.
-            delay_seconds, deliver_at: readers get it so long after it was stored, or then: a
-                datetime with a time zone, or epoch seconds. One of the three at most. A delayed
-                message is in order with no other and can be stored twice even by an idempotent
-                producer; `offset_message_id` of its result cancels it.
-
-        Returns: a receipt: `await receipt` gives a SendResult, or raises why there is none.
+            queue, ordering_key: the queue, or what chooses it (once `key`); either keeps an order.
+            delay_level, delay_seconds, deliver_at: not before then; see `rockoon.producer.delay`.
 
         Raises:
             InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
             BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
         """
-        # This is the one function that runs per message: every line of it costs.
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
-        if (look := self._present_span) is not None and look():
-            choices = (keys, tags, properties, queue, ordering_key)
-            delay = (delay_level, delay_seconds, deliver_at)
-            return self._send_within_span(topic, body, *choices, *delay)
-        if type(body) is not bytes:
-            body = to_body(body)
-        size = len(body)
-        if size > BODY_BYTES_MAX:
-            raise body_too_large(size)
-        size += MESSAGE_OVERHEAD_BYTES
-        if topic in self._compacted:
-            check_keys(topic, keys)
-        extras = None
-        if tags is not None or keys is not None or properties is not None:
-            extras = encode_extras(keys, tags, properties)
-            size += (extras_bytes := len(extras[0]) + len(extras[1]))
-            if extras_bytes > self._extras_bytes_max:
-                check_extras(extras, SEQUENCED_BYTES_MAX)
-        delayed = delay_level is not None or delay_seconds is not None or deliver_at is not None
-        if delayed:
-            size += len(section := delay_section(delay_level, delay_seconds, deliver_at))
-            extras = with_section(extras, section)
-        accumulator = self._accumulator
-        unclaimed = accumulator.unclaimed_bytes + size
-        if unclaimed > self._buffer_bytes_max and unclaimed > size:
-            raise BufferFull(limit=self._buffer_bytes_max)
-        if ordering_key is None and queue is None and not delayed:
-            batch_queue = self._round_robin_queues.get(topic) or self._open_round_robin(topic)
-        else:
-            keyed = self._batch_queue(topic, queue, ordering_key)
-            if keyed is None:
-                message = (topic, body, extras, size, ordering_key or "")
-                return self._hold_unrouted(*message, delayed=delayed)
-            batch_queue = accumulator.delayed_batch_queue(topic, keyed.queue) if delayed else keyed
-        batch = batch_queue.batch
-        index = len(batch.bodies)
-        batch.bodies.append(body)
-        if extras is not None:
-            batch.extras[index] = extras
-        batch.bytes = total = batch.bytes + size
-        accumulator.unclaimed_bytes = unclaimed
-        if total >= batch.close_bytes or index >= self._index_max:
-            self._open_or_close(batch_queue)
-        receipt = Receipt()
-        receipt.batch, receipt.index = batch, index
+        try:  # The one path that runs per message: every line of it costs.
+            if type(body) is not bytes or len(body) > BODY_BYTES_MAX or topic in self._compacted:
+                body = self._checked(topic, body, keys)
+            size = len(body) + MESSAGE_OVERHEAD_BYTES
+            extras = None
+            if tags is not None or keys is not None or properties is not None:
+                extras = encode_extras(keys, tags, properties, self._own_bytes)
+                size += len(extras[0]) + len(extras[1])
+            unclaimed = self._accumulator.unclaimed_bytes + size
+            if unclaimed > self._buffer_bytes_max and unclaimed > size:
+                raise BufferFull(limit=self._buffer_bytes_max)
+            if delay_level is not None or delay_seconds is not None or deliver_at is not None:
+                delay = delay_section(delay_level, delay_seconds, deliver_at)
+                return self._send_delayed(topic, body, extras, queue, ordering_key, delay)
+            if queue is not None or ordering_key is not None:
+                if (batch_queue := self._router.batch_queue(topic, queue, ordering_key)) is None:
+                    return self._hold(topic, body, extras, ordering_key)
+            else:
+                batch_queue = self._round_robin.get(topic) or self._router.round_robin(topic)
+            batch = batch_queue.batch
+            index = len(batch.bodies)
+            batch.bodies.append(body)
+            if extras is not None:
+                batch.extras[index] = extras
+            batch.bytes = total = batch.bytes + size
+            self._accumulator.unclaimed_bytes = unclaimed
+            if total >= batch.close_bytes or index >= self._index_max:
+                self._open_or_close(batch_queue)
+            receipt = Receipt()
+            receipt.batch, receipt.index = batch, index
+            if (may_want := self._may_want_send) is not None and may_want():
+                self._note_sent(receipt)
+        except RockoonError as failure:
+            self._note_refused(topic, failure)
+            raise
         return receipt
-
-    def _send_within_span(self, topic: str, body: Body, *options: Any) -> Receipt:
-        """For a producer that traces; the options of `send` in their order."""
-        raise NotImplementedError
 
     async def send_many(
         self,
@@ -251,7 +230,28 @@ class Producer:
         """
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
-        self._check_open()
+        self._router.check_open()
+        many = None if self._hooks is None else self._hooks.on_send_many(topic)
+        options = (keys, tags, ordering_key, queue)
+        if many is None:
+            return await self._send_many(topic, bodies, *options, by_chunk=keys is None)
+        with many as note_stored:
+            results = await self._send_many(topic, bodies, *options, by_chunk=False)
+            note_stored(len(results))
+            return results
+
+    async def _send_many(
+        self,
+        topic: str,
+        bodies: Bodies,
+        keys: Iterable[str | Sequence[str] | None] | None,
+        tags: str | None,
+        ordering_key: str | None,
+        queue: MessageQueue | None,
+        *,
+        by_chunk: bool,
+    ) -> SendResults:
+        """As `send_many`; `by_chunk`: whether messages may be taken many at a time."""
         self._sender.know(await self._cluster.route(topic))
         spans: list[Span] = []
         keys_left = None if keys is None else iter(keys)
@@ -260,7 +260,7 @@ class Producer:
                 await self._make_room()
             elif self._sender.is_behind:
                 await asyncio.sleep(0)
-            if keys_left is None and self._is_plain(chunk):
+            if by_chunk and self._is_plain(chunk):
                 _note(spans, *self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk:
@@ -306,14 +306,12 @@ class Producer:
             check_keys(topic, None)
         count = len(bodies)
         size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
-        extras = None if tags is None else encode_extras(None, tags, None)
+        extras = None if tags is None else encode_extras(None, tags, None, self._own_bytes)
         if extras is not None:
-            if len(extras[0]) > self._extras_bytes_max:
-                check_extras(extras, SEQUENCED_BYTES_MAX)
             size += count * len(extras[0])
         if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
-        batch_queue = self._batch_queue(topic, queue, key)
+        batch_queue = self._router.batch_queue(topic, queue, key)
         assert batch_queue is not None, "the route is known"
         batch = batch_queue.batch
         first = len(batch.bodies)
@@ -375,8 +373,9 @@ class Producer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._round_robin_queues = {}
-        self._keyed = {}
+        # `send` asks only the router, and only for what it does not find here, for that.
+        self._round_robin = {}
+        self._router.close()
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
             if self._sender.is_running:
@@ -395,67 +394,60 @@ class Producer:
         """What is taken and not acknowledged, with an allowance of 160 bytes per message."""
         return self._accumulator.buffered_bytes
 
-    # Batch queues
+    # Messages that are not simply put into a batch
 
-    def _open_round_robin(self, topic: str) -> BatchQueue:
-        self._check_open()
-        check_topic(topic)
-        return self._accumulator.open_round_robin(topic)
+    def _checked(self, topic: str, body: Body, keys: str | Sequence[str] | None) -> bytes:
+        """Return a body as bytes of its own, of a message that can be sent."""
+        body = to_body(body)
+        if len(body) > BODY_BYTES_MAX:
+            raise body_too_large(len(body))
+        if topic in self._compacted:
+            check_keys(topic, keys)
+        return body
 
-    def _batch_queue(
-        self, topic: str, queue: MessageQueue | None, key: str | None
-    ) -> BatchQueue | None:
-        """Return where a message goes; None if that depends on queues not known yet."""
-        if queue is not None:
-            if key is not None:
-                raise InvalidArgument(reason="give a queue or an ordering_key, not both")
-            return self._named_batch_queue(topic, queue)
-        if key is not None:
-            batch_queues = self._keyed.get(topic) or self._open_keyed(topic)
-            return batch_queues[self._hash_of(key) % len(batch_queues)] if batch_queues else None
-        return self._round_robin_queues.get(topic) or self._open_round_robin(topic)
+    def _send_delayed(
+        self,
+        topic: str,
+        body: bytes,
+        extras: Extras | None,
+        queue: MessageQueue | None,
+        key: str | None,
+        delay: bytes,
+    ) -> Receipt:
+        extras = with_section(extras, delay)
+        chosen = self._router.batch_queue(topic, queue, key)
+        if chosen is None:
+            return self._hold(topic, body, extras, key, delayed=True)
+        receipt = Receipt()
+        delayed = self._accumulator.delayed_batch_queue(topic, chosen.queue)
+        self._append(receipt, delayed, body, extras)
+        self._note_sent(receipt)
+        return receipt
 
-    def _hash_of(self, key: str) -> int:
-        # Here and not when the route is known: what a hash raises is for the sender, not for a
-        # background task, whose end would be that of the connection.
-        if not isinstance(key, str):
-            raise InvalidArgument(reason=f"an ordering key is text, not {key!r}")
-        try:
-            return self._key_hash(key)
-        except UnicodeEncodeError:
-            raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
+    def _hold(
+        self,
+        topic: str,
+        body: bytes,
+        extras: Extras | None,
+        key: str | None,
+        *,
+        delayed: bool = False,
+    ) -> Receipt:
+        """Hold a message whose queue cannot be told before its topic's route is known."""
+        self._router.check_open()
+        key_hash = self._router.hash_of(key or "")
+        now = self._loop.time()
+        receipt = self._unrouted.hold(topic, body, extras, key_hash, now, delayed=delayed)
+        self._note_sent(receipt)
+        return receipt
 
-    def _open_keyed(self, topic: str) -> list[BatchQueue]:
-        """Return the batch queues that keys choose among; none while the queues are unknown."""
-        self._check_open()
-        route = self._sender.routes.get(topic)
-        if route is None:
-            return []
-        batch_queues = self._keyed[topic] = [self._batch_queue_to(queue) for queue in route.queues]
-        return batch_queues
+    def _note_sent(self, receipt: Receipt) -> None:
+        if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
+            self._hooks.on_send(receipt)
 
-    def _named_batch_queue(self, topic: str, queue: MessageQueue) -> BatchQueue:
-        """Return the batch queue of a queue that the sender has named."""
-        self._check_open()
-        if topic != queue.topic:
-            raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
-        batch_queue = self._accumulator.by_queue.get(queue)
-        if batch_queue is not None:
-            return batch_queue
-        check_topic(topic)
-        route = self._sender.routes.get(topic)
-        if route is not None and queue not in route.create_revisions:
-            route = self._sender.look(topic)
-        if route is not None and queue not in route.create_revisions:
-            raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
-        return self._accumulator.open_by_queue(queue)
-
-    def _batch_queue_to(self, queue: MessageQueue) -> BatchQueue:
-        return self._accumulator.by_queue.get(queue) or self._accumulator.open_by_queue(queue)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed(what="the producer")
+    def _note_refused(self, topic: str, failure: RockoonError) -> None:
+        if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
+            self._hooks.on_refused(topic, failure)
 
     def _open_or_close(self, batch_queue: BatchQueue) -> None:
         """A batch has got its first message, or its last."""
@@ -472,55 +464,38 @@ class Producer:
             batch_queue.close_batch()
         self._sender.ready(batch_queue)
 
-    def _hold_unrouted(
-        self,
-        topic: str,
-        body: bytes,
-        extras: Extras | None,
-        size: int,
-        key: str,
-        *,
-        delayed: bool,
-    ) -> Receipt:
-        """Keep a message whose queue cannot be told before its topic's route is known."""
-        self._check_open()
-        key_hash = self._hash_of(key)
-        now = self._loop.time()
-        return self._unrouted.hold(topic, body, extras, size, key_hash, now, delayed=delayed)
-
-    def _route_unrouted(self, route: TopicRoute) -> None:
+    def _on_route(self, route: TopicRoute) -> None:
         """A topic's queues are known: give the messages that waited to their batch queues."""
         if route.compacted:
             self._compacted.add(route.name)
         else:
             self._compacted.discard(route.name)
-        self._keyed.pop(route.name, None)
+        self._router.forget(route.name)
         for message in self._unrouted.take(route.name):
-            chosen = route.queues[message.key_hash % len(route.queues)]
-            batch_queue = self._batch_queue_to(chosen)
+            batch_queue = self._router.by_hash(route, message.key_hash)
             if message.delayed:
-                batch_queue = self._accumulator.delayed_batch_queue(route.name, chosen)
+                queue = batch_queue.queue
+                batch_queue = self._accumulator.delayed_batch_queue(route.name, queue)
             self._append(message.receipt, batch_queue, message.body, message.extras)
 
     def _append(
         self, receipt: Receipt, batch_queue: BatchQueue, body: bytes, extras: Extras | None
     ) -> None:
         batch = batch_queue.batch
-        size = len(body) + MESSAGE_OVERHEAD_BYTES
+        size = message_bytes(body, extras)
         receipt.batch, receipt.index = batch, len(batch.bodies)
         batch.bodies.append(body)
         if extras is not None:
-            size += len(extras[0]) + len(extras[1])
             batch.extras[receipt.index] = extras
         batch.bytes += size
         self._accumulator.unclaimed_bytes += size
         if batch.bytes >= batch.close_bytes or receipt.index >= self._index_max:
             self._open_or_close(batch_queue)
 
-    def _forget_topic(self, topic: str) -> None:
+    def _on_topic_dropped(self, topic: str) -> None:
         """A topic is not there, or not writable; what waited for it has been failed."""
         self._compacted.discard(topic)
-        self._keyed.pop(topic, None)
+        self._router.forget(topic)
         self._unrouted.forget(topic)
 
     # Waiting

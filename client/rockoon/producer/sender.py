@@ -28,6 +28,7 @@ from rockoon.errors import (
     WrongCluster,
     from_wire,
 )
+from rockoon.hooks import ProducerHooks
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
@@ -46,7 +47,6 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
-    from rockoon.tracing.producer import TracedBatches
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Sender:
         clock: epoch milliseconds.
         on_route: called when a topic's queues become known, or others.
         on_topic_dropped: called when a topic turns out not to be there, or not writable.
+        hooks: told of every batch that goes out and comes back.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class Sender:
         clock: Clock,
         on_route: Callable[[TopicRoute], None],
         on_topic_dropped: Callable[[str], None],
+        hooks: ProducerHooks | None,
     ) -> None:
         self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
         self.accumulator = Accumulator(self._flush_now, self._sequences)
-        self.traces: TracedBatches | None = None
-        """Told of every batch that goes out and comes back, when messages are traced."""
         self.completed = Changes()
         """Counts batches acknowledged or given up."""
         self.routes: dict[str, TopicRoute] = {}
         """Routes of the topics that can be written to."""
         tasks = cluster.tasks
         self._cluster = cluster
+        self._hooks = hooks
         self._settings = settings
         self._on_route = on_route
         self._on_topic_dropped = on_topic_dropped
@@ -233,8 +234,8 @@ class Sender:
         if not batch.ids:
             # Made once: a batch that is sent again has the same ids.
             batch.ids = self._encoder.take_ids(len(batch.bodies))
-            if self.traces is not None:
-                self.traces.choose(batch)
+            if self._hooks is not None:
+                self._hooks.on_encode(batch)
         try:
             frames, lengths = self._encoder.encode(
                 queue.topic.encode(),
@@ -264,8 +265,8 @@ class Sender:
             request.producer_id = sequence.producer_id
             request.first_sequence = sequence.first
             request.first_sent_ms_ago = sequence.sent(self._loop.time())
-        if self.traces is not None:
-            self.traces.sending(batch, request)
+        if self._hooks is not None:
+            self._hooks.on_batch_sent(batch, request)
         self._stream(queue.broker).submit(batch, request, self._loop.time())
 
     def _stream(self, broker: str) -> AppendStream:
@@ -357,8 +358,8 @@ class Sender:
             self._unreported.append(batch)
             # A program that never flushes must not fill memory with its failures.
             del self._unreported[:-_UNREPORTED_MAX]
-        if self.traces is not None:
-            self.traces.completed(batch)
+        if self._hooks is not None:
+            self._hooks.on_completed(batch)
         self.completed.note()
 
     # Routes

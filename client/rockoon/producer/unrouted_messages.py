@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, message_bytes
 from rockoon.producer.outgoing import Extras, check_topic
 from rockoon.producer.receipt import Receipt
 from rockoon.producer.settings import ProducerSettings
@@ -60,7 +60,6 @@ class UnroutedMessages:
         topic: str,
         body: bytes,
         extras: Extras | None,
-        size: int,
         key_hash: int,
         now: float,
         *,
@@ -80,6 +79,7 @@ class UnroutedMessages:
             batch.extras[receipt.index] = extras
         if delayed:
             batch.delayed.add(receipt.index)
+        size = message_bytes(body, extras)
         batch.bytes += size
         batch.key_hashes.append(key_hash)
         batch.receipts.append(receipt)

@@ -1,17 +1,21 @@
 """A consumer's handler inside a span: one per call that has a traced message, none otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
 
 from rockoon.callbacks import is_async
-from rockoon.consumer.delivery import Handler
 from rockoon.message import Message
-from rockoon.tracing.tracing import Tracing, context_in, place_attributes
+from rockoon.tracing.commits import CommitSpans
+from rockoon.tracing.spans import SpanStarter, context_in, place_attributes
+
+Handler = Callable[[Any], Any]
 
 
-def traced_handler(tracing: Tracing, group: str, handler: Handler) -> Handler:
+def traced_handler(
+    spans: SpanStarter, commits: CommitSpans, group: str, handler: Handler
+) -> Handler:
     """Return a handler of the same kind, async or plain, that calls the given one.
 
     What it raises is noted on the span and raised; so is a result that is not None.
@@ -37,13 +41,13 @@ def traced_handler(tracing: Tracing, group: str, handler: Handler) -> Handler:
             attributes["messaging.message.id"] = first.message_id
         else:
             attributes["messaging.batch.message_count"] = len(messages)
-        return tracing.start("process", "process", SpanKind.CONSUMER, attributes, contexts)
+        return spans.start("process", "process", SpanKind.CONSUMER, attributes, contexts)
 
     def note(span: Span, argument: Any, result: object) -> None:
         last = argument[-1] if isinstance(argument, list) else argument
         if result is not None:
             span.set_attribute("rockoon.result", str(result))
-        tracing.note_handled(group, last.queue, last.queue_offset, span.get_span_context())
+        commits.note_handled(group, last.queue, last.queue_offset, span.get_span_context())
 
     async def handle(argument: Any) -> Any:
         span = begin(argument)

@@ -1,53 +1,26 @@
-"""A producer whose messages can be traced: a span per traced message, and one per batch of them.
+"""Spans of a producer: one per traced message, and one per batch of them.
 
 Messages sent within a sampled span are traced, and of the others a few are chosen when their batch
-goes out. A `Producer` without tracing calls nothing for any of it; this one looks, for every
-message, whether there is a present span.
+goes out. What a message that is not traced costs is one look whether there is a present context.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
 
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import Span, SpanKind, get_current_span, use_span
+from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
 
 from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
-from rockoon.producer.body_chunks import Bodies
-from rockoon.producer.options import SendManyOptions
-from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX, Body
-from rockoon.producer.producer import Producer
-from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
-from rockoon.producer.receipt import Receipt, SendResults
-from rockoon.producer.settings import ProducerSettings
-from rockoon.tracing.tracing import (
-    Tracing,
-    end,
-    place_attributes,
-    traceparent_of,
-)
-from rockoon_core.clock import Clock, wall_clock_ms
-from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT
+from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX
+from rockoon.producer.receipt import Receipt
+from rockoon.tracing.spans import SpanStarter, end, place_attributes, traceparent_of
+from rockoon_format.properties import PROPERTIES_BYTES_MAX
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
-
-if TYPE_CHECKING:
-    from rockoon.net.connection import Connection
-
-# As `Producer.send` has them.
-SEND_OPTIONS = (
-    "keys",
-    "tags",
-    "properties",
-    "queue",
-    "ordering_key",
-    "delay_level",
-    "delay_seconds",
-    "deliver_at",
-)
 
 # Name, separator, context, separator.
 SECTION_BYTES = len(TRACEPARENT_MARK) + TRACEPARENT_BYTES + 1
@@ -81,82 +54,6 @@ def present_context() -> Callable[[], object]:
     return get_current
 
 
-class TracedProducer(Producer):
-    """A `Producer` with `Tracing`. Made by `cluster.producer()` of a connection that traces."""
-
-    def __init__(
-        self,
-        cluster: "Connection",
-        settings: ProducerSettings | None = None,
-        *,
-        key_hash: KeyHash = crc32_key_hash,
-        clock: Clock = wall_clock_ms,
-    ) -> None:
-        super().__init__(cluster, settings, key_hash=key_hash, clock=clock)
-        assert cluster.tracing is not None
-        self._tracing = tracing = cluster.tracing
-        self._traces = TracedBatches(tracing)
-        self._sender.traces = self._traces
-        # Outside spans this call is all that a message costs.
-        self._look = present_context() if tracing.present_spans else None
-        self._present_span = self._look
-
-    def _is_within_sampled(self) -> bool:
-        if not self._tracing.present_spans:
-            return False
-        return get_current_span().get_span_context().trace_flags.sampled
-
-    def _send_within_span(self, topic: str, body: Body, *options: Any) -> Receipt:
-        # Off, so that `send` does its work; nothing waits in between.
-        self._present_span = None
-        try:
-            named: dict[str, Any] = dict(zip(SEND_OPTIONS, options, strict=True))
-            if self._is_within_sampled():
-                return self._send_traced(topic, body, named)
-            return self.send(topic, body, **named)
-        finally:
-            self._present_span = self._look
-
-    def _send_traced(self, topic: str, body: Body, options: dict[str, Any]) -> Receipt:
-        properties: Mapping[str, str] = options.pop("properties") or {}
-        if TRACEPARENT in properties or self._traces.is_full:
-            return self.send(topic, body, properties=properties, **options)
-        many = _many.get()
-        span = many or self._start(topic)
-        with_context = {**properties, TRACEPARENT: traceparent_of(span.get_span_context())}
-        try:
-            receipt = self.send(topic, body, properties=with_context, **options)
-        except RockoonError as failure:
-            if many is None:
-                end(span, failure)
-            raise
-        self._traces.follow(receipt, span, is_own=many is None)
-        return receipt
-
-    async def send_many(
-        self, topic: str, bodies: Bodies, **options: Unpack[SendManyOptions]
-    ) -> SendResults:
-        """As `Producer.send_many`; one span is about all of the messages."""
-        if not self._is_within_sampled():
-            return await super().send_many(topic, bodies, **options)
-        span = self._start(topic)
-        token = _many.set(span)
-        try:
-            with use_span(span, end_on_exit=True):
-                results = await super().send_many(topic, bodies, **options)
-                span.set_attribute("messaging.batch.message_count", len(results))
-                return results
-        finally:
-            _many.reset(token)
-
-    def _is_plain(self, bodies: list[Body]) -> bool:
-        return _many.get() is None and super()._is_plain(bodies)
-
-    def _start(self, topic: str) -> Span:
-        attributes = {"messaging.destination.name": topic}
-        return self._tracing.start("send", "send", SpanKind.PRODUCER, attributes)
-
-
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """A traced message that is not acknowledged."""
@@ -177,50 +74,78 @@ class _Out:
     append: Span | None = None
 
 
-class TracedBatches:
-    """Which traced message is in which batch. Told by the sender what becomes of batches."""
+class ProducerSpans:
+    """`rockoon.hooks.ProducerHooks`: which traced message is in which batch, and their spans."""
 
-    def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
+    def __init__(self, spans: SpanStarter) -> None:
+        self._spans = spans
+        self.may_want = present_context() if spans.present_spans else None
         # In no batch that has been sent. A message can still move from one to another, so which
         # it is in is looked at when a batch goes out.
         self._open: list[_Sent] = []
         self._out: dict[ProducerBatch, _Out] = {}
         # Messages to pass over before the next one that begins a trace.
-        self._gap = tracing.next_gap()
+        self._gap = spans.next_gap()
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._open) >= OPEN_MAX
-
-    def follow(self, receipt: Receipt, span: Span, *, is_own: bool) -> None:
-        """Trace a message from now on."""
-        if not is_own and self._open:
+    def on_send(self, receipt: Receipt) -> None:
+        """Trace a message that was sent within a sampled span."""
+        batch, index = receipt.batch, receipt.index
+        if not self._spans.is_within_sampled() or len(self._open) >= OPEN_MAX:
+            return
+        if not _has_room(batch, index):
+            return
+        many = _many.get()
+        span = many or self._start(batch.batch_queue.topic)
+        _mark(batch, index, span.get_span_context())
+        # Both, since completing the batch takes its bytes from the accumulator's.
+        batch.bytes += SECTION_BYTES
+        batch.batch_queue.accumulator.unclaimed_bytes += SECTION_BYTES
+        if many is not None and self._open:
             last = self._open[-1]
-            is_same_batch = last.receipt is not None and last.receipt.batch is receipt.batch
+            is_same_batch = last.receipt is not None and last.receipt.batch is batch
             if last.span is span and is_same_batch:
                 return
-        self._open.append(_Sent(span, is_own, receipt))
+        self._open.append(_Sent(span, many is None, receipt))
 
-    def choose(self, batch: ProducerBatch) -> None:
-        """A batch is about to be made records: begin traces with some of its messages."""
+    def on_refused(self, topic: str, failure: RockoonError) -> None:
+        """A span that has failed says so; that of a `send_many` is told by what it raises."""
+        if self._spans.is_within_sampled() and _many.get() is None:
+            end(self._start(topic), failure)
+
+    def on_send_many(self, topic: str) -> AbstractContextManager[Callable[[int], None]] | None:
+        """One span about all of the messages, where the present one is sampled."""
+        return self._sending_many(topic) if self._spans.is_within_sampled() else None
+
+    @contextmanager
+    def _sending_many(self, topic: str) -> Iterator[Callable[[int], None]]:
+        span = self._start(topic)
+        token = _many.set(span)
+        try:
+            with use_span(span, end_on_exit=True):
+                yield lambda count: span.set_attribute("messaging.batch.message_count", count)
+        finally:
+            _many.reset(token)
+
+    def _start(self, topic: str) -> Span:
+        attributes = {"messaging.destination.name": topic}
+        return self._spans.start("send", "send", SpanKind.PRODUCER, attributes)
+
+    def on_encode(self, batch: ProducerBatch) -> None:
+        """Begin traces with some messages of a batch."""
         while self._gap is not None and self._gap < len(batch.bodies):
-            if self._tracing.may_begin():
+            if self._spans.may_begin():
                 self._begin(batch, self._gap)
-            gap = self._tracing.next_gap()
+            gap = self._spans.next_gap()
             self._gap = None if gap is None else self._gap + 1 + gap
         if self._gap is not None:
             self._gap -= len(batch.bodies)
 
     def _begin(self, batch: ProducerBatch, index: int) -> None:
-        head, tail = batch.extras.get(index, (b"", b""))
-        room = len(head) + len(tail) + SECTION_BYTES + SEQUENCED_BYTES_MAX <= PROPERTIES_BYTES_MAX
-        if TRACEPARENT_MARK in tail or not room:
+        if not _has_room(batch, index):
             return
-        topic = batch.batch_queue.topic
-        attributes = {"messaging.destination.name": topic}
+        attributes = {"messaging.destination.name": batch.batch_queue.topic}
         # Nothing is known of the span in which it was sent, if that was one that is not sampled.
-        span = self._tracing.start(
+        span = self._spans.start(
             "send",
             "send",
             SpanKind.PRODUCER,
@@ -229,14 +154,12 @@ class TracedBatches:
             start_ns=batch.born_timestamp_ms * 1_000_000,
         )
         context = span.get_span_context()
-        if not context.trace_flags.sampled:
-            return
-        section = TRACEPARENT_MARK + traceparent_of(context).encode() + b"\x02"
-        batch.extras[index] = (head, tail + section)
-        self._out.setdefault(batch, _Out()).sent.append(_Sent(span, True, index=index))
+        if context.trace_flags.sampled:
+            _mark(batch, index, context)
+            self._out.setdefault(batch, _Out()).sent.append(_Sent(span, True, index=index))
 
-    def sending(self, batch: ProducerBatch, request: AppendRequest) -> None:
-        """A batch goes to a broker, maybe again: name its span in the request."""
+    def on_batch_sent(self, batch: ProducerBatch, request: AppendRequest) -> None:
+        """Name a batch's span in its request."""
         out = self._gather(batch)
         if out is None:
             return
@@ -258,11 +181,11 @@ class TracedBatches:
             "messaging.batch.message_count": len(batch.bodies),
             **place_attributes(batch.queue),
         }
-        out.append = self._tracing.start("send", "append", SpanKind.CLIENT, attributes, contexts)
+        out.append = self._spans.start("send", "append", SpanKind.CLIENT, attributes, contexts)
         request.traceparent = traceparent_of(out.append.get_span_context())
 
-    def completed(self, batch: ProducerBatch) -> None:
-        """A batch is acknowledged or given up: its spans end."""
+    def on_completed(self, batch: ProducerBatch) -> None:
+        """A batch's spans end."""
         out = self._gather(batch)
         if out is None:
             return
@@ -294,3 +217,17 @@ class TracedBatches:
 
 def _batch_of(sent: _Sent) -> ProducerBatch | None:
     return None if sent.receipt is None else sent.receipt.batch
+
+
+def _has_room(batch: ProducerBatch, index: int) -> bool:
+    """Whether a message can bear a context: not if it has one, or its properties would not fit."""
+    head, tail = batch.extras.get(index, (b"", b""))
+    size = len(head) + len(tail) + SECTION_BYTES + SEQUENCED_BYTES_MAX
+    return TRACEPARENT_MARK not in tail and size <= PROPERTIES_BYTES_MAX
+
+
+def _mark(batch: ProducerBatch, index: int, context: SpanContext) -> None:
+    """Write a context into a message's properties."""
+    head, tail = batch.extras.get(index, (b"", b""))
+    section = TRACEPARENT_MARK + traceparent_of(context).encode() + b"\x02"
+    batch.extras[index] = (head, tail + section)

@@ -22,7 +22,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -151,6 +151,7 @@ class TransactionalProducer:
         self._open: dict[str, Transaction] = {}
         self._sending: set[str] = set()
         self._untold: OrderedDict[str, Resolution] = OrderedDict()
+        self._hooks = None if cluster.hooks is None else cluster.hooks.for_transactions()
         self._is_closed = False
         self._checks = TransactionChecks(
             cluster,
@@ -266,6 +267,24 @@ class TransactionalProducer:
         """
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
+        hooked = nullcontext() if self._hooks is None else self._hooks.on_begin(topic, properties)
+        with hooked as half:
+            if half is not None:
+                properties = half.properties
+            extras = self._extras(keys, tags, properties, check_after_seconds)
+            transaction = await self._begin(topic, body, extras, queue, ordering_key)
+            if half is not None:
+                half.on_stored(transaction.message_id, transaction.queue)
+            return transaction
+
+    async def _begin(
+        self,
+        topic: str,
+        body: Body,
+        extras: Extras,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+    ) -> Transaction:
         if self._is_closed:
             raise Closed(what="the transactional producer")
         if len(self._open) >= self._open_max:
@@ -274,7 +293,6 @@ class TransactionalProducer:
         body = to_body(body)
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large(len(body))
-        extras = self._extras(keys, tags, properties, check_after_seconds)
         if queue is not None and ordering_key is not None:
             raise InvalidArgument(reason="give a queue or an ordering_key, not both")
         if queue is not None and queue.topic != topic:
@@ -423,9 +441,12 @@ class TransactionalProducer:
     # Ends
 
     async def _end(self, transaction: Transaction, resolution: Resolution) -> EndTransactionReply:
-        message_id = transaction.message_id
+        message_id, topic = transaction.message_id, transaction.queue.topic
+        name = resolution.name.lower()
+        hooks = self._hooks
         try:
-            reply = await self._tell(transaction.half, resolution, from_check=False)
+            with nullcontext() if hooks is None else hooks.on_end(message_id, topic, name):
+                reply = await self._tell(transaction.half, resolution, from_check=False)
         except (TransactionEnded, TransactionNotFound):
             raise
         except BaseException:

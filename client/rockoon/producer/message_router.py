@@ -1,0 +1,123 @@
+"""Message router: which batch queue a message goes to.
+
+That is its topic's round robin, or the batch queue of one queue: of the one that the sender names,
+or that an ordering key leads to. A key leads nowhere before the topic's queues are known.
+"""
+
+from rockoon.errors import Closed, InvalidArgument, QueueNotFound
+from rockoon.net.routes import TopicRoute
+from rockoon.producer.accumulator import BatchQueue
+from rockoon.producer.outgoing import check_topic
+from rockoon.producer.queue_selectors import KeyHash
+from rockoon.producer.sender import Sender
+from rockoon_core.message_queue import MessageQueue
+
+
+class MessageRouter:
+    """Chooses batch queues for one producer, and opens them.
+
+    Args:
+        sender: knows the routes; its accumulator has the batch queues.
+        key_hash: from an ordering key to the number that chooses the queue.
+    """
+
+    def __init__(self, sender: Sender, key_hash: KeyHash) -> None:
+        self._sender = sender
+        self._accumulator = sender.accumulator
+        self._key_hash = key_hash
+        self._is_closed = False
+        # By topic: the batch queues that keys choose among, in the order of the route's queues.
+        self._keyed: dict[str, list[BatchQueue]] = {}
+
+    def close(self) -> None:
+        """Refuse messages from now on."""
+        self._is_closed = True
+        # What is found here is not asked whether the producer is open.
+        self._keyed = {}
+
+    def check_open(self) -> None:
+        """Raises Closed after `close`."""
+        if self._is_closed:
+            raise Closed(what="the producer")
+
+    def round_robin(self, topic: str) -> BatchQueue:
+        """Return the batch queue of messages that may go to any queue of a topic.
+
+        Raises:
+            Closed: the producer is.
+            InvalidTopicName: no message can be sent to such a topic.
+        """
+        self.check_open()
+        batch_queue = self._accumulator.round_robin.get(topic)
+        if batch_queue is None:
+            check_topic(topic)
+            batch_queue = self._accumulator.open_round_robin(topic)
+        return batch_queue
+
+    def batch_queue(
+        self, topic: str, queue: MessageQueue | None, key: str | None
+    ) -> BatchQueue | None:
+        """Return where a message goes; None if that depends on queues not known yet.
+
+        Raises:
+            InvalidArgument: a queue and a key are given, the queue is another topic's, or the key
+                is no text.
+            QueueNotFound: the topic has no such queue.
+            Closed, InvalidTopicName: as `round_robin`.
+        """
+        if queue is not None:
+            if key is not None:
+                raise InvalidArgument(reason="give a queue or an ordering_key, not both")
+            return self._named(topic, queue)
+        if key is not None:
+            batch_queues = self._keyed.get(topic) or self._open_keyed(topic)
+            return batch_queues[self.hash_of(key) % len(batch_queues)] if batch_queues else None
+        return self.round_robin(topic)
+
+    def hash_of(self, key: str) -> int:
+        """Return the number that chooses a key's queue; raises InvalidArgument."""
+        # Here and not when the route is known: what a hash raises is for the sender, not for a
+        # background task, whose end would be that of the connection.
+        if not isinstance(key, str):
+            raise InvalidArgument(reason=f"an ordering key is text, not {key!r}")
+        try:
+            return self._key_hash(key)
+        except UnicodeEncodeError:
+            raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
+
+    def by_hash(self, route: TopicRoute, key_hash: int) -> BatchQueue:
+        """Return the batch queue that a key leads to, of a topic whose route is known."""
+        return self._of_queue(route.queues[key_hash % len(route.queues)])
+
+    def forget(self, topic: str) -> None:
+        """A topic has other queues, or none: keys lead elsewhere."""
+        self._keyed.pop(topic, None)
+
+    def _open_keyed(self, topic: str) -> list[BatchQueue]:
+        """Return the batch queues that keys choose among; none while the queues are unknown."""
+        self.check_open()
+        route = self._sender.routes.get(topic)
+        if route is None:
+            return []
+        batch_queues = self._keyed[topic] = [self._of_queue(queue) for queue in route.queues]
+        return batch_queues
+
+    def _named(self, topic: str, queue: MessageQueue) -> BatchQueue:
+        """Return the batch queue of a queue that the sender has named."""
+        self.check_open()
+        if topic != queue.topic:
+            raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
+        batch_queue = self._accumulator.by_queue.get(queue)
+        if batch_queue is not None:
+            return batch_queue
+        check_topic(topic)
+        route = self._sender.routes.get(topic)
+        if route is not None and queue not in route.create_revisions:
+            # Queues that were added a moment ago: the task that follows the routes may be late.
+            route = self._sender.look(topic)
+        if route is not None and queue not in route.create_revisions:
+            raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
+        return self._accumulator.open_by_queue(queue)
+
+    def _of_queue(self, queue: MessageQueue) -> BatchQueue:
+        return self._accumulator.by_queue.get(queue) or self._accumulator.open_by_queue(queue)

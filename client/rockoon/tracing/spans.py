@@ -1,0 +1,195 @@
+"""Spans of OpenTelemetry's messaging conventions: which sends begin one, its name, its end."""
+
+import contextlib
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+
+from rockoon.errors import InvalidArgument, RockoonError
+from rockoon_core.message_queue import MessageQueue
+from rockoon_format.properties import TRACEPARENT
+from rockoon_format.traceparents import find_traceparents
+
+RATIO = 0.001
+# One in a thousand of what a program sends as fast as it can is more than anybody looks at.
+TRACES_PER_SECOND_MAX = 20.0
+LINKS_MAX = 128
+
+_FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+Attributes = Mapping[str, str | int]
+
+# The span that this package has begun around a call, for the service that answers it. Not the
+# present span: a consumer that is started within one would tell it with every pull.
+_calling: ContextVar[Span | None] = ContextVar("rockoon_calling", default=None)
+
+
+def traceparent_of(context: SpanContext) -> str:
+    """A context as W3C's header `traceparent` has it."""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def context_in(traceparent: str | None) -> SpanContext | None:
+    """The context in a message's `traceparent`; None for none, or one that is not sampled."""
+    match = _FORM.match(traceparent or "")
+    if match is None:
+        return None
+    flags = trace.TraceFlags(int(match[3], 16))
+    context = SpanContext(int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=flags)
+    return context if context.is_valid and flags.sampled else None
+
+
+def contexts_in(records: bytes) -> list[SpanContext]:
+    """The contexts in the beginning of stored records, at most `LINKS_MAX`. A body that looks like
+    one only makes a link."""
+    found = map(context_in, find_traceparents(records, LINKS_MAX))
+    return [context for context in found if context is not None]
+
+
+class SpanStarter:
+    """Starts spans, and decides which of the messages sent outside spans begin a trace.
+
+    Args:
+        ratio, tracer_provider, present_spans, traces_per_second_max, clock: as for `Tracing`.
+
+    Raises:
+        InvalidArgument: the ratio is none, or the bound is not above 0.
+    """
+
+    def __init__(
+        self,
+        ratio: float = RATIO,
+        tracer_provider: "trace.TracerProvider | None" = None,
+        *,
+        present_spans: bool = True,
+        traces_per_second_max: float = TRACES_PER_SECOND_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 <= ratio <= 1:
+            raise InvalidArgument(reason=f"a ratio is between 0 and 1, not {ratio}")
+        if not traces_per_second_max > 0:
+            raise InvalidArgument(reason=f"{traces_per_second_max} traces a second are not above 0")
+        self.present_spans = present_spans
+        self._clock = clock
+        self._traces_per_second_max = traces_per_second_max
+        # How many may begin now, and when that was so.
+        self._allowed = traces_per_second_max
+        self._allowed_at = clock()
+        self._tracer = trace.get_tracer("rockoon", tracer_provider=tracer_provider)
+        self._ratio = ratio
+        self._random = random.Random()
+
+    def is_within_sampled(self) -> bool:
+        """Whether the present span decides that what is sent within it is traced."""
+        if not self.present_spans:
+            return False
+        return trace.get_current_span().get_span_context().trace_flags.sampled
+
+    def next_gap(self) -> int | None:
+        """How many messages are passed over until the next one that begins a trace; None: all."""
+        if not self._ratio:
+            return None
+        if self._ratio == 1:
+            return 0
+        # Of a geometric distribution: drawn once per traced message, not once per message.
+        return int(math.log(1 - self._random.random()) / math.log1p(-self._ratio))
+
+    def may_begin(self) -> bool:
+        """Whether one more trace may begin now; it counts as begun."""
+        now, most = self._clock(), self._traces_per_second_max
+        self._allowed = min(max(most, 1), self._allowed + (now - self._allowed_at) * most)
+        self._allowed_at = now
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True
+
+    def chooses(self) -> bool:
+        """Whether something that is sent by itself, outside sampled spans, begins a trace."""
+        return self._random.random() < self._ratio and self.may_begin()
+
+    def start(
+        self,
+        operation: str,
+        name: str,
+        kind: SpanKind,
+        attributes: Attributes,
+        contexts: Sequence[SpanContext] = (),
+        *,
+        is_root: bool = False,
+        start_ns: int | None = None,
+    ) -> Span:
+        """Start a span of the messaging conventions.
+
+        Args:
+            operation: "send", "receive", "process" or "settle".
+            name: what the span is called before the destination's name.
+            kind: the span's.
+            attributes: further ones.
+            contexts: of messages; the first is the parent, the others become links. None: the
+                present span is the parent.
+            is_root: there is no parent at all.
+            start_ns: epoch nanoseconds; now by default.
+        """
+        parent = Context() if is_root else None
+        if contexts:
+            parent = trace.set_span_in_context(trace.NonRecordingSpan(contexts[0]))
+        destination = attributes.get("messaging.destination.name", "")
+        return self._tracer.start_span(
+            f"{name} {destination}".rstrip(),
+            parent,
+            kind,
+            {
+                "messaging.system": "rocketmq",
+                "messaging.operation.type": operation,
+                "messaging.operation.name": name,
+                **attributes,
+            },
+            [Link(context) for context in contexts[1:LINKS_MAX]],
+            start_ns,
+        )
+
+
+def call_metadata() -> tuple[tuple[str, str], ...]:
+    """What a call's metadata says of the span around it: W3C's `traceparent`, or nothing."""
+    span = _calling.get()
+    if span is None or not span.get_span_context().trace_flags.sampled:
+        return ()
+    return ((TRACEPARENT, traceparent_of(span.get_span_context())),)
+
+
+@contextlib.contextmanager
+def calls_within(span: Span) -> Iterator[None]:
+    """Be within a span whose calls continue it at the service that answers them, and end it."""
+    token = _calling.set(span)
+    try:
+        with trace.use_span(span, end_on_exit=True):
+            yield
+    finally:
+        _calling.reset(token)
+
+
+def place_attributes(queue: MessageQueue, group: str = "") -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "messaging.destination.partition.id": str(queue.queue_id),
+        "rockoon.broker": queue.broker,
+    }
+    if group:
+        attributes["messaging.consumer.group.name"] = group
+    return attributes
+
+
+def end(span: Span, failure: BaseException | None = None) -> None:
+    """End a span; with a failure its status says so."""
+    if failure is not None:
+        kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, str(failure)))
+    span.end()
