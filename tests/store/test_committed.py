@@ -1,9 +1,6 @@
 """A log with several copies: a message is seen when its owner says that it is committed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,32 +8,10 @@ from rockoon_broker.store.errors import StoreBusy, UnknownOffset
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from support.holding_disk import HoldingDisk
+from support.replicas import Replica, opened
 from support.store_directory import Owner, crashed_copy, settings
-from support.waiting import DEADLINE_SECONDS
 
 KEY = ("T", 0)
-
-
-class Replica(Owner):
-    """Owner of a store that has copies elsewhere."""
-
-    def __init__(self, root: Path, disk: Any = None, **changes: Any) -> None:
-        configured = settings(root, **{"flush": Flush.SYNC, **changes})
-        super().__init__(configured, disk, by_quorum=True)
-
-    def sync(self) -> None:
-        """Wait until all that was written is durable here."""
-        while self.store.durable_end < self.store.appended_end:
-            self.synced.get(timeout=DEADLINE_SECONDS)
-
-
-@contextmanager
-def opened(*args: Any, **kwargs: Any) -> Iterator[Replica]:
-    replica = Replica(*args, **kwargs)
-    try:
-        yield replica
-    finally:
-        replica.store.close()
 
 
 @pytest.mark.parametrize("flush", list(Flush))

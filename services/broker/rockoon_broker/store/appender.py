@@ -4,21 +4,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.settings import NO_LIMITS, StoreSettings
 from rockoon_format.batch import (
     SYS_FLAGS_ALLOWED,
+    BatchLayout,
     check_batch,
+    encode_batch,
     patch_batch,
     queue_entries,
     with_checksums,
 )
-from rockoon_format.record import TRANSACTION_COMMIT, encode_host
+from rockoon_format.log_marks import (
+    EPOCH_PROPERTIES,
+    LOG_QUEUE,
+    LOG_TOPIC,
+    EpochMark,
+    encode_epoch_mark,
+)
+from rockoon_format.record import TRANSACTION_COMMIT, encode_host, fits
 
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
@@ -44,6 +55,7 @@ class Appender:
         runs: told of each batch; says when store times have to go back.
         points: without its cap they may not.
         undispatched: gets the entries of each batch.
+        epochs: told of marks; once there are some, each file begins with one.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class Appender:
         runs: TimeRuns,
         points: RecoveryPoints,
         undispatched: DispatchQueue,
+        epochs: Epochs,
     ) -> None:
         self._settings = settings
         self._store_host = encode_host(*settings.store_host)
@@ -63,13 +76,26 @@ class Appender:
         self._runs = runs
         self._points = points
         self._undispatched = undispatched
+        self._epochs = epochs
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
         """See `Store.append`; whether the store takes anything is the caller's to know."""
+        frames, layout = self._checked(batch)
+        queue = self._queues.find_or_create(*batch.queue)
+        offset, stored_ms = self._place(layout.total_bytes, now_ms)
+        return self._write(queue, frames, layout, offset, stored_ms)
+
+    def open_epoch(self, epoch: int, leader: str, now_ms: int) -> Appended:
+        """See `Store.open_epoch`."""
+        mark = self._epochs.next_mark(epoch, leader, self._log.end)
+        frames, layout = self._encoded(mark, now_ms)
+        offset, stored_ms = self._place(layout.total_bytes, now_ms, is_mark=True)
+        return self._write_mark(mark, frames, layout, offset, stored_ms)
+
+    def _checked(self, batch: Batch) -> tuple[bytes, BatchLayout]:
         settings = self._settings
-        frames = batch.frames
         layout = check_batch(
-            frames,
+            batch.frames,
             batch.sizes,
             topic=batch.topic.encode(),
             queue_id=batch.queue_id,
@@ -79,11 +105,54 @@ class Appender:
             delay_levels_ms=settings.delay_levels_ms,
         )
         if settings.record_checksums:
-            frames, layout = with_checksums(frames, layout)
-        queue = self._queues.find_or_create(*batch.queue)
+            return with_checksums(batch.frames, layout)
+        return batch.frames, layout
+
+    def _place(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
+        """Where a batch goes, a physical offset, and its store time."""
         begins_run = self._runs.is_behind(now_ms) and self._points.is_capped(now_ms)
-        offset = self._log.place(layout.total_bytes, in_next_file=begins_run)
         stored_ms = now_ms if begins_run else max(now_ms, self._runs.newest_ms)
+        offset = self._log.place(batch_bytes, in_next_file=begins_run)
+        # Once the log has had an epoch, retention may take all files but the last: each has to say
+        # where epochs began, or a follower's log would be taken for another one.
+        if self._epochs.epoch and not is_mark and offset % self._log.file_bytes == 0:
+            mark = self._epochs.mark()
+            frames, layout = self._encoded(mark, now_ms)
+            # Before the mark is there, which a refused batch must not leave.
+            if not fits(layout.total_bytes + batch_bytes, self._log.file_bytes):
+                raise BatchTooLarge(f"a batch of {batch_bytes} bytes fits into no file")
+            self._write_mark(mark, frames, layout, offset, stored_ms)
+            offset = self._log.end
+        return offset, stored_ms
+
+    def _encoded(self, mark: EpochMark, now_ms: int) -> tuple[bytes, BatchLayout]:
+        frames, lengths = encode_batch(
+            LOG_TOPIC.encode(),
+            LOG_QUEUE,
+            [encode_epoch_mark(mark)],
+            [EPOCH_PROPERTIES],
+            now_ms,
+            self._store_host,
+        )
+        lengths_bytes = lengths.astype("<u4").tobytes()
+        return self._checked(Batch(LOG_TOPIC, LOG_QUEUE, frames, lengths_bytes, internal=True))
+
+    def _write_mark(
+        self, mark: EpochMark, frames: bytes, layout: BatchLayout, offset: int, stored_ms: int
+    ) -> Appended:
+        queue = self._queues.find_or_create(LOG_TOPIC, LOG_QUEUE)
+        appended = self._write(queue, frames, layout, offset, stored_ms)
+        self._epochs.note(offset, mark)
+        return appended
+
+    def _write(
+        self,
+        queue: ConsumeQueue,
+        frames: bytes,
+        layout: BatchLayout,
+        offset: int,
+        stored_ms: int,
+    ) -> Appended:
         buffer = np.frombuffer(bytearray(frames), np.uint8)
         first = queue.next_offset
         patch_batch(
@@ -97,9 +166,9 @@ class Appender:
         self._log.write(offset, buffer)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
-        self._runs.note(offset, stored_ms)
-        if begins_run:
+        if stored_ms < self._runs.newest_ms:
             self._points.lift_cap(offset)
+        self._runs.note(offset, stored_ms)
         end = self._log.end
         entries = queue_entries(layout, offset, stored_ms)
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))

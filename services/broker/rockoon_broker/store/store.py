@@ -39,9 +39,11 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
+from rockoon_broker.store.recovery.epochs_found import find_epochs
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner
@@ -110,6 +112,7 @@ class Store(VisibleStore):
             disk,
         )
         self._committed_end = self.recovery.dispatched_end
+        self._epochs = find_epochs(self._log, self._queues, self.recovery.own_records)
         self._undispatched = DispatchQueue(
             self._queues,
             self._log,
@@ -120,8 +123,16 @@ class Store(VisibleStore):
         )
         if self._committed_end < self._log.end:
             self._undispatched.add_unread(self._log.end)
-        self._appender = Appender(
-            settings, self._log, self._queues, self.runs, self.points, self._undispatched
+        parts = (self._undispatched, self._epochs)
+        self._appender = Appender(settings, self._log, self._queues, self.runs, self.points, *parts)
+        self._raw = RawLog(
+            self._log,
+            self._queues,
+            self._dropped,
+            self.runs,
+            self.points,
+            *parts,
+            settings.delay_levels_ms,
         )
         self._reserved_behind = -1
         self._closed = False
@@ -250,22 +261,51 @@ class Store(VisibleStore):
             AppendFailed: the disk refused.
             StoreFailed, StoreClosed: the store takes nothing any more.
         """
-        self._check_usable()
-        if reason := self.not_writable_reason:
-            raise StoreNotWritable(reason)
-        settings = self.settings
+        self._check_writable()
         # With one copy and `flush=async` nothing waits.
         waiting_bytes = self._log.end - self._committed_end
-        if waiting_bytes >= settings.unsynced_bytes_max:
+        if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
         appended = self._appender.append(batch, now_ms)
-        if settings.flush is Flush.SYNC:
+        self._written()
+        return appended
+
+    def open_epoch(self, epoch: int, leader: str, now_ms: int) -> Appended:
+        """Append the record that an epoch begins with; every CommitLog file begins with one then.
+
+        Args:
+            epoch: greater than any before.
+            leader: id of the replica that leads it.
+            now_ms: epoch milliseconds.
+
+        Raises:
+            ValueError: the log has a record of this epoch or of a later one.
+            StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
+        """
+        self._check_writable()
+        appended = self._appender.open_epoch(epoch, leader, now_ms)
+        self._written()
+        return appended
+
+    def write_raw(self, offset: int, data: bytes) -> None:
+        """Append what another copy of this log has there; see `RawLog.write`.
+
+        Raises:
+            ValueError: it does not go on where the log ends, or is damaged; nothing was written.
+            StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
+        """
+        self._check_writable()
+        self._raw.write(offset, data)
+        self._written()
+
+    def _written(self) -> None:
+        """What follows every write to the log."""
+        if self.settings.flush is Flush.SYNC:
             self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
         elif not self._by_quorum:
-            self._committed_end = appended.end_offset
-            self._undispatched.dispatch(appended.end_offset)
+            self._committed_end = self._log.end
+            self._undispatched.dispatch(self._log.end)
         self._reserve_ahead()
-        return appended
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
         """Take note that the log is committed up to a physical offset: it will never be cut there.
@@ -373,47 +413,6 @@ class Store(VisibleStore):
         """Say which topics are to be compacted; no generation is taken over before that."""
         self.compaction.set_topics(names)
 
-    # How it goes.
-
-    @property
-    def point_pending(self) -> bool:
-        """Whether a recovery point is being written."""
-        return self._syncer.point_pending
-
-    @property
-    def removals_pending(self) -> bool:
-        """Whether files that were given up are still being deleted."""
-        return self._syncer.removals_pending
-
-    @property
-    def removal_failure(self) -> OSError | None:
-        """Why the disk does not delete what was given up; tried again at every clean pass."""
-        return self._syncer.removal_failure
-
-    @property
-    def point_failure(self) -> OSError | None:
-        """Why no recovery point is written, for now; tried again every second."""
-        return self._syncer.point_failure
-
-    @property
-    def failure(self) -> OSError | None:
-        """The error that ended the store, if one did."""
-        return self._syncer.failure
-
-    @property
-    def writable(self) -> bool:
-        """Whether an append would be looked at now."""
-        return not (self._closed or self.not_writable_reason)
-
-    @property
-    def not_writable_reason(self) -> str:
-        """Why appends are refused, in one sentence; empty while they are not."""
-        if self._syncer.failure is not None:
-            return f"a sync failed: {self._syncer.failure}"
-        if self._undispatched.failure is not None:
-            return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
-        return self._cleaner.not_writable_reason
-
     # Ending.
 
     def close(self) -> None:
@@ -477,6 +476,11 @@ class Store(VisibleStore):
         if self._log.end - last > half and self._reserved_behind != last:
             self._reserved_behind = last
             self._syncer.request_file(self._log.next_path)
+
+    def _check_writable(self) -> None:
+        self._check_usable()
+        if reason := self.not_writable_reason:
+            raise StoreNotWritable(reason)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from numpy import uint8
+from numpy import frombuffer, uint8
 from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
@@ -151,6 +151,22 @@ class CommitLog:
         self._unclean = None
         # Behind the write, and only if all of it was taken: readers go up to here.
         self.end = offset + len(batch)
+
+    def extend(self, data: bytes) -> None:
+        """Write what follows the end in its file, or begins the next one.
+
+        Raises:
+            AppendFailed: the disk refused; `end` is where it was.
+        """
+        # A file that is full, or was closed by a blank: no batch that went on would say so.
+        if not self.files or self.end == self.files[-1].start + self.file_bytes:
+            try:
+                self._append_file()
+            except OSError as error:
+                raise AppendFailed(
+                    f"no room for another CommitLog file: {error}", error.errno
+                ) from error
+        self.write(self.end, frombuffer(data, uint8))
 
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from a physical offset, never beyond `end` or the file's end.

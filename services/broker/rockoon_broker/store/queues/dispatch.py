@@ -51,7 +51,13 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
 
 
 def first_break(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], newest_ms: int, file_bytes: int
+    chunk: Chunk,
+    queues: ConsumeQueues,
+    marks: Mapping[str, int],
+    newest_ms: int,
+    file_bytes: int,
+    *,
+    begins_anywhere: bool = False,
 ) -> int | None:
     """Where records stop being a continuation of the store, though each looks whole by itself.
 
@@ -65,6 +71,8 @@ def first_break(
         marks: topics whose records below a physical offset do not exist.
         newest_ms: store time of the record before the chunk.
         file_bytes: size of a CommitLog file. Where one begins, store times may go back.
+        begins_anywhere: a queue without numbers may begin with any: the log was not copied from its
+            very beginning.
 
     Returns:
         Physical offset of the first record that cannot be right, None if all can.
@@ -80,7 +88,8 @@ def first_break(
     for run in entry_runs(chunk, marks):
         if run.key not in expected:
             queue = queues.find(*run.key)
-            expected[run.key] = 0 if queue is None else queue.next_offset
+            begins = begins_anywhere and (queue is None or not queue.next_offset)
+            expected[run.key] = run.first_offset if begins else queue.next_offset if queue else 0
         nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
         if nameless or run.first_offset != expected[run.key]:
             wrong.append(int(run.entries["offset"][0]))

@@ -1,4 +1,4 @@
-"""The store as its readers see it: what is visible, and nothing of how it comes there."""
+"""The store as its readers see it: what is visible, and how the store is."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,14 +9,17 @@ from numpy.typing import NDArray
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, StoredAt
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
+from rockoon_core.replication_rules import Boundary as Epoch
 from rockoon_format.consume_queue import EntryArray, decode_entries
 
 
@@ -32,7 +35,10 @@ class VisibleStore(ABC):
     _dropped: DroppedTopics
     _undispatched: DispatchQueue
     _reader: CompactedReader
+    _raw: RawLog
+    _epochs: Epochs
     _committed_end: int
+    _closed: bool
     _syncer: Syncer
     _cleaner: Cleaner
 
@@ -141,6 +147,20 @@ class VisibleStore(ABC):
             raise UnknownOffset(f"the record at {physical_offset} went with its topic")
         return frame
 
+    def read_raw(self, offset: int, bytes_max: int) -> bytes:
+        """What the log has from a physical offset on, seen or not; see `RawLog.read`."""
+        self._check_usable()
+        return self._raw.read(offset, bytes_max)
+
+    def tail_crc(self, end: int, size: int) -> int:
+        """CRC-32 of the `size` bytes before a physical offset; see `RawLog.tail_crc`."""
+        self._check_usable()
+        return self._raw.tail_crc(end, size)
+
+    def boundaries(self) -> list[Epoch]:
+        """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""
+        return self._epochs.boundaries(self._log.end)
+
     def read_log(
         self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
     ) -> LogChunk:
@@ -220,3 +240,44 @@ class VisibleStore(ABC):
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can be deleted, as the disk is now. Raises OSError."""
         return self._cleaner.loss_forecast(now_ms)
+
+    # How it goes.
+
+    @property
+    def point_pending(self) -> bool:
+        """Whether a recovery point is being written."""
+        return self._syncer.point_pending
+
+    @property
+    def removals_pending(self) -> bool:
+        """Whether files that were given up are still being deleted."""
+        return self._syncer.removals_pending
+
+    @property
+    def removal_failure(self) -> OSError | None:
+        """Why the disk does not delete what was given up; tried again at every clean pass."""
+        return self._syncer.removal_failure
+
+    @property
+    def point_failure(self) -> OSError | None:
+        """Why no recovery point is written, for now; tried again every second."""
+        return self._syncer.point_failure
+
+    @property
+    def failure(self) -> OSError | None:
+        """The error that ended the store, if one did."""
+        return self._syncer.failure
+
+    @property
+    def writable(self) -> bool:
+        """Whether an append would be looked at now."""
+        return not (self._closed or self.not_writable_reason)
+
+    @property
+    def not_writable_reason(self) -> str:
+        """Why appends are refused, in one sentence; empty while they are not."""
+        if self._syncer.failure is not None:
+            return f"a sync failed: {self._syncer.failure}"
+        if self._undispatched.failure is not None:
+            return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
+        return self._cleaner.not_writable_reason

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
-from rockoon_broker.store.log.scan import LogScan
+from rockoon_broker.store.log.scan import Chunk, LogScan
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
     contradicted_queues,
@@ -64,12 +64,14 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.log_marks import LOG_TOPIC
 from rockoon_format.names import topic_fault
 
 log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
+_LOG_TOPIC = LOG_TOPIC.encode()
 _OUTSIDE = "the recovery point lies outside the CommitLog"
 
 
@@ -102,6 +104,8 @@ class Recovery:
     """Bytes behind the end that had to be made zero."""
     set_aside: tuple[Path, ...] = ()
     """Files in `lost` that hold what this start cut off."""
+    own_records: tuple[int, ...] = ()
+    """Physical offsets of what was read of the log's own topic."""
     records_set_aside: int = 0
     """Whole records in them: not known to have been durable, but they may have been."""
 
@@ -141,6 +145,7 @@ class Recoverer:
         # Both are known once `abort` is read.
         self._are_checksums_ours = False
         self._checksums_from: int | None = None
+        self._own_records: list[int] = []
         self._cut = LogCut(self._root, self._log, self._file_bytes, disk)
 
     def run(self) -> Recovery:
@@ -212,7 +217,8 @@ class Recoverer:
         if self._by_quorum:
             result = replace(result, dispatched_end=boundary, dispatched_ms=known_ms)
         aside = tuple(self._cut.set_aside)
-        return replace(result, set_aside=aside, records_set_aside=records_behind)
+        own = tuple(offset for offset in self._own_records if offset < walk.end)
+        return replace(result, set_aside=aside, records_set_aside=records_behind, own_records=own)
 
     def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
         """Start offsets of the log's files, and what among the queues' did not fit and was moved.
@@ -360,7 +366,14 @@ class Recoverer:
         for chunk in walk.chunks(boundary):
             end = None
             if ours:
-                end = first_break(chunk, self._queues, marks, newest_ms, self._file_bytes)
+                end = first_break(
+                    chunk,
+                    self._queues,
+                    marks,
+                    newest_ms,
+                    self._file_bytes,
+                    begins_anywhere=self._by_quorum and starts[0] > 0,
+                )
             else:
                 for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
                     log.warning(
@@ -373,6 +386,8 @@ class Recoverer:
                     self._queues.empty(queue)
             take = count_runs if self._by_quorum else dispatch_runs
             take(chunk, self._queues, marks, end)
+            if _LOG_TOPIC in chunk.records.topics:
+                self._own_records += own_records(chunk)
             times_ms = chunk.records.store_timestamps_ms
             if end is not None:
                 walk.end = end
@@ -465,3 +480,11 @@ class Recoverer:
             bytes_scanned=0 if walk is None else walk.bytes_scanned,
             bytes_cleared=cleared,
         )
+
+
+def own_records(chunk: Chunk) -> list[int]:
+    """Physical offsets of a chunk's records of the log's own topic."""
+    records = chunk.records
+    is_own = records.topic_numbers == records.topics.index(_LOG_TOPIC)
+    offsets: list[int] = (records.offsets[is_own] + chunk.base).tolist()
+    return offsets

@@ -1,0 +1,168 @@
+"""The log's bytes as they lie there: what replicas give each other, so that their logs are equal.
+
+Invariants:
+1. What is written goes on where the log and each of its queues ended, and is whole: a record, or
+   the blank that closes a file, is never taken in part.
+2. What is written is in no queue before it is committed.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import Epochs, marks_among
+from rockoon_broker.store.log.reading import RECORDS_MAX
+from rockoon_broker.store.log.scan import Chunk
+from rockoon_broker.store.log.time_runs import TimeRuns
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.dispatch import count_runs, first_break
+from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
+from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from rockoon_format.scan import Scan, ScanEnd, scan
+
+_SIZE_AND_MAGIC = struct.Struct(">ii")
+
+
+class RawLog:
+    """Reads and writes whole records of an open log; owned by the thread that owns the store.
+
+    Args:
+        log, queues: open.
+        dropped: whose records have no numbers.
+        runs, points: told of store times.
+        undispatched: told of what was written.
+        epochs: told of marks.
+        delay_levels_ms: as of `scan`.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        dropped: DroppedTopics,
+        runs: TimeRuns,
+        points: RecoveryPoints,
+        undispatched: DispatchQueue,
+        epochs: Epochs,
+        delay_levels_ms: Sequence[int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._dropped = dropped
+        self._runs = runs
+        self._points = points
+        self._undispatched = undispatched
+        self._epochs = epochs
+        self._delay_levels_ms = delay_levels_ms
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Whole records and blanks from a physical offset on, of one file; empty at the log's end.
+
+        Args:
+            offset: where a record begins, or a blank.
+            bytes_max: what begins at the offset is given whole, however long it is.
+
+        Raises:
+            ValueError: nothing begins there.
+            OSError: the disk.
+        """
+        log = self._log
+        if not log.min_offset <= offset <= log.end:
+            raise ValueError(f"the log is from {log.min_offset} to {log.end}, not at {offset}")
+        if offset == log.end:
+            return b""
+        data = log.read(offset, max(bytes_max, RECORD_BYTES_MIN))
+        size, magic = _SIZE_AND_MAGIC.unpack_from(data)
+        left = min(log.end, offset - offset % log.file_bytes + log.file_bytes) - offset
+        if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or not 0 < size <= left:
+            raise ValueError(f"nothing begins at {offset}")
+        if len(data) == left:
+            # Up to where the last record ends: nothing is cut in two.
+            return data
+        if size > len(data):
+            return log.read(offset, size)
+        found = scan(
+            data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
+        )
+        if not found.position:
+            raise ValueError(f"nothing whole begins at {offset}: {found.end.value}")
+        # A blank ends with its file, so this one is not whole.
+        return data[: found.position]
+
+    def tail_crc(self, end: int, size: int) -> int:
+        """CRC-32 of the `size` bytes before a physical offset.
+
+        Raises:
+            ValueError: the log does not have all of them.
+            OSError: the disk.
+        """
+        if not self._log.min_offset <= end - size <= end <= self._log.end:
+            raise ValueError(f"the log does not have {size} bytes before {end}")
+        crc, at = 0, end - size
+        while at < end:
+            data = self._log.read(at, end - at)
+            crc = zlib.crc32(data, crc)
+            at += len(data)
+        return crc
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put what another copy of the log has behind the end of this one.
+
+        Args:
+            offset: the log's end.
+            data: whole records, or a blank, or some and a blank behind them; of one file, and not
+                more than a scan looks at (8 MiB and a record).
+
+        Raises:
+            ValueError: it does not go on where the log ends, or is damaged; nothing was written.
+            AppendFailed: the disk refused; nothing was written.
+        """
+        records = self._checked(offset, data)
+        marks = list(marks_among(data, records))
+        self._log.extend(data)
+        times_ms = records.store_timestamps_ms
+        if records.count:
+            if times_ms[0] < self._runs.newest_ms:
+                self._points.keep_below(int(times_ms[0]))
+                self._points.lift_cap(offset)
+            self._runs.note(offset, int(times_ms[0]))
+            self._runs.note(offset + int(records.offsets[-1]), int(times_ms[-1]))
+            count_runs(Chunk(offset, records), self._queues, self._dropped.marks)
+        for position, mark in marks:
+            self._epochs.note(offset + position, mark)
+        self._undispatched.add_unread(self._log.end)
+
+    def _checked(self, offset: int, data: bytes) -> Scan:
+        log = self._log
+        if offset != log.end:
+            raise ValueError(f"the log ends at {log.end}, what is to be written begins at {offset}")
+        room = log.file_bytes - offset % log.file_bytes
+        if not data or len(data) > room:
+            raise ValueError(f"{len(data)} bytes at {offset}, the file has room for {room}")
+        records = scan(
+            data,
+            0,
+            len(data),
+            records_max=max(len(data) // RECORD_BYTES_MIN, 1),
+            delay_levels_ms=self._delay_levels_ms,
+        )
+        is_whole = records.end is ScanEnd.END
+        if records.end is ScanEnd.BLANK:
+            size, _ = _SIZE_AND_MAGIC.unpack_from(data, records.position)
+            is_whole = records.position + size == len(data) == room
+        if not is_whole:
+            raise ValueError(f"no whole record at {offset + records.position}: {records.end.value}")
+        wrong = first_break(
+            Chunk(offset, records),
+            self._queues,
+            self._dropped.marks,
+            self._runs.newest_ms,
+            log.file_bytes,
+            begins_anywhere=log.min_offset > 0,
+        )
+        if wrong is not None:
+            raise ValueError(f"the record at {wrong} does not go on where the log or its queue is")
+        return records

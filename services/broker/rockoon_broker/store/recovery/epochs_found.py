@@ -1,0 +1,54 @@
+"""Epochs of a log that was just opened: the newest mark that a queue lists, and those behind it."""
+
+import struct
+from collections.abc import Iterable
+
+from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import Epochs, mark_of
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_format.log_marks import LOG_QUEUE, LOG_TOPIC, EpochMark
+
+_SIZE = struct.Struct(">i")
+
+
+def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int]) -> Epochs:
+    """What a log says of its epochs.
+
+    Args:
+        log, queues: open.
+        own_records: physical offsets of what recovery has read of the log's own topic, in order.
+
+    Raises:
+        StoreDamaged: a mark is damaged. Guessing would have another log taken for this one.
+        OSError: the disk.
+    """
+    epochs, newest = Epochs(), -1
+    queue = queues.find(LOG_TOPIC, LOG_QUEUE)
+    if queue is not None:
+        lowest = queues.min_offset(queue, log.min_offset)
+        for offset in range(queue.max_offset - 1, lowest - 1, -1):
+            entries = queues.read(queue, offset, 1)
+            position = int(entries["offset"][0])
+            mark = _mark_at(log, position)
+            if mark is not None:
+                epochs.note(position, mark)
+                newest = position
+                break
+    for position in own_records:
+        mark = _mark_at(log, position) if position > newest else None
+        if mark is not None:
+            epochs.note(position, mark)
+    return epochs
+
+
+def _mark_at(log: CommitLog, position: int) -> EpochMark | None:
+    head = log.read(position, _SIZE.size)
+    try:
+        (size,) = _SIZE.unpack(head)
+        return mark_of(log.read(position, max(size, 0)))
+    except (ValueError, struct.error) as error:
+        start = position - position % log.file_bytes
+        raise StoreDamaged(
+            log.path_of(start), position - start, f"a record of {LOG_TOPIC}: {error}"
+        ) from error

@@ -1,0 +1,57 @@
+"""Stores with copies elsewhere, in a test's hands."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rockoon_broker.store.settings import Flush
+from rockoon_core.disk import Disk
+from support.store_directory import Owner, settings
+from support.waiting import DEADLINE_SECONDS
+
+
+class Replica(Owner):
+    """Owner of a store that has copies elsewhere."""
+
+    def __init__(self, root: Path, disk: Disk | None = None, **changes: Any) -> None:
+        configured = settings(root, **{"flush": Flush.SYNC, **changes})
+        super().__init__(configured, disk, by_quorum=True)
+        self.root = root
+
+    def sync(self) -> None:
+        """Wait until all that was written is durable here."""
+        while self.store.durable_end < self.store.appended_end:
+            self.synced.get(timeout=DEADLINE_SECONDS)
+
+    def open_epoch(self, epoch: int) -> int:
+        """Begin an epoch; returns the physical offset that it begins at."""
+        return self.store.open_epoch(epoch, "a", self.clock.time_ms).first_physical_offset
+
+    def copy_from(self, leader: "Replica", bytes_max: int = 1000, end: int | None = None) -> None:
+        """Take what another replica has behind the end of this one."""
+        while data := leader.store.read_raw(self.store.appended_end, bytes_max):
+            if end is not None and self.store.appended_end >= end:
+                break
+            self.store.write_raw(self.store.appended_end, data)
+
+    def log_bytes(self, end: int | None = None) -> bytes:
+        """The CommitLog, up to a physical offset."""
+        store = self.store
+        at, pieces = store.log_min_offset, []
+        end = store.appended_end if end is None else end
+        while at < end:
+            data = store.read_raw(at, 1 << 20)
+            pieces.append(data)
+            at += len(data)
+        return b"".join(pieces)[: end - store.log_min_offset]
+
+
+@contextmanager
+def opened(root: Path, disk: Disk | None = None, **changes: Any) -> Iterator[Replica]:
+    """A replica, closed at the end."""
+    replica = Replica(root, disk, **changes)
+    try:
+        yield replica
+    finally:
+        replica.store.close()
