@@ -48,8 +48,8 @@ QUESTIONS = (
     Question(
         "what ends a transaction?",
         "transaction coordinator",
-        "services/broker/rockoon_broker/transactions/transactions.py",
-        "Transactions.end",
+        "services/broker/rockoon_broker/transactions/ends.py",
+        "Ends.end",
     ),
 )
 

@@ -76,11 +76,9 @@ def check_small_batch(
             return None
         body_end = body_start + body_bytes
         (properties_bytes,) = _SHORT.unpack_from(frames, properties_start - _SHORT.size)
-        if properties_bytes > properties_bytes_max:
-            # Unless that is the room for a checksum; whoever sends so much is in no hurry.
-            return None
         if (
-            properties_bytes < 0
+            # More is right if it is the room for a checksum; the columns find out.
+            not 0 <= properties_bytes <= properties_bytes_max
             # Bytes behind the properties would be stored, and no reader decodes them.
             or properties_start + properties_bytes != end
             or not frames.startswith(topic_part, body_end)
@@ -91,12 +89,10 @@ def check_small_batch(
         store_positions.append(at + AT_STORE_TIMESTAMP_V4 + extra)
         properties_lengths.append(properties_bytes)
         at = end
-    if at != len(frames):
-        return None
     ends = np.cumsum(sizes)
     lengths_of_properties = np.array(properties_lengths, np.int64)
     has_room, mangled = room_of(frames, ends, lengths_of_properties)
-    if mangled.any():
+    if at != len(frames) or mangled.any():
         return None
     return BatchLayout(
         starts=ends - sizes,

@@ -79,7 +79,7 @@ async def test_a_level_comes_after_its_delay_with_everything_it_was_sent_with(
     }
     await desk.turns()
     assert len(desk.read("T", 1)) == 1
-    assert desk.delays.counts.delivered == 1
+    assert desk.delays.delivery.counts.delivered == 1
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ async def test_a_message_whose_topic_was_deleted_goes_nowhere_and_is_reported_on
     desk.clock.pass_ms(1000)
     await desk.turns()
     assert message_id in caplog.text
-    assert desk.delays.counts.undeliverable == 1
+    assert desk.delays.delivery.counts.undeliverable == 1
     again = desk.killed(tmp_path / "copy")
     await again.turns()
     assert again.bodies("U") == []
-    assert again.delays.counts.undeliverable == 0
+    assert again.delays.delivery.counts.undeliverable == 0
     again.store.close()
 
 
@@ -421,7 +421,7 @@ async def test_what_retention_threatens_is_stored_once_more_and_keeps_its_name(
         os.utime(file, (desk.clock.wall_ms / 1000 - 5 * 3600, desk.clock.wall_ms / 1000 - 6 * 3600))
     desk.clock.pass_ms(20_000)
     await desk.turns()
-    assert desk.delays.counts.rolled == 2, "due before their file goes: the levels"
+    assert desk.delays.delivery.counts.rolled == 2, "due before their file goes: the levels"
     listed = {waiting.message_id: waiting.deliver_at_ms for waiting in desk.delays.next_due(9)}
     assert listed == {
         ids[0]: NOW_MS + 86_400_000,
@@ -460,7 +460,7 @@ async def test_a_disk_too_full_for_its_contents_loses_messages_loudly(
     desk.store.clean(desk.clock.wall_ms)
     assert desk.store.log_min_offset > 0
     await desk.turns()
-    assert desk.delays.counts.lost >= 1
+    assert desk.delays.delivery.counts.lost >= 1
     assert "before their time" in caplog.text
     desk.store.close()
 
@@ -485,7 +485,7 @@ async def test_who_sleeps_until_something_is_due_is_woken_by_what_is_due_before(
     desk: AsideDesk,
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(desk.delays.run(), name="delays")
+        running = tasks.create_task(desk.delays.delivery.work.run(), name="delays")
         await desk.send({"TIMER_DELAY_SEC": 7200})
         desk.aside.arrived((TIMER_TOPIC, TIMED_QUEUE))
         await eventually(lambda: len(desk.delays) == 1)
@@ -568,7 +568,7 @@ async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancel
             desk = desk.restarted()
         elif action < 0.9:
             for _ in range(choose.randrange(3)):
-                await desk.delays.step()
+                await desk.delays.delivery.step()
             desk = desk.killed(tmp_path / str(turn + 1))
         desk.clock.pass_ms(choose.randrange(8000))
         await desk.turns()

@@ -39,7 +39,7 @@ async def test_another_brokers_id_takes_nothing_back_though_the_offset_is_the_sa
         os.utime(file, (desk.clock.wall_ms / 1000, desk.clock.wall_ms / 1000 - 6 * 3600))
     desk.clock.pass_ms(20_000)
     await desk.turns()
-    assert desk.delays.counts.rolled == 2
+    assert desk.delays.delivery.counts.rolled == 2
     for each in elsewhere:
         with pytest.raises(MessageNotFound):
             await desk.delays.cancel(each)
@@ -84,7 +84,7 @@ async def test_messages_stored_once_more_again_and_again_keep_their_names_throug
             os.utime(file, (0, desk.clock.wall_ms / 1000 - 6 * 3600))
         desk.clock.pass_ms(20_000)
         await desk.turns()
-        assert desk.delays.counts.rolled == 2
+        assert desk.delays.delivery.counts.rolled == 2
         if turn == 2:
             desk.write_snapshot()
         desk = desk.killed(tmp_path / str(turn), reserved_hours=10, commit_log_file_bytes=4096)

@@ -12,6 +12,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.generation_files import read_contents
 from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Record, decode, encode
 
 QUEUE, OTHER = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -46,25 +47,25 @@ def test_word_of_a_group_s_deletion_that_comes_late_leaves_what_its_successor_ha
     # Created again at 12; a reader was quicker than the routes.
     records += ledger.start("g", 12, OTHER, 3, FIRST, "m2", 2)
     kept = ledger.find("g", OTHER)
-    records += ledger.forget_group("g", 12, incarnation=12)
+    records += Reconciliation(ledger).forget_group("g", 12, incarnation=12)
     assert ledger.find("g", QUEUE) is None
     assert ledger.find("g", OTHER) == kept
     assert replayed(records).list_progress() == ledger.list_progress() == [kept]
-    assert ledger.forget_group("g", 13, incarnation=12) == []
-    ledger.forget_group("g", 14)
+    assert Reconciliation(ledger).forget_group("g", 13, incarnation=12) == []
+    Reconciliation(ledger).forget_group("g", 14)
     assert ledger.list_progress() == []
 
 
 def test_routes_from_before_a_queue_s_create_revision_do_not_say_what_became_of_it() -> None:
     ledger = Ledger()
     ledger.start("g", 5, QUEUE, 30, FIRST, "m1", 1)
-    ledger.routes_seen(31)
+    Reconciliation(ledger).routes_seen(31)
     with pytest.raises(RouteNotReached) as refused:
         ledger.require_reached("g", QUEUE, 29)
     assert refused.value.retriable
     ledger.require_reached("g", QUEUE, 30)
     ledger.require_reached("g", OTHER, 1)
-    ledger.forget_topics(["orders"])
+    Reconciliation(ledger).forget_topics(["orders"])
     with pytest.raises(RouteNotReached):
         ledger.require_reached("g", QUEUE, 29)
 
@@ -72,6 +73,6 @@ def test_routes_from_before_a_queue_s_create_revision_do_not_say_what_became_of_
 def test_routes_of_an_etcd_that_was_accepted_count_anew() -> None:
     ledger = Ledger()
     ledger.start("g", 5, QUEUE, 30, FIRST, "m1", 1)
-    ledger.routes_seen(31)
-    ledger.accept_etcd(7, 4, {}, {"g": 2})
+    Reconciliation(ledger).routes_seen(31)
+    Reconciliation(ledger).accept_etcd(7, 4, {}, {"g": 2})
     ledger.require_reached("g", QUEUE, 4)

@@ -18,6 +18,7 @@ from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.readers import reader_of
+from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import (
     Member,
     MemberForgotten,
@@ -380,7 +381,7 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
         ("billing@pod-0", 7),
         ("billing@pod-2", 9),
     ]
-    do(live.forget_group(GROUP, 100))
+    do(Reconciliation(live).forget_group(GROUP, 100))
     assert list(live.known) == list(replayed.known) == live.list_progress() == []
 
 
@@ -390,8 +391,8 @@ def test_another_etcd_keeps_members_their_place_and_calls_nothing_new() -> None:
     ledger.members_changed(*ledger.known.reads(GROUP, 30, "pod-0", TOPIC, 50, 1000))
     decision = Decision(7, StartReason.LAST, "")
     ledger.start(reader_of(GROUP, "pod-0"), 30, queue, 40, decision, "pod-0", 1000)
-    assert ledger.missing_in({TOPIC}, set()) == [f"group {GROUP}"]
-    ledger.accept_etcd(77, 9, {queue: 5}, {GROUP: 6})
+    assert Reconciliation(ledger).missing_in({TOPIC}, set()) == [f"group {GROUP}"]
+    Reconciliation(ledger).accept_etcd(77, 9, {queue: 5}, {GROUP: 6})
     (known,) = ledger.known
     assert (known.group_incarnation, known.since) == (6, ((TOPIC, 9),))
     (progress,) = ledger.list_progress()

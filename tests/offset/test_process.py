@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -86,6 +87,15 @@ async def starts(stub: Any, cluster: Cluster, queues: int) -> list[pb.Start]:
         route_revision=cluster.nameserver.revision,
     )
     return list((await stub.Resolve(request)).starts)
+
+
+async def starts_or_none(stub: Any, cluster: Cluster) -> list[pb.Start]:
+    """None while the service is not ready."""
+    try:
+        return await starts(stub, cluster, 1)
+    except aio.AioRpcError as error:
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+        return []
 
 
 async def commit_until_it_dies(

@@ -16,6 +16,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.frames import mark
 from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -119,7 +120,7 @@ async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> No
     await store.durable()
     disk.broken = True
     start_at(store, 7)
-    store.write(store.ledger.forget_group("g", 9))
+    store.write(Reconciliation(store.ledger).forget_group("g", 9))
     with pytest.raises(StoreFailed):
         await store.durable()
     assert len(failures) == 1

@@ -1,5 +1,7 @@
 """One replica's decisions, in the situations that have names."""
 
+from dataclasses import replace
+
 from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
 from rockoon_replica import actions, events
 from rockoon_replica.log_state import LogState, Version
@@ -85,7 +87,7 @@ def test_a_leader_with_too_few_followers_refuses_appends_before_they_are_written
     assert "Established" not in kinds(opened(member, log, state(1, 1, "a")))
     member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
     decided = member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=log.end))
-    assert kinds(decided) == ["Commit", "Established", "AllowAppends"]
+    assert kinds(decided) == ["Commit", "Established", "ConfirmEpoch", "AllowAppends"]
     assert member.handle(events.SessionClosed(7)) == [actions.AllowAppends(False)]
 
 
@@ -168,7 +170,7 @@ def test_a_silent_leader_is_waited_for_longer_after_elections_that_committed_not
     member = Member("b", ReplicaFacts(), log)
     member.handle(events.StateSeen(state(2, 1, "a")))
     assert member.patience(2.0) == 2.0
-    member.handle(events.StateSeen(state(4, 3, "a")))
+    member.handle(events.StateSeen(replace(state(4, 3, "a"), vain_epochs=2)))
     assert member.patience(2.0) == 8.0
 
 

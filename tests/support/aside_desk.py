@@ -140,7 +140,7 @@ class AsideDesk:
         self.store.tick(self.clock.wall_ms)
         has_more = True
         while has_more:
-            has_more = await self.delays.step()
+            has_more = await self.delays.delivery.step()
 
     def read(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
         """Every message of a queue."""

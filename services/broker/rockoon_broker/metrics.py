@@ -165,11 +165,11 @@ def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
 def of_messages_aside(broker: Broker) -> Iterator[Measurement]:
     delays, transactions = broker.aside.delays, broker.aside.transactions
     yield TIMING.at(len(delays))
-    yield DELIVERED.at(delays.counts.delivered)
-    yield TIMER_LAG.at(delays.counts.lag_ms / 1000)
+    yield DELIVERED.at(delays.delivery.counts.delivered)
+    yield TIMER_LAG.at(delays.delivery.counts.lag_ms / 1000)
     yield HALF.at(len(transactions))
-    yield COMMITTED.at(transactions.counts.committed)
-    yield ROLLED_BACK.at(transactions.counts.rolled_back)
+    yield COMMITTED.at(transactions.ends.counts.committed)
+    yield ROLLED_BACK.at(transactions.ends.counts.rolled_back)
 
 
 def of_compaction(broker: Broker) -> Iterator[Measurement]:

@@ -20,7 +20,7 @@ def problems_of(broker: Broker) -> Iterator[str]:
         yield "it follows no nameserver that reaches etcd: changes of topics do not reach it"
     if broker.key_index is not None and broker.key_index.failure is not None:
         yield f"the index by key waits for the disk: {broker.key_index.failure}"
-    if aside.delays.failure is not None and store.writable:
-        yield f"delayed messages wait: {aside.delays.failure}"
+    if (failure := aside.delays.delivery.work.failure) is not None and store.writable:
+        yield f"delayed messages wait: {failure}"
     for damage in broker.pulls.recent_damage():
         yield f"readers met damage in {damage.path}: {damage.reason}"

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from grpc import aio
@@ -65,38 +67,16 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         time.monotonic,
         log_revisions_max=settings.route_log_revisions_max,
     )
-    forgotten = follower.table.forgotten_next
-    topics = Topics(etcd, keyspace, forgotten)
-    has_queues = follower.table.has_queues
-    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds, has_queues)
     logs = Logs(etcd, keyspace)
-    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
-    fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
-    keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
-    key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
+    register = registration(settings, frontend, etcd, keyspace, follower, logs, node_identities)
 
     def listener(tracer: "Tracer | None", external_listen: str = "") -> GrpcServer:
-        servicer = NameServer(
-            settings.cluster,
-            settings.name,
-            follower,
-            nodes,
-            topics,
-            groups,
-            group_topics,
-            fingerprints,
-            node_identities,
-            external=bool(external_listen),
+        return frontend.server(
+            partial(register, external=bool(external_listen)),
+            SERVICE_NAMES,
+            tracer=tracer,
+            also_listen=external_listen,
         )
-
-        log_service = LogService(logs, follower, node_identities, external=bool(external_listen))
-
-        def register(server: aio.Server) -> None:
-            add_NameServerServicer_to_server(servicer, server)
-            add_LogsServicer_to_server(log_service, server)
-            add_AccessKeysServicer_to_server(key_service, server)
-
-        return frontend.server(register, SERVICE_NAMES, tracer=tracer, also_listen=external_listen)
 
     async with (
         etcd,
@@ -125,6 +105,46 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
             # Who watches goes to another nameserver; who calls is told to by the closed connection.
             follower.close()
         following.cancel()
+
+
+def registration(
+    settings: NameserverSettings,
+    frontend: Frontend,
+    etcd: Etcd,
+    keyspace: Keyspace,
+    follower: RouteFollower,
+    logs: Logs,
+    node_identities: NodeIdentities | None,
+) -> Callable[..., None]:
+    """A function that adds the services to a server; `external` is what NameServer takes."""
+    forgotten = follower.table.forgotten_next
+    topics = Topics(etcd, keyspace, forgotten)
+    has_queues = follower.table.has_queues
+    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds, has_queues)
+    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
+    fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
+    keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
+    key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
+
+    def register(server: aio.Server, *, external: bool) -> None:
+        servicer = NameServer(
+            settings.cluster,
+            settings.name,
+            follower,
+            nodes,
+            topics,
+            groups,
+            group_topics,
+            fingerprints,
+            node_identities,
+            external=external,
+        )
+        log_service = LogService(logs, follower, node_identities, external=external)
+        add_NameServerServicer_to_server(servicer, server)
+        add_LogsServicer_to_server(log_service, server)
+        add_AccessKeysServicer_to_server(key_service, server)
+
+    return register
 
 
 def connections(settings: NameserverSettings) -> tuple[Keyspace, Etcd, NodeIdentities | None]:

@@ -13,7 +13,7 @@ from rockoon_offset.members.membership import Membership, Position
 from rockoon_offset.members.ownership import Lock, Owners, OwnersThen
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import QueueEnds
-from rockoon_offset.progress.ledger import is_of_later_group
+from rockoon_offset.progress.reconciliation import Reconciliation, is_of_later_group
 from rockoon_offset.progress.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
 from rockoon_runtime.waking import Turns
@@ -52,6 +52,7 @@ class Groups:
         member_days_max: float = 0,
     ) -> None:
         self._store = store
+        self._reconciliation = Reconciliation(store.ledger)
         self._table = table
         self._ends = ends
         self._watch = watch
@@ -232,7 +233,7 @@ class Groups:
         if not is_telling and not any(map(self._is_another, change.groups)):
             return False
         table = self._table
-        return self._store.ledger.is_contradicted(
+        return self._reconciliation.is_contradicted(
             revision, table.create_revision_or_none, table.group_incarnations(), table.deletions
         )
 
@@ -254,7 +255,9 @@ class Groups:
         # A queue on which a member has no progress may have been born at any revision: nothing of
         # it is skipped.
         self._store.write(
-            ledger.accept_etcd(etcd, revision, create_revisions, groups, table.deletions, since=0)
+            self._reconciliation.accept_etcd(
+                etcd, revision, create_revisions, groups, table.deletions, since=0
+            )
         )
 
     def _drop_deleted(self, change: Change, revision: int) -> None:
@@ -264,24 +267,26 @@ class Groups:
         if change.snapshot:
             groups = self._table.group_incarnations()
             topics = frozenset(self._table.topics)
-            self._store.write(ledger.compare_with_routes(revision, topics, groups, deletions))
+            self._store.write(
+                self._reconciliation.compare_with_routes(revision, topics, groups, deletions)
+            )
         if change.removed_topics:
-            self._store.write(ledger.forget_deleted(change.removed_topics, deletions))
+            self._store.write(self._reconciliation.forget_deleted(change.removed_topics, deletions))
         # Not one that was created so recently that these routes do not know it yet.
         deleted_meanwhile = {
             name
             for name in self._restored - self._table.groups.keys()
-            if not ledger.is_later(name, revision)
+            if not self._reconciliation.is_later(name, revision)
         }
         self._restored.clear()
         for group in sorted(change.removed_groups | replaced | deleted_meanwhile):
             known = self._table.groups.get(group)
             incarnation = None if known is None else known.incarnation
-            at = ledger.group_deleted_at(group, revision, incarnation, deletions)
+            at = self._reconciliation.group_deleted_at(group, revision, incarnation, deletions)
             if at is None:
                 continue
             stays = partial(is_of_later_group, at, incarnation)
-            self._store.write(ledger.forget_group(group, at, incarnation))
+            self._store.write(self._reconciliation.forget_group(group, at, incarnation))
             self.membership.end_group(group, stays, self._now_ns())
             self._watch.group_deleted(group, stays)
         if change.snapshot or change.recreated or change.removed_topics:
@@ -290,7 +295,7 @@ class Groups:
                 queue.topic for queue in read if self._table.create_revision_or_none(queue) is None
             }
         if change.topics or change.removed_topics or change.groups or change.removed_groups:
-            self._store.write(ledger.routes_seen(revision))
+            self._store.write(self._reconciliation.routes_seen(revision))
 
     def _is_another(self, group: str) -> bool:
         """Whether a group was deleted and created again since it last stored progress."""

@@ -7,6 +7,7 @@ from rockoon_core.errors import NotReady
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.route_table import Change, RouteTable, create_revisions_in
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
@@ -45,6 +46,7 @@ class Routes:
     ) -> None:
         self._on_change = on_change
         self._store = store
+        self._reconciliation = Reconciliation(store.ledger)
         self._accepted = accepted_etcd_cluster_id
         # The other etcd whose routes are told now; 0 for none.
         self._refused = 0
@@ -101,7 +103,7 @@ class Routes:
                 log.info("the nameservers follow etcd %016x again", told)
                 self._refused, self._refusal = 0, ""
             if update.snapshot:
-                self._store.write(self._store.ledger.etcd_told(told))
+                self._store.write(self._reconciliation.etcd_told(told))
             self._on_change(self.table.apply(update))
         elif told not in (0, self._refused):
             if self._may_take_over(update):
@@ -115,11 +117,11 @@ class Routes:
         if known and told:
             return known == told
         if told and update.snapshot:
-            return ledger.vouched_for(create_revisions_in(update))
+            return self._reconciliation.vouched_for(create_revisions_in(update))
         return not self._refused
 
     def _missing_in(self, update: RouteUpdate) -> list[str]:
-        return self._store.ledger.missing_in(
+        return self._reconciliation.missing_in(
             {topic.config.name for topic in update.topics},
             {group.config.name for group in update.groups},
         )
@@ -128,7 +130,7 @@ class Routes:
         log.warning("progress is moved to etcd %016x, as the settings say", update.etcd_cluster_id)
         change = self.table.apply(update)
         self._store.write(
-            self._store.ledger.accept_etcd(
+            self._reconciliation.accept_etcd(
                 update.etcd_cluster_id,
                 update.revision,
                 create_revisions_in(update),

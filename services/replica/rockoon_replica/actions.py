@@ -116,10 +116,20 @@ class SendRound(NamedTuple):
 
 
 class ReportLog(NamedTuple):
-    """Take part in the epoch's election."""
+    """Take part in the epoch's election; or, of a frozen log, say what is known of it.
+
+    `facts` are what was persisted last: `promised`, and the newest configuration with its version.
+    """
 
     epoch: int
     report: Report
+    facts: ReplicaFacts
+
+
+class ConfirmEpoch(NamedTuple):
+    """The record that opened the epoch is committed: the election was not in vain."""
+
+    epoch: int
     seen: Version
 
 
@@ -226,6 +236,7 @@ Action = (
     | EndSession
     | SendRound
     | ReportLog
+    | ConfirmEpoch
     | SuspectLeader
     | RetractSuspicion
     | Resign

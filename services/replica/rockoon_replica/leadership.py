@@ -15,6 +15,7 @@ from rockoon_core.replication_rules import (
     consistent_point,
     may_propose,
     quorum_end,
+    quorum_of,
     rank_of,
 )
 from rockoon_replica.actions import (
@@ -22,6 +23,7 @@ from rockoon_replica.actions import (
     AllowAppends,
     ChangeInSync,
     Commit,
+    ConfirmEpoch,
     EndSession,
     Established,
     HandOver,
@@ -30,15 +32,16 @@ from rockoon_replica.actions import (
     SendRound,
 )
 from rockoon_replica.log import LogView
-from rockoon_replica.log_state import LogState, ReplicaWish, Version
+from rockoon_replica.log_state import LogState, Move, Version
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
 
 
 class _Leaving(NamedTuple):
-    """A hand-over. `asked`: the call, once it was made."""
+    """A hand-over. `asked`: the call, once it was made; `stays`: it was given up since."""
 
-    wanted: str | None
-    asked: HandOver | None
+    wanted: str | None = None
+    asked: HandOver | None = None
+    stays: bool = False
 
 
 class Leadership:
@@ -73,7 +76,9 @@ class Leadership:
         self._change: ChangeInSync | None = None
         self._leaving: _Leaving | None = None
         self._version: Version | None = None
-        self._wish: ReplicaWish | None = None
+        self._moves: tuple[Move, ...] = ()
+        self._copies = 1
+        self._confirmed = False
         self._assigned: tuple[str, ...] = ()
         self._sessions: dict[int, str] = {}
         self._ends: dict[str, int] = {}
@@ -86,12 +91,15 @@ class Leadership:
     def state_seen(self, state: LogState) -> None:
         """A later state of this epoch: what was asked before has happened or never will."""
         self._version = state.version
-        self._wish = None if state.frozen else state.wish
+        self._moves = () if state.frozen else state.moves
+        self._copies = 1 if state.frozen else state.copies
+        self._confirmed = state.confirmed
         self._assigned = state.replicas
         if self._change is not None:
             self._configs, self._change = [state.config], None
         if self._leaving is not None and self._leaving.asked is not None:
-            self._leaving = None
+            again = _Leaving(self._leaving.wanted)
+            self._leaving = None if self._leaving.stays else again
         self.advance()
 
     def repeat(self) -> None:
@@ -100,6 +108,13 @@ class Leadership:
             self._out.append(self._change)
         if self._leaving is not None and self._leaving.asked is not None:
             self._out.append(self._leaving.asked)
+        elif self._change is None and self.is_established:
+            # Not while a change is asked for, which a new version would foil.
+            self._confirm()
+
+    def _confirm(self) -> None:
+        if not self._confirmed and self._version is not None:
+            self._out.append(ConfirmEpoch(self.epoch, self._version))
 
     # What followers say
 
@@ -178,9 +193,10 @@ class Leadership:
         if end > start and not self.is_established:
             self.is_established = True
             self._out.append(Established(self.epoch))
+            self._confirm()
         if self.is_established:
             self._tell_rounds()
-        self._fulfil_wish(end, start)
+        self._change_voters(end, start)
         self._hand_over(end)
         self._tell_appends()
 
@@ -209,38 +225,52 @@ class Leadership:
             self._appends = allowed
             self._out.append(AllowAppends(allowed))
 
-    def _fulfil_wish(self, committed: int, start: int) -> None:
-        """Put one replica in another's place (rule 9), as soon as it has almost everything."""
-        wish, version = self._wish, self._version
-        if wish is None or version is None or self._change or self._leaving:
+    def _change_voters(self, committed: int, start: int) -> None:
+        """Propose who votes, as operators want it, once those have almost everything (rule 9)."""
+        version, config = self._version, self._configs[0]
+        if version is None or self._change or self._leaving:
             return
-        config = self._configs[0]
-        if wish.remove not in config.in_sync or wish.add in config.in_sync:
+        in_sync = self._wanted(config.in_sync, committed)
+        if in_sync == config.in_sync:
             return
-        if self._ends.get(wish.add, -1) + self._lag_max < committed:
-            return
-        if wish.remove == self._replica:
+        if self._replica not in in_sync:
             # The next leader does it: one that votes no longer leads no longer.
-            self.leave(None)
+            self._leaving = _Leaving()
             return
-        wished = Config(config.in_sync - {wish.remove} | {wish.add}, config.quorum)
-        if may_propose(wished, self._durable_ends(), committed, start):
-            self._change = ChangeInSync(self.epoch, version, wished)
-            self._configs = [config, wished]
+        wanted = Config(in_sync, quorum_of(len(in_sync), 1))
+        if may_propose(wanted, self._durable_ends(), committed, start):
+            self._change = ChangeInSync(self.epoch, version, wanted)
+            self._configs = [config, wanted]
             self._out.append(self._change)
+
+    def _wanted(self, in_sync: frozenset[str], committed: int) -> frozenset[str]:
+        """The voters that operators want and that can vote by now."""
+        ready = [
+            who
+            for who in self._assigned
+            if who not in in_sync and self._ends.get(who, -1) + self._lag_max >= committed
+        ]
+        if len(in_sync) < self._copies:
+            missing = self._copies - len(in_sync)
+            return in_sync.union(ready[:missing]) if len(ready) >= missing else in_sync
+        for move in self._moves:
+            if move.leaves in in_sync and move.joins in ready:
+                return in_sync - {move.leaves} | {move.joins}
+        return in_sync
 
     # Handing over
 
     def leave(self, successor: str | None) -> None:
         """Append nothing more; who has everything leads next."""
         if self._leaving is None:
-            self._leaving = _Leaving(successor, None)
+            self._leaving = _Leaving(successor)
             self.advance()
 
     def stay(self) -> None:
         """Go on, unless the nameservers were asked: then only a later state says how it went."""
-        if self._leaving is not None and self._leaving.asked is None:
-            self._leaving = None
+        if self._leaving is not None:
+            asked = self._leaving.asked is not None
+            self._leaving = self._leaving._replace(stays=True) if asked else None
             self.advance()
 
     def _hand_over(self, committed: int) -> None:

@@ -21,11 +21,22 @@ class Version(NamedTuple):
     number: int
 
 
-class ReplicaWish(NamedTuple):
+class Move(NamedTuple):
     """An operator's wish that one replica takes another's place; the leader makes it true."""
 
-    remove: str
-    add: str
+    leaves: str
+    joins: str
+
+
+class Loss(NamedTuple):
+    """An operator had the log go on without records that were committed.
+
+    `epoch` began with it, where the chosen log ended: at `end`. A log without that epoch that goes
+    beyond `end` has records that were given up.
+    """
+
+    epoch: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +52,11 @@ class LogState:
         config: who votes, and how many make a record committed.
         replicas: ids of all that are assigned, voters and learners; the first is preferred.
         reports: of this epoch's election.
-        wish: what an operator wants.
+        copies: how many are to vote. While fewer do, the leader proposes so many.
+        moves: what operators want, in their order.
+        confirmed: the leader has said that this epoch's record is committed.
+        vain_epochs: that ended unconfirmed, since the last confirmed one.
+        loss: the last one that an operator has accepted.
         frozen: nothing changes until an operator says so: etcd's history went back.
     """
 
@@ -53,5 +68,9 @@ class LogState:
     config: Config
     replicas: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
-    wish: ReplicaWish | None = None
+    copies: int = 1
+    moves: tuple[Move, ...] = ()
+    confirmed: bool = False
+    vain_epochs: int = 0
+    loss: Loss | None = None
     frozen: bool = False

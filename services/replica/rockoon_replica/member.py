@@ -145,12 +145,11 @@ class Member:
     def patience(self, seconds: float) -> float:
         """How long a silent leader is waited for, in seconds.
 
-        Doubles with each election without a committed record: two replicas that reach the
-        nameservers and not each other would depose each other for ever.
+        Doubles with each election in vain: two replicas that reach the nameservers and not each
+        other would depose each other for ever.
         """
-        committed = rank_of(self._log.boundaries(), self._log.committed_end).epoch
-        epoch = self._seen.epoch if self._seen else self.facts.promised
-        return seconds * (1 << max(0, min(epoch - committed, DOUBLINGS_MAX)))
+        vain = self._seen.vain_epochs if self._seen else 0
+        return seconds * (1 << min(vain, DOUBLINGS_MAX))
 
     def retention_end(self) -> int:
         """Up to where a leader may delete its log: a voter behind it would have to be made anew."""
@@ -184,6 +183,9 @@ class Member:
 
     def _state_seen(self, event: StateSeen) -> None:
         state, facts = event.state, self.facts
+        if state.frozen:
+            # Whatever else it says may be long over; what this replica knows, an operator needs.
+            self._report(state)
         if state.version < facts.version or (self._seen and state.version <= self._seen.version):
             return
         if self._leadership is not None:
@@ -206,18 +208,21 @@ class Member:
     def _take_part(self, state: LogState) -> None:
         """Do what the epoch that was promised wants of this replica."""
         if state.leader is None:
-            self._report(state)
+            if not state.frozen:
+                self._report(state)
         elif state.leader == self.replica:
             self._lead(state.epoch, state.at_least, state.config)
         elif self._refused is None:
             self._copying.follow(state.leader, state.epoch)
 
     def _report(self, state: LogState) -> None:
-        """Take part in an election with what is durable (rule 2)."""
-        if self.replica in state.config.in_sync and not state.frozen:
-            rank = rank_of(self._log.boundaries(), self._log.durable_end)
-            report = Report(rank, self.facts.sound)
-            self._out.append(ReportLog(state.epoch, report, state.version))
+        """Take part in an election with what is durable (rule 2).
+
+        Who does not vote reports too: it counts when an operator has nobody else.
+        """
+        rank = rank_of(self._log.boundaries(), self._log.durable_end)
+        report = Report(rank, self.facts.sound)
+        self._out.append(ReportLog(state.epoch, report, self.facts))
 
     def _leader_sees(self, state: LogState, leadership: Leadership) -> None:
         self._seen = state
@@ -308,12 +313,22 @@ class Member:
         try:
             stands = self._copying.welcome(event.session, event.welcome)
         except CommittedCut as error:
-            self._end(Halt(str(error)))
+            if self._was_given_up():
+                self._refuse(str(error), damaged=False)
+            else:
+                self._end(Halt(str(error)))
         except Refused as error:
             self._refuse(str(error), damaged=error.damaged)
         else:
             if stands and not self.facts.sound:
                 self._heals_at = event.welcome.leader_end
+
+    def _was_given_up(self) -> bool:
+        """Whether an operator has accepted the loss of records that this log has."""
+        loss = self._seen.loss if self._seen else None
+        if loss is None or self._log.end <= loss.end:
+            return False
+        return all(each.epoch != loss.epoch for each in self._log.boundaries())
 
     def _refuse(self, reason: str, *, damaged: bool) -> None:
         self._copying.leave()
@@ -361,7 +376,8 @@ class Member:
         elif seen is None or seen.epoch != self.facts.promised:
             return
         elif seen.leader is None:
-            self._report(seen)
+            if not seen.frozen:
+                self._report(seen)
         elif seen.leader == self.replica:
             self._resign(seen.epoch)
         elif self._suspected == seen.epoch:

@@ -38,6 +38,7 @@ from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Record, decode, encode
 from rockoon_offset.progress.reset_plans import ResetPlans
 from rockoon_offset.start.resolver import Resolver
@@ -254,7 +255,7 @@ class Service:
             now_ms,
             lambda: world.now_ns / 1e9,
         )
-        self.store.write(self.store.ledger.etcd_told(ETCD_CLUSTER_ID))
+        self.store.write(Reconciliation(self.store.ledger).etcd_told(ETCD_CLUSTER_ID))
         self.follow(view, from_nothing=True)
         self.groups.open()
         # It registers and serves only after that, long enough for a disk.

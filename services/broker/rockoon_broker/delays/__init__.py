@@ -2,5 +2,7 @@
 
 rewriting.py  a record on its way aside, to its topic, or to neither (pure)
 timetable.py  which entries are due, under any clock (pure)
-delays.py     a broker's delayed messages: taking, delivering, cancelling, listing
+delayed_queues.py  the delayed messages in the store, also in one that RocketMQ has left
+delivery.py   what is due delivered, what retention threatens stored once more
+delays.py     all of it over an open store: taking, cancelling, listing
 """

@@ -19,8 +19,9 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.ends import CheckQueue
 from rockoon_broker.transactions.half_queue import HALF_QUEUE, rocketmq_progress
-from rockoon_broker.transactions.transactions import CheckQueue, Transactions
+from rockoon_broker.transactions.transactions import Transactions
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 from rockoon_runtime.waking import Bell
@@ -44,7 +45,7 @@ class PendingMessages:
         knows: whether the broker has a queue, whoever may write to it.
 
     Attributes:
-        pending index: what is completed.
+        pending_index: what is completed.
         delays: the delayed messages.
         transactions: the half messages.
     """
@@ -85,20 +86,20 @@ class PendingMessages:
             check_queue=check_queue,
         )
 
-        # By queue: who is to be told that it has more for its readers.
-        self._turns = dict.fromkeys(self.delays.queues, self.delays.turns)
-        self._turns[HALF_QUEUE] = self.transactions.turns
+        # By queue: what is to be rung when it has more for its readers.
+        self._works = dict.fromkeys(self.delays.queues, self.delays.delivery.work)
+        self._works[HALF_QUEUE] = self.transactions.work
 
     def arrived(self, queue: QueueKey) -> None:
         """A queue has got messages that its readers see."""
-        turns = self._turns.get(queue)
-        if turns is not None:
-            turns.ring()
+        work = self._works.get(queue)
+        if work is not None:
+            work.ring()
 
     def log_shortened(self) -> None:
         """Retention has taken the oldest part of the log."""
-        self.delays.turns.ring()
-        self.transactions.turns.ring()
+        self.delays.delivery.work.ring()
+        self.transactions.work.ring()
 
     def load(self) -> None:
         """Find out what waits; may read the whole log, so call it in a thread at the start.
@@ -120,8 +121,8 @@ class PendingMessages:
             store_changed: rung when the log has grown.
         """
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.delays.run(), name="delays")
-            tasks.create_task(self.transactions.run(), name="transactions")
+            tasks.create_task(self.delays.delivery.work.run(), name="delays")
+            tasks.create_task(self.transactions.work.run(), name="transactions")
             tasks.create_task(self._write_snapshots(store_changed), name="pending-snapshots")
 
     async def finish(self) -> None:

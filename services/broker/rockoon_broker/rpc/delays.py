@@ -54,7 +54,7 @@ def list_delayed(
 def delayed_counts(delays: Delays) -> pb.DelayedCounts:
     """Delayed messages in numbers."""
     pending = delays.pending_by_level()
-    counts = delays.counts
+    counts = delays.delivery.counts
     return pb.DelayedCounts(
         pending_timed=pending.pop(0, 0),
         pending_by_level={level: count for level, count in pending.items() if count},

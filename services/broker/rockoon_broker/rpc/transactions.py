@@ -21,16 +21,16 @@ _ENDINGS: dict[int, Ending] = {
 async def end_transaction(
     transactions: Transactions, request: pb.EndTransactionRequest, store_host: bytes
 ) -> pb.EndTransactionReply:
-    """See `Transactions.end`."""
+    """See `Ends.end`."""
     check_group(request.producer_group)
     place = (request.physical_offset, request.queue_offset, request.producer_group)
     ending = _ENDINGS.get(request.resolution)
     if ending is None:
         if request.resolution != pb.UNKNOWN or not request.from_check:
             raise InvalidArgument(reason="a transaction ends with COMMIT or ROLLBACK")
-        transactions.note_unknown(*place)
+        transactions.ends.note_unknown(*place)
         return pb.EndTransactionReply()
-    outcome = await transactions.end(*place, ending)
+    outcome = await transactions.ends.end(*place, ending)
     if ending is Ending.ROLLED_BACK:
         return pb.EndTransactionReply()
     return pb.EndTransactionReply(
@@ -89,7 +89,7 @@ def list_transactions(
 
 def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerReply) -> None:
     """Fill in what DescribeBroker says of them."""
-    counts = transactions.counts
+    counts = transactions.ends.counts
     reply.transactions_pending = len(transactions)
     reply.transactions_committed = counts.committed
     reply.transactions_rolled_back = counts.rolled_back

@@ -8,5 +8,6 @@ outcomes.py       how transactions have ended, for callers that ask again (pure)
 op_book.py        ended half messages that are still to be told to RocketMQ's readers (pure)
 checkers.py       the producers that can be asked, and whose turn it is
 asking.py         the streams on which they are asked
+ends.py           how a half message ends, and the answer to those that end it again
 transactions.py   all of it over an open store
 """

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rockoon_broker.append import Appends
 from rockoon_broker.config_files import read_config
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import Pending
+from rockoon_broker.pending.pending_records import PendingRecords
 from rockoon_broker.store.errors import StoreLayoutError, UnknownOffset
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
@@ -28,7 +30,7 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
 from rockoon_format.config_json import ConfigError, GroupTopic, read_consumer_offsets
 from rockoon_format.names import TRANSACTION_GROUP
-from rockoon_format.record import Record, decode_record
+from rockoon_format.record import Record
 
 HALF_QUEUE = (HALF_TOPIC, HALF_QUEUE_ID)
 CONSUMER_OFFSETS_FILE = "consumerOffset.json"
@@ -44,15 +46,18 @@ class HalfQueue:
 
     Args:
         store: open.
-        pending index: what is completed, not loaded yet; the queue is added to it here.
+        appends: the way into it.
+        pending_index: what is completed, not loaded yet; the queue is added to it here.
+
+    Attributes:
+        records: what waits.
     """
 
-    def __init__(self, store: Store, pending_index: PendingIndex) -> None:
+    def __init__(self, store: Store, appends: Appends, pending_index: PendingIndex) -> None:
         self._store = store
-        self._pending_index = pending_index
-        # Op records below this queue offset were heeded before.
+        self.records = PendingRecords(store, appends, pending_index, [HALF_QUEUE])
+        # Op records below this queue offset were applied before.
         self._ops_applied = 0
-        pending_index.add_queue(*HALF_QUEUE)
         pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
@@ -66,7 +71,7 @@ class HalfQueue:
             OSError: the disk.
         """
         try:
-            record = decode_record(self._store.read_at(position), check_crc=False)
+            record = self.records.read(position)
             return record, facts_of(record)
         except (UnknownOffset, NotAHalfMessage) as failure:
             raise HalfMessageGone(str(failure)) from failure
@@ -77,29 +82,7 @@ class HalfQueue:
 
     def pending(self) -> Pending:
         """The half messages that wait."""
-        return self._pending_index.queue(*HALF_QUEUE).pending()
-
-    def complete(self, position: int) -> None:
-        """A half message that was taken in has ended, by a record that is in the log."""
-        self._pending_index.queue(*HALF_QUEUE).complete([position])
-
-    def take_in(self) -> None:
-        """Take note of new half messages.
-
-        What is to be completed must have been taken in before: afterwards it would seem to wait.
-
-        Raises:
-            OSError: the disk.
-        """
-        queue = self._pending_index.queue(*HALF_QUEUE)
-        while (found := self._pending_index.new_entries(HALF_QUEUE)) is not None:
-            queue.take_in(*found)
-
-    def take_gone(self) -> list[int]:
-        """Complete the half messages that retention has deleted; returns their physical offsets."""
-        queue = self._pending_index.queue(*HALF_QUEUE)
-        gone: list[int] = queue.take_gone(self._store.log_min_offset).positions.tolist()
-        return gone
+        return self.records.queue(HALF_QUEUE).pending()
 
     def apply_rocketmq(self, *, rebuilt: bool) -> None:
         """At a start: complete what has ended by RocketMQ's word, as far as it has used the store.
@@ -111,7 +94,7 @@ class HalfQueue:
         Raises:
             OSError: the disk.
         """
-        queue = self._pending_index.queue(*HALF_QUEUE)
+        queue = self.records.queue(HALF_QUEUE)
         if not len(queue):
             return
         told = np.fromiter(self._told_ended(), np.int64)

@@ -109,31 +109,7 @@ class ResetPlans:
             raise InvalidArgument(reason=f"more than {STEPS_MAX} offsets at once: name a member")
         for queue in chosen:
             self._store.ledger.require_reached(group, queue, self._table.revision)
-        stored = {
-            (each, queue): self._store.ledger.find(reader_of(group, each), queue)
-            for each in members
-            for queue in chosen
-        }
-        create_revisions = {queue: self._table.create_revision(queue) for queue in chosen}
-        states = {
-            queue: raised(state)
-            for queue, state in (await self._brokers.queue_states(chosen)).items()
-        }
-        found = await self._offsets_at_time(target, states)
-        taken = tuple(
-            step._replace(member=each)
-            for (each, queue), progress in stored.items()
-            if (
-                step := resets.step(
-                    queue,
-                    target,
-                    progress,
-                    create_revisions[queue],
-                    states[queue],
-                    found.get(queue),
-                )
-            )
-        )
+        taken = await self._steps(group, target, members, chosen)
         if not taken:
             raise InvalidArgument(reason=f"group {group!r} has no progress on {topic!r} to shift")
         now_seconds = self._now_seconds()
@@ -246,6 +222,42 @@ class ResetPlans:
         for queue in named:
             self._table.create_revision(queue)
         return sorted(named or self._table.topics[topic].create_revisions)
+
+    async def _steps(
+        self,
+        group: str,
+        target: resets.Target,
+        members: Sequence[str],
+        queues: Sequence[MessageQueue],
+    ) -> tuple[ResetStep, ...]:
+        """What each member's progress on each queue would become, where it would change."""
+        # Before the brokers are asked: progress that moves meanwhile makes the plan stale, and not
+        # silently another one than was shown.
+        stored = {
+            (each, queue): self._store.ledger.find(reader_of(group, each), queue)
+            for each in members
+            for queue in queues
+        }
+        create_revisions = {queue: self._table.create_revision(queue) for queue in queues}
+        states = {
+            queue: raised(state)
+            for queue, state in (await self._brokers.queue_states(queues)).items()
+        }
+        found = await self._offsets_at_time(target, states)
+        return tuple(
+            step._replace(member=each)
+            for (each, queue), progress in stored.items()
+            if (
+                step := resets.step(
+                    queue,
+                    target,
+                    progress,
+                    create_revisions[queue],
+                    states[queue],
+                    found.get(queue),
+                )
+            )
+        )
 
     async def _offsets_at_time(
         self, target: resets.Target, states: dict[MessageQueue, QueueState]

@@ -340,7 +340,48 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> Start | RockoonError | None:
-        """Decide and write down, or None when the broker has to be asked again.
+        """Decide and write down; None when the broker has to be asked again."""
+        decision = self._judge(group, group_incarnation, queue, facts, offset_at_time)
+        if decision is None or isinstance(decision, RockoonError):
+            return decision
+        try:
+            # Another member may have been quicker while the broker was asked.
+            self._groups.require_free(group, queue, facts.create_revision, member_id)
+        except QueueHeld as reason:
+            return reason
+        ledger = self._store.ledger
+        # Before the write, after which the owner of then is not known any more.
+        before = ledger.holder(group, queue)
+        if decision.reason in OUT_OF_RANGE:
+            log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
+        self._store.write(
+            ledger.start(
+                group,
+                group_incarnation,
+                queue,
+                facts.create_revision,
+                decision,
+                member_id,
+                self._now_ms(),
+            )
+        )
+        self.starts[decision.reason] += 1
+        progress = ledger.find(group, queue)
+        assert progress is not None
+        if before is not None and before.owner != progress.owner:
+            self._groups.taken(group, queue)
+        self._groups.held_by(group, queue, progress.owner)
+        return Start(decision, progress.epoch)
+
+    def _judge(
+        self,
+        group: str,
+        group_incarnation: int,
+        queue: MessageQueue,
+        facts: Facts,
+        offset_at_time: int | None,
+    ) -> Decision | RockoonError | None:
+        """The decision by what is true now; None when the broker has to be asked again.
 
         Progress may have moved past the end that the broker named, or come into being, while the
         broker was asked. That is no reason to call the log shortened or the queue unread.
@@ -377,30 +418,4 @@ class Resolver:
         # The queue's ends are older than this progress: out of range by them means nothing.
         if moved and decision.reason is not StartReason.COMMITTED:
             return None
-        try:
-            # Another member may have been quicker while the broker was asked.
-            self._groups.require_free(group, queue, facts.create_revision, member_id)
-        except QueueHeld as reason:
-            return reason
-        # Before the write, after which the owner of then is not known any more.
-        before = ledger.holder(group, queue)
-        if decision.reason in OUT_OF_RANGE:
-            log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
-        self._store.write(
-            ledger.start(
-                group,
-                group_incarnation,
-                queue,
-                facts.create_revision,
-                decision,
-                member_id,
-                self._now_ms(),
-            )
-        )
-        self.starts[decision.reason] += 1
-        progress = ledger.find(group, queue)
-        assert progress is not None
-        if before is not None and before.owner != progress.owner:
-            self._groups.taken(group, queue)
-        self._groups.held_by(group, queue, progress.owner)
-        return Start(decision, progress.epoch)
+        return decision

@@ -1,0 +1,95 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EpochBoundary(_message.Message):
+    __slots__ = ("epoch", "first", "end")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first: int
+    end: int
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class FollowerSays(_message.Message):
+    __slots__ = ("hello", "ack")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    hello: FollowerHello
+    ack: FollowerAck
+    def __init__(self, hello: _Optional[_Union[FollowerHello, _Mapping]] = ..., ack: _Optional[_Union[FollowerAck, _Mapping]] = ...) -> None: ...
+
+class FollowerHello(_message.Message):
+    __slots__ = ("log", "epoch", "replica_id", "boundaries", "end", "min_offset")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    epoch: int
+    replica_id: str
+    boundaries: _containers.RepeatedCompositeFieldContainer[EpochBoundary]
+    end: int
+    min_offset: int
+    def __init__(self, log: _Optional[str] = ..., epoch: _Optional[int] = ..., replica_id: _Optional[str] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ..., end: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
+
+class FollowerAck(_message.Message):
+    __slots__ = ("durable_end", "round")
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    durable_end: int
+    round: int
+    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+
+class LeaderSays(_message.Message):
+    __slots__ = ("welcome", "chunk")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    welcome: LeaderWelcome
+    chunk: LeaderChunk
+    def __init__(self, welcome: _Optional[_Union[LeaderWelcome, _Mapping]] = ..., chunk: _Optional[_Union[LeaderChunk, _Mapping]] = ...) -> None: ...
+
+class LeaderWelcome(_message.Message):
+    __slots__ = ("leader_id", "epoch", "truncate_to", "remake", "leader_end", "log_min_offset", "tail_crc")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_TO_FIELD_NUMBER: _ClassVar[int]
+    REMAKE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+    leader_id: str
+    epoch: int
+    truncate_to: int
+    remake: bool
+    leader_end: int
+    log_min_offset: int
+    tail_crc: int
+    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., truncate_to: _Optional[int] = ..., remake: _Optional[bool] = ..., leader_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., tail_crc: _Optional[int] = ...) -> None: ...
+
+class LeaderChunk(_message.Message):
+    __slots__ = ("leader_id", "epoch", "offset", "data", "crc", "committed_end", "log_min_offset", "round")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    leader_id: str
+    epoch: int
+    offset: int
+    data: bytes
+    crc: int
+    committed_end: int
+    log_min_offset: int
+    round: int
+    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., committed_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,180 @@
+"""The delayed messages as the store holds them: where each waits, when it is due, how it is called.
+
+One queue for each level, and one for those with a time of their own. A message that was stored once
+more waits in the latter under the name that its producer knows (rolled.py). What RocketMQ has
+delivered of a store is in its own notes (delay_offsets.py).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.append import AppendResult, Appends
+from rockoon_broker.delays.delay_offsets import TimerCheckpoint
+from rockoon_broker.delays.rewriting import TIMED_QUEUE, Aside, DelayRules
+from rockoon_broker.delays.rolled import RolledMessages
+from rockoon_broker.delays.timetable import Timetable, due_times
+from rockoon_broker.pending.pending_index import PendingIndex
+from rockoon_broker.pending.pending_queue import PendingQueue
+from rockoon_broker.pending.pending_records import PendingRecords
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.store import Store
+from rockoon_format.consume_queue import EntryArray
+from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN, timer_deliver_ms
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.record import encode_record
+
+TIMED_KEY = (TIMER_TOPIC, TIMED_QUEUE)
+_ROLLED_NOTE = "delays/rolled"
+
+Now = Callable[[], tuple[int, int]]
+"""The wall clock and one that never jumps, milliseconds each."""
+
+
+class DelayedQueues:
+    """The queues of delayed messages. Used by whoever owns the store.
+
+    Args:
+        store: open.
+        appends: the way into it.
+        pending_index: what is completed, not loaded yet; the queues are added to it here.
+        now: both clocks.
+        rules: the levels, and how far ahead a time may lie.
+
+    Attributes:
+        records: what waits.
+        rolled: names of what was stored once more.
+        tables: when what waits is due, by queue; empty before `resume`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        appends: Appends,
+        pending_index: PendingIndex,
+        now: Now,
+        rules: DelayRules,
+    ) -> None:
+        self._now = now
+        delays_ms: dict[QueueKey, int] = {
+            (SCHEDULE_TOPIC, level): delay_ms for level, delay_ms in enumerate(rules.levels_ms)
+        }
+        # Messages of a level wait there too, once they were stored once more.
+        delays_ms[TIMED_KEY] = max(rules.delay_seconds_max * 1000, *rules.levels_ms)
+        for topic, queue_id in store.queues():
+            # There were more levels once; what waits there is not forgotten.
+            if topic == SCHEDULE_TOPIC:
+                delays_ms.setdefault((topic, queue_id), delays_ms[TIMED_KEY])
+        self._delays_ms = delays_ms
+        self.records = PendingRecords(store, appends, pending_index, delays_ms)
+        self.rolled = RolledMessages()
+        pending_index.add_note(_ROLLED_NOTE, self.rolled.to_bytes, self.rolled.take_over)
+        pending_index.add_named(self._note_rolled)
+        self.tables: dict[QueueKey, Timetable] = {}
+
+    def __iter__(self) -> Iterator[PendingQueue]:
+        return map(self.records.queue, self.records.keys)
+
+    def resume(self, timer: TimerCheckpoint) -> None:
+        """Go on with what an earlier process left, once the pending index is loaded.
+
+        Args:
+            timer: what RocketMQ's timer has delivered of it.
+        """
+        now_ms, monotonic_ms = self._now()
+        for key, delay_ms in self._delays_ms.items():
+            table = self.tables[key] = Timetable(self.records.queue(key), delay_ms)
+            self.records.take_in_by(key, self._taken_by(table))
+            if key == TIMED_KEY:
+                self._apply_rocketmq(timer)
+            table.resume(now_ms, monotonic_ms)
+        rolled = self.rolled.positions()
+        self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
+
+    def next_due_ms(self) -> int:
+        """In how many milliseconds something may be due if no clock is set; never too late."""
+        now_ms, monotonic_ms = self._now()
+        return min(table.next_due_ms(now_ms, monotonic_ms) for table in self.tables.values())
+
+    def first_due(self, count_max: int) -> list[tuple[int, int]]:
+        """When the next ones will be due, epoch milliseconds, and their records' positions."""
+        now_ms, monotonic_ms = self._now()
+        found: list[tuple[int, int]] = []
+        for queue in self:
+            pending = queue.pending()
+            due_at_ms = due_times(pending, now_ms, monotonic_ms)
+            first = np.argsort(due_at_ms, kind="stable")[:count_max]
+            found += zip(due_at_ms[first].tolist(), pending.positions[first].tolist(), strict=True)
+        return sorted(found)[:count_max]
+
+    async def complete_by(
+        self, batch: Batch, sources: Sequence[int], check: Callable[[], None] = lambda: None
+    ) -> AppendResult:
+        """Append what ends the waiting of some; see `PendingRecords.complete_by`."""
+        placed = await self.records.complete_by(batch, sources, check)
+        self.rolled.forget(sources)
+        return placed
+
+    async def roll(self, source: int, again: Aside) -> None:
+        """Store a message once more; it keeps its name. Raises as `PendingRecords.complete_by`."""
+        placed = await self.records.complete_by(batch_aside(again), [source])
+        # Not `forget`: the name that the source had goes on.
+        self.rolled.follow(source, placed.first.first_physical_offset)
+
+    def take_gone(self) -> int:
+        """Complete what retention has deleted while it waited; returns how many."""
+        gone = self.records.take_gone()
+        self.rolled.forget(gone)
+        return len(gone)
+
+    def low_waters(self) -> dict[QueueKey, int]:
+        """Queue offsets below which everything is completed."""
+        return {key: self.records.queue(key).low_water for key in self.records.keys}
+
+    def pending_by_level(self) -> dict[int, int]:
+        """How many messages wait, by level from 1; 0 for those with a time of their own."""
+        return {_level(key): len(self.records.queue(key)) for key in self.records.keys}
+
+    def _taken_by(self, table: Timetable) -> Callable[[int, EntryArray], None]:
+        return lambda first, entries: table.take_in(first, entries, *self._now())
+
+    def _apply_rocketmq(self, timer: TimerCheckpoint) -> None:
+        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and complete
+        those that it delivered."""
+        queue = self.records.queue(TIMED_KEY)
+        pending = queue.pending()
+        codes = pending.codes
+        for index in np.flatnonzero(codes < DELIVER_TIME_MS_MIN).tolist():
+            # A damaged record is met again when it is to be delivered.
+            with contextlib.suppress(UnknownOffset):
+                properties = self.records.read(int(pending.positions[index])).properties
+                codes[index] = timer_deliver_ms(properties) or codes[index]
+        queue.revise(codes, pending.deadlines_ms)
+        done = (pending.offsets < timer.known_below) & (codes <= timer.delivered_until_ms)
+        queue.complete(pending.positions[done])
+
+    def _note_rolled(
+        self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> None:
+        records = chunk.records
+        if TIMER_TOPIC.encode() not in records.topics:
+            return
+        number = records.topics.index(TIMER_TOPIC.encode())
+        for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
+            if records.topic_numbers[index] == number and records.queue_ids[index] == TIMED_QUEUE:
+                self.rolled.follow(source, int(records.physical_offsets[index]))
+
+
+def batch_aside(aside: Aside) -> Batch:
+    """The batch of one record that the broker makes."""
+    frame = encode_record(aside.record, room=True)
+    return Batch.of_records(aside.topic, aside.queue_id, [frame])
+
+
+def _level(key: QueueKey) -> int:
+    return key[1] + 1 if key[0] == SCHEDULE_TOPIC else 0

@@ -1,0 +1,265 @@
+"""Delivery of delayed messages: what is due put into its topic, what never can be closed.
+
+Beside it what retention would take before its time is stored once more, and what it has taken
+is counted.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rockoon_broker.append import AppendResult
+from rockoon_broker.delays.batches import parts_bounded
+from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_aside
+from rockoon_broker.delays.expiring import expiring
+from rockoon_broker.delays.rewriting import (
+    CANCELLED,
+    UNDELIVERABLE,
+    Undeliverable,
+    closing,
+    delivered,
+    destination,
+    stored_once_more,
+    unique_id_of,
+)
+from rockoon_broker.pending.due_work import DueWork
+from rockoon_broker.pending.pending_queue import Pending
+from rockoon_broker.pending.pending_records import CompletedMeanwhile
+from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.store import Store
+from rockoon_core.errors import (
+    BodyTooLarge,
+    Busy,
+    InvalidTopicName,
+    MalformedBatch,
+    PropertiesTooLarge,
+    QueueNotFound,
+    TopicNotFound,
+)
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.record import Record, encode_host, encode_record
+
+log = logging.getLogger(__name__)
+
+# From one turn to the next at least: what comes due close together is delivered together.
+TURN_SECONDS = 0.05
+# While messages wait: nothing tells that the wall clock was set or that the machine has slept, so
+# what is due is worked out again.
+CLOCK_LOOK_SECONDS = 1.0
+# Work of one turn: what everybody else waits for at most.
+DELIVERED_PER_TURN_MAX = 64
+READ_BYTES_PER_TURN_MAX = 4 << 20
+# Found at once: looking through a million that wait takes as long as storing some hundred.
+EXPIRING_MAX = 4096
+ROLL_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class DelayCounts:
+    """Since the process started."""
+
+    delivered: int = 0
+    cancelled: int = 0
+    undeliverable: int = 0
+    lost: int = 0
+    rolled: int = 0
+    lag_ms: int = 0
+    """How late the last ones were delivered."""
+
+
+class Delivery:
+    """What time does to the delayed messages of one broker. Used by the event loop's thread alone.
+
+    Args:
+        store: open.
+        queues: in which the messages wait.
+        now: both clocks.
+        reserved_ms: age at which retention deletes a CommitLog file.
+        knows: whether this broker has a queue; raises a RockoonError when it cannot be told yet.
+
+    Attributes:
+        work: does what is due; to be rung when more messages wait, and when the log is shorter.
+        counts: what has become of the messages.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        queues: DelayedQueues,
+        now: Now,
+        *,
+        reserved_ms: int,
+        knows: Callable[[str, int], bool],
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._records = queues.records
+        self._now = now
+        self._reserved_ms = reserved_ms
+        self._knows = knows
+        self._store_host = encode_host(*store.settings.store_host)
+        # Records that are to be stored once more, and when their messages are due.
+        self._expiring: deque[tuple[int, int]] = deque()
+        self._roll_due = 0.0
+        self.counts = DelayCounts()
+        self.work = DueWork("delayed messages", TURN_SECONDS, self.step, self._pause_seconds)
+
+    def _pause_seconds(self) -> float | None:
+        """How long nothing is to be done if nothing arrives; None when nothing waits."""
+        if not len(self._records):
+            return None
+        _, monotonic_ms = self._now()
+        due_ms = self._queues.next_due_ms()
+        pause_ms = min(due_ms, self._roll_due - monotonic_ms, CLOCK_LOOK_SECONDS * 1000)
+        return max(pause_ms, 0.0) / 1000
+
+    async def step(self) -> bool:
+        """One turn: take in, deliver what is due, look after what retention threatens.
+
+        Returns:
+            Whether more is due already.
+
+        Raises:
+            RockoonError, StoreError, OSError: not now; what was not done is still pending.
+        """
+        now_ms, monotonic_ms = self._now()
+        self._records.take_in()
+        self._count_lost()
+        if monotonic_ms >= self._roll_due:
+            self._roll_due = monotonic_ms + ROLL_SECONDS * 1000
+            if await self._roll(now_ms, monotonic_ms):
+                self._roll_due = 0
+        left = DELIVERED_PER_TURN_MAX
+        for table in self._queues.tables.values():
+            due = table.due(now_ms, monotonic_ms, left)
+            if len(due):
+                self.counts.lag_ms = max(0, now_ms - int(due.codes[0]))
+                left -= await self._deliver(due)
+            if left <= 0:
+                return True
+        return False
+
+    async def _deliver(self, due: Pending) -> int:
+        """Deliver entries, or the first of them; returns how many were looked at."""
+        groups: dict[QueueKey, list[tuple[int, bytes]]] = {}
+        read = size = 0
+        for source in due.positions.tolist():
+            read += 1
+            try:
+                record = self._records.read(source)
+                key = destination(record)
+                self._check_destination(key, source)
+            except (UnknownOffset, Undeliverable) as failure:
+                await self._give_up(source, str(failure))
+                continue
+            frame = encode_record(delivered(record), room=True)
+            groups.setdefault(key, []).append((source, frame))
+            size += len(frame)
+            if size >= READ_BYTES_PER_TURN_MAX:
+                break
+        for key, group in groups.items():
+            for part in parts_bounded(group):
+                await self._deliver_part(key, part)
+        return read
+
+    async def _deliver_part(self, key: QueueKey, part: Sequence[tuple[int, bytes]]) -> None:
+        sources = [source for source, _ in part]
+
+        def check() -> None:
+            # While there was no room in the log the topic may have been deleted.
+            if not self._knows(*key):
+                raise TopicNotFound(topic=key[0])
+
+        batch = Batch.of_records(*key, [frame for _, frame in part])
+        try:
+            await self._queues.complete_by(batch, sources, check)
+        except (MalformedBatch, BodyTooLarge, PropertiesTooLarge, InvalidTopicName) as refusal:
+            # The log refuses a batch for one of its records: found by trying each alone, so that
+            # this one holds up no other.
+            if len(part) == 1:
+                await self._give_up(sources[0], str(refusal))
+                return
+            for one in part:
+                await self._deliver_part(key, [one])
+            return
+        except (TopicNotFound, QueueNotFound, Busy, CompletedMeanwhile):
+            # The next turn finds out which of them are to be delivered where.
+            return
+        self.counts.delivered += len(sources)
+
+    def _check_destination(self, key: QueueKey, source: int) -> None:
+        if not self._knows(*key):
+            raise Undeliverable(f"queue {key[1]} of topic {key[0]} is gone")
+        if self._store.is_dropped(key[0], source):
+            raise Undeliverable(f"topic {key[0]} was deleted, the one of that name is another")
+
+    async def _give_up(self, source: int, reason: str) -> None:
+        try:
+            await self._close(source, UNDELIVERABLE)
+        except CompletedMeanwhile:
+            return
+        self.counts.undeliverable += 1
+        log.error(
+            "the delayed message %s is not delivered: %s",
+            encode_offset_id(self._store_host, source),
+            reason,
+        )
+
+    async def cancel(self, record: Record) -> AppendResult:
+        """Close the record of a message that was taken back; raises as `complete_by`."""
+        source = record.physical_offset
+        placed = await self._close(source, CANCELLED, unique_id_of(record))
+        self.counts.cancelled += 1
+        return placed
+
+    async def _close(self, source: int, why: str, unique_id: str = "") -> AppendResult:
+        """Append the record that says that a message will never be delivered."""
+        aside = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
+        return await self._queues.complete_by(batch_aside(aside), [source])
+
+    # Retention.
+
+    async def _roll(self, now_ms: int, monotonic_ms: int) -> bool:
+        """Store once more some of what retention would delete; whether to go on at once."""
+        if not self._expiring:
+            self._expiring += expiring(
+                self._store.log_files(),
+                self._queues,
+                reserved_ms=self._reserved_ms,
+                now_ms=now_ms,
+                monotonic_ms=monotonic_ms,
+                count_max=EXPIRING_MAX,
+            )
+        count = min(len(self._expiring), DELIVERED_PER_TURN_MAX)
+        for _ in range(count):
+            source, due_ms = self._expiring.popleft()
+            if self._records.all_wait([source]):
+                await self._roll_one(source, due_ms)
+        return count > 0
+
+    async def _roll_one(self, source: int, due_ms: int) -> None:
+        try:
+            record = self._records.read(source)
+        except UnknownOffset as failure:
+            await self._give_up(source, str(failure))
+            return
+        try:
+            await self._queues.roll(source, stored_once_more(record, due_ms))
+        except CompletedMeanwhile:
+            return
+        self.counts.rolled += 1
+
+    def _count_lost(self) -> None:
+        """Note what a disk too full for its contents has deleted before its time."""
+        gone = self._queues.take_gone()
+        if gone:
+            self.counts.lost += gone
+            log.error(
+                "%d delayed messages were deleted before their time with the log up to offset %d: "
+                "the disk is too small for what is kept",
+                gone,
+                self._store.log_min_offset,
+            )

@@ -1,0 +1,322 @@
+"""Ends of half messages: committed, rolled back, given up, and what is said of those long over.
+
+Invariants:
+1. A half message ends by one record in the log that names it, and by nothing else
+   (pending_records.py). So two calls that end the same one cannot both append.
+2. The end is answered when its record is as durable as `flush` says, and so is each repeat of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_broker.append import AppendResult, Appends
+from rockoon_broker.clock import Clock
+from rockoon_broker.pending.pending_index import PendingIndex
+from rockoon_broker.pending.pending_records import CompletedMeanwhile
+from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.reading import LogChunk
+from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.check_book import CheckBook, WaitingHalf
+from rockoon_broker.transactions.half_messages import (
+    GIVEN_UP_TOPIC,
+    HALF_QUEUE_ID,
+    OP_TOPIC,
+    committed_record,
+    given_up_record,
+    op_record,
+    rollback_record,
+)
+from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.op_book import OpBook
+from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
+from rockoon_core.errors import (
+    Busy,
+    NotReady,
+    RockoonError,
+    TopicNotFound,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from rockoon_format.columns import decode_columns
+from rockoon_format.record import encode_host, encode_record
+
+log = logging.getLogger(__name__)
+
+ENDS_BYTES_MAX = 64 << 20
+
+_OUTCOMES_NOTE = "transactions/outcomes"
+
+_SAID = {
+    Ending.COMMITTED: "it was committed",
+    Ending.ROLLED_BACK: "it was rolled back",
+    Ending.GIVEN_UP: "nobody ended it in time, so it was given up",
+}
+
+CheckQueue = Callable[[str, int], None]
+"""Raises RockoonError when a message of a client may not be put into a queue."""
+
+
+@dataclass(slots=True)
+class TransactionCounts:
+    """Since the process started."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    given_up: int = 0
+    lost: int = 0
+
+
+class Ends:
+    """How the half messages of one broker end. Used by the event loop's thread alone.
+
+    Args:
+        store: open.
+        appends: the way into it.
+        halves: the half messages in the store.
+        book: those that wait.
+        clock: of the records that the broker makes; the monotonic one for how long ops wait.
+        check_queue: whether a message may go to its queue now.
+        news: called when there is an op record to be written before long.
+
+    Attributes:
+        counts: what has become of half messages.
+        ops: ends that RocketMQ's readers are still to be told of.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        appends: Appends,
+        halves: HalfQueue,
+        book: CheckBook,
+        clock: Clock,
+        *,
+        check_queue: CheckQueue,
+        news: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._appends = appends
+        self._halves = halves
+        self._book = book
+        self._clock = clock
+        self._check_queue = check_queue
+        self._news = news
+        self._host = encode_host(*store.settings.store_host)
+        self._outcomes = Outcomes()
+        # Ends that no sync covers yet, by their half messages' positions.
+        self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
+        # Of records that wait for room in the log: the request of an end is small, they are not.
+        self._ends_bytes = 0
+        self.ops = OpBook()
+        self.counts = TransactionCounts()
+
+    def keep_outcomes(self, pending_index: PendingIndex) -> None:
+        """Keep in the snapshot how half messages have ended; before the index is loaded."""
+        pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
+        pending_index.add_named(self._note_ended)
+
+    async def end(self, position: int, queue_offset: int, group: str, ending: Ending) -> Outcome:
+        """End a half message, or find that it has ended so; returns when that is durable.
+
+        Cancelling it is safe: the half message has ended, or it has not.
+
+        Args:
+            position, queue_offset: physical offset and queue offset of the half message.
+            group: the producer group it was sent for.
+            ending: COMMITTED or ROLLED_BACK.
+
+        Raises:
+            TransactionNotFound: no half message of that group is or was there.
+            TransactionEnded: it has ended another way.
+            RockoonError: the topic does not take the message, or the store does not take the
+                record. The half message waits on.
+        """
+        while True:
+            half = self._book.find(position)
+            if half is None:
+                return await self._repeated(position, queue_offset, group, ending)
+            if (half.queue_offset, half.group) != (queue_offset, group):
+                raise _not_found(position, group)
+            if not self._halves.is_visible(position):
+                # Its ConsumeQueue cannot be written now. "Not there" would be final.
+                reason = "the half message cannot be read yet"
+                raise NotReady(service="the broker", reason=reason)
+            try:
+                placed = await self._place_end(half, ending)
+            except CompletedMeanwhile as failure:
+                if self._book.find(position) is half:
+                    # Its entry is missing in its queue, which only a start makes again. Neither
+                    # "ended" nor "not there" would be true, and to try again would not end.
+                    raise NotReady(service="the broker", reason="its queue lacks it") from failure
+                continue
+            outcome = self._ended(half, ending, placed)
+            if ending is Ending.COMMITTED:
+                self.counts.committed += 1
+                self._note_op(half)
+            else:
+                self.counts.rolled_back += 1
+            await self._durable(position)
+            return outcome
+
+    def note_unknown(self, position: int, queue_offset: int, group: str) -> None:
+        """A producer was asked and does not know: it is asked again at the next check.
+
+        Raises:
+            TransactionNotFound: no half message of that group waits there.
+        """
+        half = self._book.find(position)
+        if half is None or (half.queue_offset, half.group) != (queue_offset, group):
+            raise _not_found(position, group)
+
+    async def _place_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
+        try:
+            record, facts = self._halves.read(half.position)
+        except HalfMessageGone as failure:
+            raise _not_found(half.position, half.group) from failure
+        if ending is Ending.COMMITTED:
+            made = committed_record(record, facts)
+        elif ending is Ending.ROLLED_BACK:
+            made = rollback_record(
+                half.queue_offset, half.position, self._host, self._clock.now_ms()
+            )
+        else:
+            made = given_up_record(record)
+
+        def check() -> None:
+            if ending is Ending.COMMITTED:
+                self._check_queue(facts.topic, facts.queue_id)
+                if self._store.is_dropped(facts.topic, half.position):
+                    reason = f"topic {facts.topic!r} was deleted, the one of that name is another"
+                    raise TopicNotFound(reason, topic=facts.topic)
+
+        topic, queue_id, frame = made.topic.decode(), made.queue_id, encode_record(made, room=True)
+        if self._ends_bytes and self._ends_bytes + len(frame) > ENDS_BYTES_MAX:
+            raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
+        self._ends_bytes += len(frame)
+        try:
+            batch = Batch.of_records(topic, queue_id, [frame])
+            return await self._halves.records.complete_by(batch, [half.position], check)
+        finally:
+            # Also when the call is cancelled while it waits.
+            self._ends_bytes -= len(frame)
+
+    def _ended(self, half: WaitingHalf, ending: Ending, placed: AppendResult) -> Outcome:
+        """Note an end that was appended just now."""
+        position = half.position
+        self._book.remove(position)
+        made = placed.first
+        outcome = Outcome(
+            ending,
+            made.first_queue_offset if ending is Ending.COMMITTED else -1,
+            made.first_physical_offset,
+            made.store_timestamp_ms,
+        )
+        # Before the end is durable: a repeat finds the outcome, and waits for the same sync.
+        self._outcomes.note(position, outcome)
+        durable = placed.durable
+        if durable is not None and not durable.done():
+            self._undurable[position] = durable
+            durable.add_done_callback(lambda _: self._undurable.pop(position, None))
+        return outcome
+
+    async def _repeated(
+        self, position: int, queue_offset: int, group: str, ending: Ending
+    ) -> Outcome:
+        """Answer for a half message that does not wait."""
+        try:
+            record, facts = self._halves.read(position)
+        except HalfMessageGone as failure:
+            raise _not_found(position, group) from failure
+        if (record.queue_offset, facts.group) != (queue_offset, group):
+            raise _not_found(position, group)
+        outcome = self._outcomes.find(position)
+        if outcome is None:
+            raise TransactionEnded(outcome="so long ago that nobody remembers how")
+        if outcome.ending is not ending:
+            raise TransactionEnded(outcome=_SAID[outcome.ending])
+        await self._durable(position)
+        return outcome
+
+    async def _durable(self, position: int) -> None:
+        durable = self._undurable.get(position)
+        if durable is not None:
+            # Others may wait for the same: one caller's end is not theirs.
+            refusal = await asyncio.shield(durable)
+            if refusal is not None:
+                raise refusal
+
+    async def give_up(self, half: WaitingHalf) -> None:
+        """Move a half message that nobody ends to where people find it.
+
+        Raises:
+            RockoonError: the log does not take it now; the half message waits on.
+        """
+        if not self._halves.is_visible(half.position):
+            # Not durable, or not in its ConsumeQueue yet: to look for it now is to miss it.
+            return
+        try:
+            placed = await self._place_end(half, Ending.GIVEN_UP)
+        except CompletedMeanwhile:
+            return
+        except TransactionNotFound:
+            if self._book.remove(half.position) is not None:
+                self._halves.records.complete([half.position])
+                self.counts.lost += 1
+                log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
+            return
+        self._ended(half, Ending.GIVEN_UP, placed)
+        self._note_op(half)
+        self.counts.given_up += 1
+        log.warning(
+            "nobody of producer group %s has said what becomes of the half message at offset %d, "
+            "asked %d times: it is moved to %s",
+            half.group,
+            half.position,
+            half.checks,
+            GIVEN_UP_TOPIC,
+        )
+
+    def _note_op(self, half: WaitingHalf) -> None:
+        self.ops.note(half.queue_offset, self._clock.monotonic_seconds())
+        self._news()
+
+    async def write_ops(self, now: float, *, closing: bool = False) -> None:
+        """Tell RocketMQ's readers what is due to be told; with `closing` all of it.
+
+        Raises:
+            RockoonError: the log does not take it now.
+        """
+        while offsets := self.ops.due(now, closing=closing):
+            record = op_record(offsets, self._host, self._clock.now_ms())
+            ops = Batch.of_records(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)])
+            await self._appends.place(ops, _nothing)
+            self.ops.written(len(offsets), now)
+
+    def _write_outcomes(self) -> bytes:
+        return self._outcomes.to_bytes()
+
+    def _read_outcomes(self, raw: bytes) -> None:
+        self._outcomes = Outcomes.from_bytes(raw)
+
+    def _note_ended(
+        self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> None:
+        """A start reads how half messages have ended since the snapshot."""
+        columns = decode_columns(chunk.frames, chunk.lengths)
+        for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
+            outcome = outcome_of(columns.record(index))
+            if outcome is not None:
+                self._outcomes.note(source, outcome)
+
+
+def _not_found(position: int, group: str) -> TransactionNotFound:
+    return TransactionNotFound(group=group, position=f"offset {position}")
+
+
+def _nothing() -> None:
+    """The broker's own topics are always writable."""

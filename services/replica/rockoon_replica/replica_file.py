@@ -1,0 +1,152 @@
+"""File of a replica's durable facts, beside its log.
+
+    config/replica       one line of JSON; on the next one the CRC-32 of the first, as 8 hex digits
+    config/replicated    empty; made behind the first `replica`
+
+Invariants:
+- Before a promise is acted on it is in the file: the disk has it when `write` returns.
+- A file that was there and is gone, or does not hold what was written, is told, never guessed: a
+  replica that forgot what it promised could acknowledge what a later leader never hears of.
+  `replicated` is how a loss is known from a store that never had copies.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rockoon_core.disk import Disk
+from rockoon_core.errors import StoreCorrupt
+from rockoon_core.replication_rules import Config
+from rockoon_node.store_id import BOOT_ID
+from rockoon_replica.log_state import Version
+from rockoon_replica.replica_facts import ReplicaFacts
+
+FILE, MARKER = "replica", "replicated"
+FORMAT = 1
+
+
+class Kept(NamedTuple):
+    """Content of the file.
+
+    Attributes:
+        unsynced_boot: the start of the machine in which acknowledgements were of what may have been
+            in its memory only; None when they were of what is on disk.
+    """
+
+    facts: ReplicaFacts
+    unsynced_boot: str | None
+
+
+class ReplicaFile:
+    """Keeps the facts of one replica. Its calls wait for the disk.
+
+    Args:
+        directory: the store's `config`; it exists.
+        disk: the file layer.
+        acknowledges_unsynced: whether this process acknowledges what is written (flush = async),
+            or what is synced.
+        boot: which start of the machine this is; by default the system is asked.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        *,
+        acknowledges_unsynced: bool = False,
+        boot: str | None = None,
+    ) -> None:
+        self._path = directory / FILE
+        self._marker = directory / MARKER
+        self._disk = disk
+        self._acknowledges_unsynced = acknowledges_unsynced
+        self._boot = this_boot() if boot is None else boot
+
+    def read(self) -> ReplicaFacts | None:
+        """What was written last; None in a store that never was a replica.
+
+        `sound` is false where the process before acknowledged what was not on disk, and the machine
+        may have been started again since.
+
+        Raises:
+            StoreCorrupt: the file is damaged, or gone.
+            OSError: the disk.
+        """
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            if self._marker.exists():
+                raise StoreCorrupt(path=self._path, reason="it was there, and is gone") from None
+            return None
+        try:
+            kept = decode(content)
+        except (ValueError, KeyError, TypeError) as failure:
+            raise StoreCorrupt(path=self._path, reason=str(failure)) from failure
+        # A crash may have come between the two.
+        self._mark()
+        if kept.unsynced_boot is None or (self._boot and kept.unsynced_boot == self._boot):
+            return kept.facts
+        return kept.facts._replace(sound=False)
+
+    def write(self, facts: ReplicaFacts) -> None:
+        """Replace the file; the facts are durable when it returns.
+
+        Raises:
+            OSError: the disk. It holds these facts, or the ones before.
+        """
+        unsynced_boot = self._boot if self._acknowledges_unsynced else None
+        self._disk.replace_file(self._path, encode(Kept(facts, unsynced_boot)))
+        self._mark()
+
+    def _mark(self) -> None:
+        if not self._marker.exists():
+            self._disk.replace_file(self._marker, b"")
+
+
+def this_boot() -> str:
+    """Which start of the machine this is; empty where the system does not say."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def encode(kept: Kept) -> bytes:
+    """A file's content."""
+    facts = kept.facts
+    told = {
+        "format": FORMAT,
+        "promised": facts.promised,
+        "led": facts.led,
+        "alone": facts.alone,
+        "sound": facts.sound,
+        "history": facts.version.history,
+        "version": facts.version.number,
+        "inSync": None if facts.config is None else sorted(facts.config.in_sync),
+        "quorum": None if facts.config is None else facts.config.quorum,
+        "unsyncedBoot": kept.unsynced_boot,
+    }
+    line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    return line + b"%08x\n" % zlib.crc32(line)
+
+
+def decode(content: bytes) -> Kept:
+    """What `encode` was given; ValueError, KeyError or TypeError when it has not made this."""
+    line, end, checksum = content.partition(b"\n")
+    if checksum != b"%08x\n" % zlib.crc32(line + end):
+        raise ValueError("its checksum is not that of its content")
+    told: Mapping[str, Any] = json.loads(line)
+    if told["format"] != FORMAT:
+        raise ValueError(f"this version does not know format {told['format']!r}")
+    in_sync = told["inSync"]
+    facts = ReplicaFacts(
+        promised=told["promised"],
+        led=told["led"],
+        alone=told["alone"],
+        sound=told["sound"],
+        version=Version(told["history"], told["version"]),
+        config=None if in_sync is None else Config(frozenset(in_sync), told["quorum"]),
+    )
+    return Kept(facts, told["unsyncedBoot"])

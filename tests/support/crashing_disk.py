@@ -1,0 +1,69 @@
+"""A disk on which the power goes at a given operation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.store_directory import PowerCutDisk
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class PowerGone(Exception):
+    """The process was running until here."""
+
+
+class CrashingDisk(PowerCutDisk):
+    """Counts what is done to the disk; the operation of number `crash_at` is not done, or a part
+    of it. What the disk then holds is for `cut` to say.
+
+    Attributes:
+        crash_at: from 0; None for never.
+        operations: done so far.
+    """
+
+    def __init__(self, root: Path, crash_at: int | None = None) -> None:
+        super().__init__(root)
+        self.crash_at = crash_at
+        self.operations = 0
+
+    def _step(self) -> bool:
+        """Whether the power goes now."""
+        if self.crash_at is not None and self.operations >= self.crash_at:
+            return True
+        self.operations += 1
+        return False
+
+    def _may(self) -> None:
+        if self._step():
+            raise PowerGone
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        self._may()
+        return super().open(path, create=create)
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        if self._step():
+            super().pwrite(fd, memoryview(data).cast("B")[: len(memoryview(data)) // 2], position)
+            raise PowerGone
+        return super().pwrite(fd, data, position)
+
+    def fdatasync(self, fd: int) -> None:
+        self._may()
+        super().fdatasync(fd)
+
+    def set_size(self, fd: int, count: int) -> None:
+        self._may()
+        super().set_size(fd, count)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._may()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._may()
+        super().unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._may()
+        super().sync_directory(path)
