@@ -113,7 +113,6 @@ async def test_a_full_disk_refuses_appends_until_there_is_room_again(
     settings = {
         "disk_full_percent": 90,
         "disk_forced_percent": 89,
-        "disk_check_delay_ms": 0,
         "disk_check_interval_ms": 1,
     }
     disk.usage_percent = 50

@@ -142,8 +142,9 @@ async def test_who_has_not_heard_yet_that_a_broker_leaves_is_served(
 ) -> None:
     """It is not ready and out of the routes first; what comes until they are known is taken."""
     await nameserver.create_topic("T", {"broker-a": 1})
-    settings = {"drain_quiet_ms": 4_000, "drain_seconds_max": 60.0}
-    async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
+    async with running_broker(
+        tmp_path, [nameserver.address], quiet_seconds=4.0, drain_seconds_max=60.0
+    ) as broker:
         health = health_pb2_grpc.HealthStub(broker.channel)
         await broker.append("T", 0, b"early")
         broker.stop.request("the test says so")
@@ -164,10 +165,10 @@ async def test_a_broker_that_is_told_to_stop_while_it_looks_for_nameservers_stop
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nameserver = f"127.0.0.1:{silent.getsockname()[1]}"
-        settings = broker_settings(tmp_path, [nameserver], first_routes_seconds_max=600.0)
+        settings = broker_settings(tmp_path, [nameserver])
         stop = Stop()
         async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
-            life = tasks.create_task(serve(settings, stop))
+            life = tasks.create_task(serve(settings, stop, first_routes_seconds_max=600.0))
             await eventually((tmp_path / "config" / "storeId").exists)
             stop.request("the test says so")
             await life

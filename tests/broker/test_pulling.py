@@ -48,7 +48,6 @@ async def test_offsets_that_retention_took_are_too_small(
     await nameserver.create_topic("T", {"broker-a": 1})
     settings = {
         "commit_log_file_bytes": 4096,
-        "disk_check_delay_ms": 0,
         "disk_check_interval_ms": 1,
         "delete_when": ";".join(f"{hour:02d}" for hour in range(24)),
     }

@@ -37,7 +37,6 @@ HASTY = {
     "reserved_hours": 0,
     "delete_when": ";".join(f"{hour:02d}" for hour in range(24)),
     "disk_check_interval_ms": 50,
-    "disk_check_delay_ms": 0,
     "disk_full_percent": 100,
     "disk_forced_percent": 100,
 }

@@ -251,7 +251,7 @@ async def test_while_the_store_takes_nothing_messages_wait_and_none_is_lost(
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()
-    desk = AsideDesk(tmp_path, disk=disk, disk_check_delay_ms=0, disk_check_interval_ms=1)
+    desk = AsideDesk(tmp_path, disk=disk, disk_check_interval_ms=1)
     await desk.send({"DELAY": 1}, {"TIMER_DELAY_MS": 1})
     disk.usage_percent = 95
     desk.clock.pass_ms(2000)

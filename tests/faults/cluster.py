@@ -32,8 +32,6 @@ BROKER_SETTINGS: Mapping[str, object] = {
     "transaction_timeout_ms": 300,
     "transaction_check_interval_ms": 300,
     "transaction_checks_max": 1000,
-    # Nobody is to hear of the end of what is killed anyway.
-    "drain_quiet_ms": 0,
     "drain_seconds_max": 2.0,
 }
 OFFSET_SETTINGS: Mapping[str, object] = {"journal_bytes_max": 16384}

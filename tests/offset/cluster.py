@@ -14,6 +14,7 @@ from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import Stop
 from support.fake_broker import FakeBroker
 from support.fake_nameserver import FakeNameserver
@@ -37,6 +38,7 @@ class Cluster:
         self._stack = contextlib.AsyncExitStack()
         self._service: contextlib.AsyncExitStack | None = None
         self.more_settings: dict[str, Any] = {}
+        self.quiet_seconds = QUIET_SECONDS
 
     def settings(self, **more: Any) -> OffsetSettings:
         given = {
@@ -69,7 +71,9 @@ class Cluster:
         assert self._service is None
         stack = contextlib.AsyncExitStack()
         self.stop = Stop()
-        self.address = await stack.enter_async_context(running(self.settings(), self.stop))
+        self.address = await stack.enter_async_context(
+            running(self.settings(), self.stop, quiet_seconds=self.quiet_seconds)
+        )
         channel = await stack.enter_async_context(aio.insecure_channel(self.address))
         self.stub = OffsetServiceStub(channel)
         self._service = stack
@@ -201,7 +205,10 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: OffsetSettings, stop: Stop, disk: Disk | None = None
+    settings: OffsetSettings,
+    stop: Stop,
+    disk: Disk | None = None,
+    quiet_seconds: float = QUIET_SECONDS,
 ) -> AsyncIterator[str]:
     """A service in this loop; gives its address when it is ready.
 
@@ -212,7 +219,11 @@ async def running(
     async def life() -> None:
         try:
             await serve(
-                settings, stop, disk=disk, announce=lambda *ready: address.set_result(ready[2])
+                settings,
+                stop,
+                disk=disk,
+                announce=lambda *ready: address.set_result(ready[2]),
+                quiet_seconds=quiet_seconds,
             )
         finally:
             if not address.done() and stop.fatal is not None:

@@ -22,6 +22,7 @@ from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
 from support.eventually import answered, eventually, moves_until
 from support.waiting import DEADLINE_SECONDS
@@ -234,7 +235,8 @@ async def test_who_has_not_heard_yet_that_the_service_leaves_is_served(cluster: 
     """It is out of the routes first; what comes until that is known is taken and kept."""
     await cluster.stop_service()
     # For half of the time that it has, as the calls do not cease.
-    cluster.more_settings |= {"drain_quiet_ms": 60_000, "drain_seconds_max": 4.0}
+    cluster.quiet_seconds = 60.0
+    cluster.more_settings |= {"drain_seconds_max": 4.0}
     await cluster.start_service()
     cluster.broker.queue(TOPIC).append(10)
     epoch = (await cluster.start_of()).epoch
@@ -244,6 +246,7 @@ async def test_who_has_not_heard_yet_that_the_service_leaves_is_served(cluster: 
     assert not late.HasField("error")
     await cluster.stop_service()
     cluster.more_settings.clear()
+    cluster.quiet_seconds = QUIET_SECONDS
     await cluster.start_service()
     assert [each.offset for each in await cluster.progress()] == [10]
 

@@ -10,28 +10,30 @@ LONG_AGO = -1e9
 TOLERANCE_SECONDS = 0.005
 
 
-async def seconds_until_quiet(settings: DrainSettings, last_call: float | None) -> float:
+async def seconds_until_quiet(
+    settings: DrainSettings, last_call: float | None, quiet_seconds: float = 60.0
+) -> float:
     """How long it waits for the last call, None for calls that never cease."""
     now = asyncio.get_running_loop().time
     drain, began = Drain(settings, now), now()
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await drain.wait_quiet(lambda: now() if last_call is None else last_call)
+        await drain.wait_quiet(lambda: now() if last_call is None else last_call, quiet_seconds)
     return now() - began
 
 
 async def test_a_service_that_nobody_calls_leaves_at_once() -> None:
-    settings = DrainSettings(drain_seconds_max=600, drain_quiet_ms=60_000)
+    settings = DrainSettings(drain_seconds_max=600)
     assert await seconds_until_quiet(settings, LONG_AGO) < 10
 
 
 async def test_a_service_that_was_called_just_now_waits_for_who_has_not_heard() -> None:
-    settings = DrainSettings(drain_seconds_max=600, drain_quiet_ms=50)
+    settings = DrainSettings(drain_seconds_max=600)
     now = asyncio.get_running_loop().time()
-    assert await seconds_until_quiet(settings, now) >= 0.05 - TOLERANCE_SECONDS
+    assert await seconds_until_quiet(settings, now, 0.05) >= 0.05 - TOLERANCE_SECONDS
 
 
 async def test_calls_that_never_cease_are_taken_for_half_of_the_time_and_half_is_left() -> None:
-    settings = DrainSettings(drain_seconds_max=0.4, drain_quiet_ms=60_000)
+    settings = DrainSettings(drain_seconds_max=0.4)
     assert await seconds_until_quiet(settings, None) >= 0.2 - TOLERANCE_SECONDS
 
 

@@ -33,10 +33,7 @@ SMALL: dict[str, Any] = {
     "consume_queue_file_entries": 1000,
     "index_slots": 1000,
     "index_units": 4000,
-    "first_routes_seconds_max": 20.0,
     "drain_seconds_max": 5.0,
-    # Nobody here has to hear of the end first.
-    "drain_quiet_ms": 0,
     # Disks of test machines are as full as they are.
     "disk_full_percent": 100,
     "disk_forced_percent": 100,
@@ -103,9 +100,13 @@ async def running_broker(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
+    quiet_seconds: float = 0.0,
     **changes: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker until the block ends; what `serve` raises is raised here."""
+    """Run a broker until the block ends; what `serve` raises is raised here.
+
+    Nobody has to hear of its end first, unless `quiet_seconds` says so.
+    """
     stop = Stop()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -117,6 +118,8 @@ async def running_broker(
                 disk=disk,
                 clock=clock,
                 announce=lambda _service, _name, where: address.set_result(where),
+                first_routes_seconds_max=20.0,
+                quiet_seconds=quiet_seconds,
             )
         finally:
             if not address.done():

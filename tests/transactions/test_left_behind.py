@@ -153,7 +153,6 @@ async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(
         "disk_used_percent_max": 10,
         "disk_forced_percent": 30,
         "disk_full_percent": 100,
-        "disk_check_delay_ms": 0,
         "disk_check_interval_ms": 50,
     }
     disk = FillingDisk()
@@ -178,7 +177,6 @@ async def test_a_full_disk_puts_off_giving_up_and_forgets_none(
         "disk_used_percent_max": 10,
         "disk_forced_percent": 95,
         "disk_full_percent": 96,
-        "disk_check_delay_ms": 0,
         "disk_check_interval_ms": 20,
         "transaction_timeout_ms": 1000,
         "transaction_check_interval_ms": 1,

@@ -138,7 +138,7 @@ class Broker:
             arrived=self._arrived,
             store_changed=self.store_changed,
         )
-        self.pulls = Pulls(store, self._waiting, clock, settings.wait_ms_max)
+        self.pulls = Pulls(store, self._waiting, clock)
         self.aside = PendingMessages(
             store,
             self.appends,

@@ -23,6 +23,8 @@ MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 16 << 20
+# Whatever a reader asks for: it asks again, and by that shows that it is there.
+WAIT_MS_MAX = 30_000
 # Damage that readers have met is told for so long, and of so many files.
 DAMAGE_TOLD_SECONDS = 600.0
 DAMAGED_FILES_MAX = 8
@@ -69,14 +71,12 @@ class Pulls:
         store: open.
         waiting: who waits; shared with what wakes them.
         clock: how long a pull has waited.
-        wait_ms_max: the longest wait, whatever a reader asks for.
     """
 
-    def __init__(self, store: Store, waiting: WaitingPulls, clock: Clock, wait_ms_max: int) -> None:
+    def __init__(self, store: Store, waiting: WaitingPulls, clock: Clock) -> None:
         self._store = store
         self._waiting = waiting
         self._clock = clock
-        self._wait_ms_max = wait_ms_max
         self.messages = 0
         self.bytes = 0
         self.given = Flow()
@@ -97,7 +97,7 @@ class Pulls:
         """
         check()
         progress = PullProgress(asked_offset=query.offset, offset=query.offset)
-        wait_seconds = min(query.wait_ms, self._wait_ms_max) / 1000
+        wait_seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
         while True:
             try:

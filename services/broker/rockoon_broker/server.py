@@ -28,6 +28,7 @@ from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 STORE_ID_FILE = "storeId"
 CALLS_BESIDE_PULLS_MAX = 10_000
+# How long a start waits for the nameservers before it serves without.
+FIRST_ROUTES_SECONDS_MAX = 3.0
 
 
 async def serve(
@@ -46,6 +49,8 @@ async def serve(
     clock: Clock | None = None,
     disk: Disk | None = None,
     announce: Callable[[str, str, str], None] = announce,
+    first_routes_seconds_max: float = FIRST_ROUTES_SECONDS_MAX,
+    quiet_seconds: float = QUIET_SECONDS,
 ) -> None:
     """Run a broker until `stop` is requested and everything is put away.
 
@@ -58,6 +63,8 @@ async def serve(
         clock: every time the broker needs; the machine's by default.
         disk: the store's file layer; the real one by default.
         announce: called with "broker", its name and its address when it serves.
+        first_routes_seconds_max: how long the start waits for the nameservers, each time it does.
+        quiet_seconds: how long nobody must have called before calls are refused at the end.
 
     Raises:
         Fatal: the store was refused.
@@ -89,14 +96,14 @@ async def serve(
                 ]
                 if (keys := frontend.key_follower(address)) is not None:
                     loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
-                    await at_most(settings.first_routes_seconds_max, keys.attempted, stop)
-                await at_most(settings.first_routes_seconds_max, broker.routes.attempted, stop)
+                    await at_most(first_routes_seconds_max, keys.attempted, stop)
+                await at_most(first_routes_seconds_max, broker.routes.attempted, stop)
                 # The nameservers may be another cluster's.
                 if stop.fatal is None:
                     service.serve(broker)
                     await server.set_serving(True)
                     loops.append(tasks.create_task(registration.run(stop), name="registration"))
-                    await at_most(settings.first_routes_seconds_max, registration.attempted, stop)
+                    await at_most(first_routes_seconds_max, registration.attempted, stop)
                 if not stop.requested:
                     announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
@@ -106,7 +113,7 @@ async def serve(
                 await registration.leave()
                 broker.release_waiting()
                 if stop.fatal is None:
-                    await server.wait_quiet()
+                    await server.wait_quiet(quiet_seconds)
                 service.refuse("it is stopping")
                 broker.aside.transactions.asking.end()
                 broker.compaction.end()

@@ -85,9 +85,6 @@ class BrokerSettings(NodeSettings):
     disk_check_interval_ms: int = setting(
         10_000, "how often the disk is looked at and old files deleted, milliseconds", minimum=1
     )
-    disk_check_delay_ms: int = setting(
-        60_000, "how long after the start this begins, milliseconds", minimum=0
-    )
 
     body_bytes_max: int = setting(
         4 << 20, "largest message body", minimum=1, maximum=1 << 26, shared=True
@@ -174,12 +171,6 @@ class BrokerSettings(NodeSettings):
     waiting_pulls_max: int = setting(
         10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
     )
-    wait_ms_max: int = setting(
-        30_000, "longest time a pull may wait for messages", minimum=0, maximum=30_000
-    )
-    first_routes_seconds_max: float = setting(
-        3.0, "how long a start waits for the nameservers before it serves without", minimum=0
-    )
 
     def for_sequences(self) -> MemoryLimits:
         """What is remembered of idempotent producers."""
@@ -234,7 +225,8 @@ class BrokerSettings(NodeSettings):
                 disk_forced_percent=self.disk_forced_percent,
                 disk_full_percent=self.disk_full_percent,
                 disk_check_interval_ms=self.disk_check_interval_ms,
-                disk_check_delay_ms=self.disk_check_delay_ms,
+                # A start has enough to read; a minute of it, as RocketMQ waits.
+                disk_check_delay_ms=min(6 * self.disk_check_interval_ms, 60_000),
                 body_bytes_max=self.body_bytes_max,
                 properties_bytes_max=self.properties_bytes_max,
                 record_checksums=self.record_checksums,

@@ -38,6 +38,7 @@ from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_runtime.access.settings import cluster_credentials
+from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
@@ -72,6 +73,7 @@ async def serve(
     *,
     disk: Disk | None = None,
     announce: Callable[[str, str, str], None] = announce,
+    quiet_seconds: float = QUIET_SECONDS,
 ) -> None:
     """Run the offset service until `stop` is requested.
 
@@ -83,6 +85,7 @@ async def serve(
         stop: ends it.
         disk: the file system of the journal.
         announce: told kind, name and address when it serves.
+        quiet_seconds: how long nobody must have called before calls are refused at the end.
 
     Raises:
         SettingsError: no nameserver, a lease that heartbeats cannot keep, no etcd cluster id, or a
@@ -99,7 +102,7 @@ async def serve(
         try:
             parts = assembled(settings, store, frontend.nameservers)
             try:
-                await run_parts(settings, frontend, stop, store, parts, announce)
+                await run_parts(settings, frontend, stop, store, parts, announce, quiet_seconds)
             finally:
                 await parts.brokers.close()
         finally:
@@ -209,6 +212,7 @@ async def run_parts(
     store: Store,
     parts: Parts,
     announce: Callable[[str, str, str], None],
+    quiet_seconds: float,
 ) -> None:
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
@@ -247,7 +251,7 @@ async def run_parts(
             # Members learn from the routes when to come again.
             parts.watch.close()
             if stop.fatal is None:
-                await server.wait_quiet()
+                await server.wait_quiet(quiet_seconds)
         for loop in loops:
             loop.cancel()
     if stop.fatal is None:

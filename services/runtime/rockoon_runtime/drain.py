@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from rockoon_runtime.settings import setting
 
+# A service that has left the routes still takes calls until none has come for so long.
+QUIET_SECONDS = 0.1
+
 
 # Without slots: a class can inherit from one class with slots only, and there are other parts.
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +21,6 @@ class DrainSettings:
         "seconds",
         minimum=0,
         maximum=3600,
-    )
-    drain_quiet_ms: int = setting(
-        100,
-        "a service that has left the routes still takes calls until none has come for so long, "
-        "milliseconds, but for half of drain_seconds_max at most",
-        minimum=0,
-        maximum=60_000,
     )
 
 
@@ -46,13 +42,13 @@ class Drain:
         """Until calls that still run are cut off."""
         return max(self._began + self._settings.drain_seconds_max - self._clock(), 0.0)
 
-    async def wait_quiet(self, last_call: Callable[[], float]) -> None:
+    async def wait_quiet(self, last_call: Callable[[], float], quiet_seconds: float) -> None:
         """Wait until callers have learnt that the service leaves; not for ever.
 
         Args:
             last_call: when something was last asked of it, on the same clock.
+            quiet_seconds: how long nobody must have called.
         """
-        quiet_seconds = self._settings.drain_quiet_ms / 1000
         # Half of it stays for calls that run, whatever clients still ask.
         latest = self._began + self._settings.drain_seconds_max / 2
         while True:

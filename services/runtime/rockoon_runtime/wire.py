@@ -31,7 +31,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
 from rockoon_runtime.connections import ConnectionBound, ConnectionGuard
-from rockoon_runtime.drain import Drain, DrainSettings
+from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
 from rockoon_runtime.tls import ServerTls
 
@@ -426,9 +426,9 @@ class GrpcServer:
             self._drain = Drain(self._drain_settings, time.monotonic)
         return self._drain
 
-    async def wait_quiet(self) -> None:
-        """Wait, within bounds, until nobody calls any more who has heard of the end."""
-        await self.begin_drain().wait_quiet(lambda: self._last_call)
+    async def wait_quiet(self, seconds: float = QUIET_SECONDS) -> None:
+        """Wait until nobody has called for so long, but for half of the drain's time at most."""
+        await self.begin_drain().wait_quiet(lambda: self._last_call, seconds)
 
     async def __aenter__(self) -> "GrpcServer":
         self._add_ports()
