@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from grpc import aio
@@ -22,6 +23,7 @@ from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.frontend import NodeFrontend
+from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.private_directory import keep_private
@@ -91,32 +93,13 @@ async def serve(
                     return
                 metrics.follow(broker, service)
                 registration = registration_of(broker, frontend, address, disk, clock.now_ms())
-                loops = [
-                    tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)
-                ]
-                if (keys := frontend.key_follower(address)) is not None:
-                    loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
-                    await at_most(first_routes_seconds_max, keys.attempted, stop)
-                await at_most(first_routes_seconds_max, broker.routes.attempted, stop)
-                # The nameservers may be another cluster's.
-                if stop.fatal is None:
-                    service.serve(broker)
-                    await server.set_serving(True)
-                    loops.append(tasks.create_task(registration.run(stop), name="registration"))
-                    await at_most(first_routes_seconds_max, registration.attempted, stop)
+                doors = BrokerDoors(broker, service, server, registration, tasks, stop)
+                keys = frontend.key_follower(address)
+                loops = await doors.open(keys, first_routes_seconds_max)
                 if not stop.requested:
                     announce("broker", settings.name, address)
                 log.info("stopping: %s", await stop.wait())
-
-                server.begin_drain()
-                # Producers choose other brokers from then on, readers wait for this one to return.
-                await registration.leave()
-                broker.release_waiting()
-                if stop.fatal is None:
-                    await server.wait_quiet(quiet_seconds)
-                service.refuse("it is stopping")
-                broker.aside.transactions.asking.end()
-                broker.compaction.end()
+                await doors.close(quiet_seconds)
             for task in loops:
                 task.cancel()
             await broker.aside.finish()
@@ -125,6 +108,54 @@ async def serve(
         if broker is not None:
             broker.note_revision()
             close_store(broker, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDoors:
+    """What callers and nameservers see of an open broker: opened last, closed first."""
+
+    broker: Broker
+    service: BrokerService
+    server: GrpcServer
+    registration: Registration
+    tasks: asyncio.TaskGroup
+    stop: Stop
+
+    async def open(
+        self, keys: KeyFollower | None, first_routes_seconds_max: float
+    ) -> list[asyncio.Task[None]]:
+        """Learn the routes, answer calls, be found; returns the loops, to be cancelled at the end.
+
+        Args:
+            keys: keeps access keys up to date; None when access is off.
+            first_routes_seconds_max: see `serve`.
+        """
+        broker, stop, tasks = self.broker, self.stop, self.tasks
+        loops = [tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)]
+        if keys is not None:
+            loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
+            await at_most(first_routes_seconds_max, keys.attempted, stop)
+        await at_most(first_routes_seconds_max, broker.routes.attempted, stop)
+        # The nameservers may be another cluster's.
+        if stop.fatal is None:
+            # In the routes last: who finds it there must be answered.
+            self.service.serve(broker)
+            await self.server.set_serving(True)
+            loops.append(tasks.create_task(self.registration.run(stop), name="registration"))
+            await at_most(first_routes_seconds_max, self.registration.attempted, stop)
+        return loops
+
+    async def close(self, quiet_seconds: float) -> None:
+        """Be found no more, answer those that had found it before, then refuse."""
+        self.server.begin_drain()
+        # Producers choose other brokers from then on, readers wait for this one to return.
+        await self.registration.leave()
+        self.broker.release_waiting()
+        if self.stop.fatal is None:
+            await self.server.wait_quiet(quiet_seconds)
+        self.service.refuse("it is stopping")
+        self.broker.aside.transactions.asking.end()
+        self.broker.compaction.end()
 
 
 def make_server(
