@@ -20,7 +20,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -34,6 +34,8 @@ from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
+from rockoon.producer.body_chunks import Bodies
+from rockoon.producer.body_feed import BodyFeed
 from rockoon.producer.options import ProducerOptions, SendManyOptions, SendOptions
 from rockoon.producer.outgoing import Body
 from rockoon.producer.receipt import SendResults
@@ -178,13 +180,18 @@ class Cluster:
             Closed: outside the `with` block; what ended the connection before is its cause.
             RuntimeError: the caller is the loop, which would wait for itself.
         """
+        return self._result(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         if self._loop is None or self._failures:
             work.close()
             raise self._closed()
         if self._is_own_thread():
             work.close()
             raise RuntimeError("a blocking call on the connection's own event loop")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _result(self, future: Future[Result]) -> Result:
         try:
             return future.result()
         except CancelledError:
@@ -224,19 +231,37 @@ class Cluster:
     ) -> SendResults:
         """Send many messages and wait until all are stored, as `Producer.send_many`.
 
-        The iterable is read in the loop's thread, so it must not call this connection itself: to
-        copy a topic, read with another one.
+        The iterable and `keys` are read in the caller's thread, ahead of the sending by a few
+        thousand messages and 1 MiB at most; what they raise ends the call.
 
         Raises:
             RockoonError: as `Producer.send_many`.
         """
 
         rename_key(options)
+        keys, loop = options.get("keys"), self._loop
+        is_there = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
+        if is_there or loop is None:
+            return self.call(self._send_many(topic, bodies, options))
+        feed = BodyFeed(loop, bodies, keys)
+        options["keys"] = feed.keys
 
         async def send() -> SendResults:
-            return await self._open_producer().send_many(topic, bodies, **options)
+            try:
+                return await self._send_many(topic, feed, options)
+            finally:
+                feed.stop()
 
-        return self.call(send())
+        future = self._begin(send())
+        try:
+            feed.read()
+        except BaseException:
+            future.cancel()
+            raise
+        return self._result(future)
+
+    async def _send_many(self, topic: str, bodies: Bodies, options: SendManyOptions) -> SendResults:
+        return await self._open_producer().send_many(topic, bodies, **options)
 
     def transactional_producer(
         self,

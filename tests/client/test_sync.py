@@ -1,6 +1,7 @@
 """The SDK for scripts: what the asyncio one does, from any thread, and no thread left behind."""
 
 import asyncio
+import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rockoon import sync
-from rockoon.errors import Closed, NameserverUnavailable, TopicNotFound
+from rockoon.errors import Closed, InvalidArgument, NameserverUnavailable, TopicNotFound
 from support.fake_append_broker import FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
 from support.waiting import DEADLINE_SECONDS
@@ -82,12 +83,55 @@ def test_a_connection_can_be_entered_again(address: str) -> None:
             cluster.asyncio  # noqa: B018
 
 
-def test_a_call_that_would_wait_for_itself_is_refused(address: str) -> None:
-    """The iterable is read in the loop's thread, which the inner call would hold up for ever."""
+def test_an_iterable_that_blocks_holds_up_nobody_else(address: str) -> None:
+    """As one that reads a file, a socket, or another thread's queue."""
+    read: queue.Queue[bytes | None] = queue.Queue()
+    with sync.connect(address) as cluster, ThreadPoolExecutor(1) as pool:
+        many = pool.submit(cluster.send_many, "orders", iter(read.get, None))
+        read.put(b"one")
+        assert cluster.send("orders", b"meanwhile").store_timestamp_ms
+        assert not many.done()
+        read.put(None)
+        assert len(many.result(DEADLINE_SECONDS)) == 1
+
+
+def test_an_iterable_may_read_with_the_connection_that_sends(address: str) -> None:
+    """It is read in the caller's thread, and no further ahead than the producer takes it."""
     with sync.connect(address) as cluster:
-        copied = (message.body for message in cluster.consume("orders", timeout=1.0))
+        copied = (cluster.send("orders", b"%d" % n).message_id.encode() for n in range(3))
+        assert len(cluster.send_many("orders", copied, keys=(str(n) for n in range(3)))) == 3
+
+
+def test_what_an_iterable_gives_is_sent_in_its_order(address: str) -> None:
+    bodies = (b"%d" % number for number in range(20_000))
+    with sync.connect(address) as cluster:
+        results = cluster.send_many("orders", bodies, ordering_key="k")
+        assert [result.queue_offset for result in results] == list(range(20_000))
+
+
+def test_a_call_that_would_wait_for_itself_is_refused(address: str) -> None:
+    with sync.connect(address) as cluster:
+
+        async def send() -> None:
+            cluster.send_many("orders", iter([b"x"]))
+
         with pytest.raises(RuntimeError, match="loop"):
-            cluster.send_many("orders", copied)
+            cluster.call(send())
+
+
+def test_an_iterable_that_raises_ends_the_call_with_that(address: str) -> None:
+    def bodies() -> Iterator[bytes]:
+        yield b"one"
+        raise KeyError("mine")
+
+    with sync.connect(address) as cluster:
+        with pytest.raises(KeyError, match="mine"):
+            cluster.send_many("orders", bodies())
+        with pytest.raises(InvalidArgument, match="more keys"):
+            cluster.send_many("orders", [b"x"], keys=["a", "b"])
+        assert len(cluster.send_many("orders", [])) == 0
+        with pytest.raises(TopicNotFound):
+            cluster.send_many("payments", iter([b"x"] * 100_000))
 
 
 def test_why_the_connection_broke_goes_with_the_refusal_of_later_calls(address: str) -> None:

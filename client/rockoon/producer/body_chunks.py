@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncIterable, Iterable
 
+from rockoon.producer.body_feed import BodyFeed
 from rockoon.producer.outgoing import Body
 
 # What is asked of the source at a time.
 _CHUNK_MESSAGES = 256
 _CHUNK_BYTES = 64 << 10
 
-Bodies = Iterable[Body] | AsyncIterable[Body]
+Bodies = Iterable[Body] | AsyncIterable[Body] | BodyFeed
 
 
 async def body_chunks(bodies: Bodies) -> AsyncIterable[list[Body]]:
-    if isinstance(bodies, AsyncIterable):
+    if isinstance(bodies, BodyFeed):
+        async for chunk in bodies.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
+            yield chunk
+    elif isinstance(bodies, AsyncIterable):
         # One by one: what has come must not wait for what has not.
         async for body in bodies:
             yield [body]
@@ -20,7 +24,7 @@ async def body_chunks(bodies: Bodies) -> AsyncIterable[list[Body]]:
         for start in range(0, len(bodies), _CHUNK_MESSAGES):
             yield list(bodies[start : start + _CHUNK_MESSAGES])
     else:
-        chunk: list[Body] = []
+        chunk = []
         room = _CHUNK_BYTES
         for body in bodies:
             chunk.append(body)
