@@ -267,10 +267,8 @@ class DeadLetters:
                 many single messages were picked.
             RockoonError: a message could not be sent; those before are noted.
         """
-        if to and only_group:
-            raise InvalidArgument(reason="a replay goes to a topic, or to the group alone")
         if only_group:
-            await self._check_takes_retries(group)
+            await self._check_takes_retries(group, to)
         route = await self._route(group)
         marks = await self._marks(route)
         sought = set(ids)
@@ -295,6 +293,7 @@ class DeadLetters:
                     pass
         else:
             store = RemoteOffsetStore(self._cluster, REPLAY_GROUP, self._cluster.client_id)
+            # `chosen` looks at these from here on: a former run may have noted more meanwhile.
             marks = await self._take_over(route, store, marks)
             async with Producer(self._cluster) as producer:
                 way = _Way(group, to, producer if not only_group else None)
@@ -305,7 +304,9 @@ class DeadLetters:
         report.not_found = sorted(sought)
         return report
 
-    async def _check_takes_retries(self, group: str) -> None:
+    async def _check_takes_retries(self, group: str, to: str) -> None:
+        if to:
+            raise InvalidArgument(reason="a replay goes to a topic, or to the group alone")
         for each in reads.group_summaries(await reads.ask_groups(self._cluster)):
             config = each.group.config
             has_none = config.HasField("retry_queues") and config.retry_queues == 0

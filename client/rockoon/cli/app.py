@@ -94,19 +94,23 @@ def root(
     set_access(access_key, access_secret_file)
 
 
+NodeAction = Annotated[
+    str,
+    typer.Argument(
+        metavar="[stop|start|kill",
+        show_default=False,
+        help="What to do with a node of the cluster that runs on DIR.",
+    ),
+]
+NodeName = Annotated[
+    str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
+]
+
+
 @app.command()
 def up(
-    action: Annotated[
-        str,
-        typer.Argument(
-            metavar="[stop|start|kill",
-            show_default=False,
-            help="What to do with a node of the cluster that runs on DIR.",
-        ),
-    ] = "",
-    node: Annotated[
-        str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
-    ] = "",
+    action: NodeAction = "",
+    node: NodeName = "",
     nameservers: Annotated[
         int | None,
         typer.Option(min=1, max=9, help="Number of nameservers (default: those of DIR, else 1)."),

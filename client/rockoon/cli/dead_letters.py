@@ -206,23 +206,29 @@ def replay(
 
     report = with_cluster(nameservers, work)
     if as_json:
-        print_json(
-            {
-                "dry_run": dry_run,
-                "replayed": ids_replayed,
-                "left_out": report.left_out,
-                "not_found": report.not_found,
-            }
-        )
+        print_json(report_json(report, ids_replayed, dry_run=dry_run))
     else:
-        if dry_run:
-            show_table(first_ones)
-        what = "would be replayed" if dry_run else "replayed"
-        before = f", {report.left_out} were before" if report.left_out else ""
-        print(f"{report.replayed} {what}{before}")
+        show_report(report, first_ones, dry_run=dry_run)
     if report.not_found:
         raise typer.Exit(complain(f"no dead letter is called {', '.join(report.not_found)}"))
     raise typer.Exit(0 if report.replayed or everything or since or report.left_out else FAILED)
+
+
+def report_json(report: "ReplayReport", replayed: list[str], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "replayed": replayed,
+        "left_out": report.left_out,
+        "not_found": report.not_found,
+    }
+
+
+def show_report(report: "ReplayReport", first_ones: "list[DeadLetter]", *, dry_run: bool) -> None:
+    if dry_run:
+        show_table(first_ones)
+    what = "would be replayed" if dry_run else "replayed"
+    before = f", {report.left_out} were before" if report.left_out else ""
+    print(f"{report.replayed} {what}{before}")
 
 
 def moment_ms(text: str) -> int:
