@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from rockoon.consumer.process_queue import FlowLimits
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
-    from rockoon.consumer.push_consumer import PushConsumer, Timing
+    from rockoon.consumer.push_consumer import PushConsumer
     from rockoon.consumer.redelivery import LocalRedelivery
     from rockoon.consumer.retry import RetryPolicy
+    from rockoon.consumer.timing import Timing
     from rockoon.errors import RockoonError
     from rockoon.message import Batch, Message, SendResult
     from rockoon.net.access import AccessKey
@@ -116,7 +117,7 @@ _HOMES = {
     "SendResults": "rockoon.producer.receipt",
     "Sql": "rockoon.subscription",
     "Start": "rockoon.offsets.start",
-    "Timing": "rockoon.consumer.push_consumer",
+    "Timing": "rockoon.consumer.timing",
     "Tls": "rockoon.net.tls",
     "TopicRoute": "rockoon.net.routes",
     "Transaction": "rockoon.transactions.transaction",

@@ -7,10 +7,10 @@ checked here, so that whoever subscribes hears of a mistake, and evaluated by th
 Source: FilterAPI#buildSubscriptionData, #build.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rockoon_core.errors import InvalidExpression
+from rockoon_core.errors import InvalidArgument, InvalidExpression
 from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
 
@@ -111,3 +111,24 @@ class Subscription:
             return None
         wanted = [index for index, value in enumerate(tags) if value in self.tags]
         return None if len(wanted) == len(tags) else wanted
+
+
+def parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:
+    """Return a push consumer's subscriptions by topic, sorted.
+
+    Args:
+        subscriptions: topic to expression.
+        own_topic: the group's retry topic, of which all is read; None: there is none.
+
+    Raises:
+        InvalidArgument: there are none, or they are no mapping.
+        InvalidExpression, InvalidTopicName: as `Subscription.parse`.
+    """
+    if not isinstance(subscriptions, Mapping):
+        raise InvalidArgument(
+            reason=f'subscriptions are {subscriptions!r}, not as in {{"orders": "*"}}'
+        )
+    if not subscriptions:
+        raise InvalidArgument(reason="a consumer needs at least one subscription")
+    texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}
+    return {topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)}

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from rockoon.consumer.delivery import Order
-from rockoon.consumer.push_consumer import Timing
+from rockoon.consumer.timing import Timing
 
 TIMING = {field.name for field in fields(Timing)}
 ORDER = {field.name for field in fields(Order)}

@@ -102,6 +102,12 @@ NodeAction = Annotated[
         help="What to do with a node of the cluster that runs on DIR.",
     ),
 ]
+FirstPort = Annotated[
+    int,
+    typer.Option(
+        min=1, max=65535, help="Port of the first nameserver; others take those after it."
+    ),
+]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
 ]
@@ -122,12 +128,7 @@ def up(
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
     ] = Path(".rockoon"),
-    port: Annotated[
-        int,
-        typer.Option(
-            min=1, max=65535, help="Port of the first nameserver; others take those after it."
-        ),
-    ] = 9876,
+    port: FirstPort = 9876,
     new_queue_rule: Annotated[
         str | None,
         typer.Option(

@@ -193,8 +193,9 @@ async def consume_in_group(
 
     Without `follow` it ends when this member's queues are read to where they ended when it began.
     """
-    from rockoon.consumer.push_consumer import ConsumeResult, Timing
+    from rockoon.consumer.push_consumer import ConsumeResult
     from rockoon.consumer.redelivery import LocalRedelivery
+    from rockoon.consumer.timing import Timing
     from rockoon.offsets.start import ConsumeFrom
 
     await find_topic(cluster, topic)

@@ -40,7 +40,7 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.offsets.broadcasting import kept_by_service
-from rockoon.offsets.offset_store import OffsetStore, Persisted
+from rockoon.offsets.offset_store import OffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
@@ -99,7 +99,6 @@ class Assignment:
         store: where progress is kept.
         delivery: hands messages to the handler.
         statistics: counted in.
-        on_persisted: told of every answer of the store.
         start_task: makes tasks of pulls and revocations.
         listener: told of queues before they are read, and before they are handed over.
     """
@@ -115,7 +114,6 @@ class Assignment:
         store: OffsetStore,
         delivery: Delivery,
         statistics: ConsumerStatistics,
-        on_persisted: Callable[[Persisted], None],
         start_task: TaskStarter,
         listener: RebalanceListener,
     ) -> None:
@@ -136,7 +134,12 @@ class Assignment:
         self._start_task = start_task
         self._listener = listener
         self._revocation = QueueRevocation(
-            group, store, delivery, listener, on_persisted=on_persisted, on_gone=changes.note
+            group,
+            store,
+            delivery,
+            listener,
+            on_persisted=statistics.count_persisted,
+            on_gone=changes.note,
         )
         # Readers whose position is void: to be dropped without a commit and resolved again.
         self._void: set[QueueReader] = set()

@@ -29,6 +29,7 @@ from rockoon.consumer.consume_result import (
 )
 from rockoon.consumer.process_queue import ProcessQueue
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
+from rockoon.errors import InvalidArgument
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
@@ -61,6 +62,15 @@ class Order:
     attempts_max: int | None = None
     """Deliveries until the message is given to `Redelivery` as a dead letter, and the queue goes
     on. None: it waits for as long as it takes."""
+
+    @classmethod
+    def of(cls, orderly: "bool | Order") -> "Order | None":
+        """Return what a consumer's `orderly` means; raises InvalidArgument."""
+        if isinstance(orderly, bool):
+            return cls() if orderly else None
+        if orderly.attempts_max is not None and orderly.attempts_max < 1:
+            raise InvalidArgument(reason="attempts_max must be 1 or more")
+        return orderly
 
 
 class Source(Protocol):

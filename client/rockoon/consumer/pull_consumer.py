@@ -4,8 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal
 
 from rockoon.consumer.prefetcher import (
     Assigned,
@@ -26,7 +25,9 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon.message import Batch, Message
+from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.connection import Connection
+from rockoon.net.retried import Answer, retried
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
@@ -38,7 +39,6 @@ from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 log = logging.getLogger(__name__)
 
 OnOutOfRange = Literal["earliest", "latest", "raise"]
-Answer = TypeVar("Answer")
 
 # What the offset service, or the way to it, says while it is restarted.
 _AWAY = (OffsetServiceUnavailable, NotReady)
@@ -50,7 +50,7 @@ class _Following:
     task: asyncio.Task[None] | None = field(default=None)
 
 
-class PullConsumer:
+class PullConsumer(ClosedOnExit):
     """Reads queues at the caller's pace, one pull ahead of it on every queue.
 
     Not for several tasks at once: polls, seeks and commits are the caller's, in its order.
@@ -115,17 +115,6 @@ class PullConsumer:
         self._subscribed: dict[str, int] = {}
         self._closed = False
         cluster.adopt(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Stop fetching. Commits nothing: only the caller knows what it has finished."""
@@ -505,16 +494,4 @@ class PullConsumer:
         attempt: Callable[[], Awaitable[Answer]],
         passing: type[RockoonError] | tuple[type[RockoonError], ...] = RockoonError,
     ) -> Answer:
-        """Try again, for `retry_seconds`, while the failure can pass and is one of `passing`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._cluster.retry_seconds
-        backoff = Backoff()
-        while True:
-            try:
-                return await attempt()
-            except RockoonError as error:
-                pause = backoff.next_seconds()
-                may_pass = error.retriable and isinstance(error, passing)
-                if not may_pass or loop.time() + pause > deadline:
-                    raise
-            await asyncio.sleep(pause)
+        return await retried(attempt, self._cluster.retry_seconds, passing)

@@ -16,23 +16,19 @@ process queue; the `Delivery` hands messages to the handler; `commit` stores pro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from math import inf
 from types import TracebackType
 from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
-from rockoon.bounds import check_bounds
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
-from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Delivery, Handler, Order
+from rockoon.consumer.delivery import Delivery, Handler, Order
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_loop import PullRules
 from rockoon.consumer.queue_reader import (
-    PULL_EXPIRED_SECONDS,
     PullStatistics,
     QueueReader,
     ReadRules,
@@ -41,6 +37,7 @@ from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListene
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView, view_of
+from rockoon.consumer.timing import Timing
 from rockoon.errors import (
     Closed,
     InvalidArgument,
@@ -57,7 +54,7 @@ from rockoon.offsets.broadcasting import (
 )
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start
-from rockoon.subscription import ALL, Subscription
+from rockoon.subscription import parsed
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
@@ -68,45 +65,12 @@ from rockoon_proto.v1.nameserver_pb2 import (
     SubscribeRequest,
 )
 
-__all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView"]
+__all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView", "Timing"]
 
 log = logging.getLogger(__name__)
 
 
 OnDamaged = Literal["stop", "skip"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How often a push consumer does what it does by the clock, and how long it waits.
-
-    Raises:
-        InvalidArgument: a time is less than 0.01 s, or `drain_seconds` less than 0.
-    """
-
-    consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
-    """Not orderly only: a handler call that takes longer has failed; its result is not heard any
-    more once its messages are safe elsewhere."""
-    commit_seconds: float = 5.0
-    """Time between commits."""
-    rebalance_seconds: float = 20.0
-    """Allocation is looked at so often even when nothing seems to change."""
-    drain_seconds: float = 10.0
-    """How long closing waits for handler calls that run; giving a queue up as well, but no longer
-    than the offset service lets it."""
-    pull_expired_seconds: float = PULL_EXPIRED_SECONDS
-    """A queue whose broker has answered no pull for so long is resolved again."""
-
-    def __post_init__(self) -> None:
-        times = (
-            "consume_timeout_seconds",
-            "commit_seconds",
-            "rebalance_seconds",
-            "pull_expired_seconds",
-        )
-        # More often than a hundred times a second would be a loop that does nothing else.
-        bounds = dict.fromkeys(times, (0.01, inf)) | {"drain_seconds": (0, inf)}
-        check_bounds(self, bounds)
 
 
 class PushConsumer:
@@ -195,8 +159,8 @@ class PushConsumer:
         on_assigned: QueuesFunction | None = None,
         on_revoked: QueuesFunction | None = None,
     ) -> None:
-        timing = timing or Timing()
-        order = _order_of(orderly)
+        self._timing = timing or Timing()
+        order = Order.of(orderly)
         _check_settings(handler, concurrency, batch_max, on_damaged)
         self._orderly = order is not None
         self.group = group
@@ -208,15 +172,39 @@ class PushConsumer:
         # In order nothing is sent back to come again: a message waits in its queue.
         reads_retries = isinstance(chosen, RetryTopic) and order is None
         self._retry_topic = retry_topic(group) if reads_retries else None
-        self._subscriptions = _parsed(subscriptions, self._retry_topic)
+        self._subscriptions = parsed(subscriptions, self._retry_topic)
         self._listener = RebalanceListener(on_assigned, on_revoked, self._retry_topic)
-        self._commit_seconds = timing.commit_seconds
-        self._drain_seconds = timing.drain_seconds
         self._create_group = create_group
         self._changes = Changes()
-        self._membership = Membership(
-            cluster,
-            group,
+        self._membership = self._membership_with(allocation)
+        self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
+        hooks = cluster.hooks
+        self._delivery = Delivery(
+            handler if hooks is None else hooks.around_handler(group, handler),
+            concurrency=concurrency,
+            batch_max=batch_max,
+            redelivery=chosen,
+            order=order,
+            timeout_seconds=self._timing.consume_timeout_seconds,
+        )
+        self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
+        pull_rules = PullRules(pull_limits or PullLimits(), check_crcs, group)
+        self._assignment = self._assignment_with(
+            ConsumeFrom.of(consume_from),
+            allocation,
+            ReadRules(pull_rules, on_damaged == "skip", self._timing.pull_expired_seconds),
+            flow_limits or FlowLimits(),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._failure_was_raised = False
+        self._state = "new"
+
+    def _membership_with(self, allocation: AllocationStrategy) -> Membership:
+        return Membership(
+            self._cluster,
+            self.group,
             self.member_id,
             list(self._subscriptions.values()),
             changes=self._changes,
@@ -225,50 +213,32 @@ class PushConsumer:
             orderly=self._orderly,
             allocation=allocation,
         )
-        hooks = cluster.hooks
-        self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
-        self._delivery = Delivery(
-            handler if hooks is None else hooks.around_handler(group, handler),
-            concurrency=concurrency,
-            batch_max=batch_max,
-            redelivery=chosen,
-            order=order,
-            timeout_seconds=timing.consume_timeout_seconds,
-        )
-        self.statistics = ConsumerStatistics(PullStatistics(), self._delivery.statistics, retries)
-        self._assignment = self._assignment_of(
-            QueueReaderSettings(
-                subscriptions=self._subscriptions,
-                mode=self._mode,
-                consume_from=ConsumeFrom.of(consume_from),
-                allocation=allocation,
-                read_rules=ReadRules(
-                    PullRules(pull_limits or PullLimits(), check_crcs, group),
-                    skip_damaged=on_damaged == "skip",
-                    expired_seconds=timing.pull_expired_seconds,
-                ),
-                flow_limits=flow_limits or FlowLimits(),
-                rebalance_seconds=timing.rebalance_seconds,
-                drain_seconds=timing.drain_seconds,
-            )
-        )
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ended = asyncio.Event()
-        self._failure: BaseException | None = None
-        self._failure_was_raised = False
-        self._state = "new"
 
-    def _assignment_of(self, settings: QueueReaderSettings) -> Assignment:
+    def _assignment_with(
+        self,
+        consume_from: ConsumeFrom,
+        allocation: AllocationStrategy,
+        read_rules: ReadRules,
+        flow_limits: FlowLimits,
+    ) -> Assignment:
         return Assignment(
             self._cluster,
             self.group,
-            settings,
+            QueueReaderSettings(
+                subscriptions=self._subscriptions,
+                mode=self._mode,
+                consume_from=consume_from,
+                allocation=allocation,
+                read_rules=read_rules,
+                flow_limits=flow_limits,
+                rebalance_seconds=self._timing.rebalance_seconds,
+                drain_seconds=self._timing.drain_seconds,
+            ),
             membership=self._membership,
             changes=self._changes,
             store=self._store,
             delivery=self._delivery,
             statistics=self.statistics,
-            on_persisted=self._count_persisted,
             start_task=self._start_task,
             listener=self._listener,
         )
@@ -391,11 +361,11 @@ class PushConsumer:
         try:
             await cancel(self._tasks)
             await self._assignment.stop_pulls()
-            if not await self._delivery.drain(self._drain_seconds):
+            if not await self._delivery.drain(self._timing.drain_seconds):
                 log.warning(
                     "handlers of group %s still ran after %.1f s: their messages come again",
                     self.group,
-                    self._drain_seconds,
+                    self._timing.drain_seconds,
                 )
             await self._assignment.store_last()
             await self._membership.leave()
@@ -477,7 +447,7 @@ class PushConsumer:
 
     async def _keep_committed(self) -> None:
         while True:
-            await asyncio.sleep(self._commit_seconds)
+            await asyncio.sleep(self._timing.commit_seconds)
             await self.commit()
 
     async def commit(self) -> None:
@@ -493,13 +463,8 @@ class PushConsumer:
         if not reader.process_queue.dropped:
             self._store.update(reader.queue, reader.process_queue.commit_offset)
 
-    def _count_persisted(self, persisted: Persisted) -> None:
-        self.statistics.commits += len(persisted.stored)
-        self.statistics.commits_failed += len(persisted.kept)
-        self.statistics.fenced += len(persisted.lost)
-
     def _note_persisted(self, persisted: Persisted) -> None:
-        self._count_persisted(persisted)
+        self.statistics.count_persisted(persisted)
         if persisted.kept:
             queue, error = next(iter(persisted.kept.items()))
             log.warning(
@@ -516,14 +481,6 @@ class PushConsumer:
             )
 
 
-def _order_of(orderly: bool | Order) -> Order | None:
-    if isinstance(orderly, bool):
-        return Order() if orderly else None
-    if orderly.attempts_max is not None and orderly.attempts_max < 1:
-        raise InvalidArgument(reason="attempts_max must be 1 or more")
-    return orderly
-
-
 def _check_settings(handler: Handler, concurrency: int, batch_max: int, on_damaged: str) -> None:
     if not callable(handler):
         raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
@@ -531,15 +488,3 @@ def _check_settings(handler: Handler, concurrency: int, batch_max: int, on_damag
         raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
     if on_damaged not in ("stop", "skip"):
         raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
-
-
-def _parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str, Subscription]:
-    """A subscription for each topic, and one to all of the group's retry topic."""
-    if not isinstance(subscriptions, Mapping):
-        raise InvalidArgument(
-            reason=f'subscriptions are {subscriptions!r}, not as in {{"orders": "*"}}'
-        )
-    if not subscriptions:
-        raise InvalidArgument(reason="a consumer needs at least one subscription")
-    texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}
-    return {topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)}

@@ -162,15 +162,15 @@ class QueueReader:
             if answer.batch is None:
                 self.process_queue.put_nothing(answer.next_offset)
                 await pulls.brought_nothing(answer.next_offset)
-                continue
-            pulls.brought_messages()
-            self.process_queue.put(
-                answer.batch,
-                answer.offsets,
-                next_offset=answer.next_offset,
-                size_bytes=answer.size_bytes,
-            )
-            on_messages(self)
+            else:
+                pulls.brought_messages()
+                self._put(answer.batch, answer)
+                on_messages(self)
+
+    def _put(self, batch: Batch, pulled: Pulled) -> None:
+        self.process_queue.put(
+            batch, pulled.offsets, next_offset=pulled.next_offset, size_bytes=pulled.size_bytes
+        )
 
     async def _ask(
         self, cluster: Connection, pulls: PullLoop, rules: ReadRules

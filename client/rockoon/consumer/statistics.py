@@ -8,6 +8,7 @@ from rockoon.consumer.process_queue import Limit
 from rockoon.consumer.queue_reader import PullStatistics, QueueReader
 from rockoon.consumer.retry import RetryStatistics
 from rockoon.errors import RockoonError
+from rockoon.offsets.offset_store import Persisted
 from rockoon.offsets.start import Start
 
 
@@ -37,6 +38,12 @@ class ConsumerStatistics:
     """Messages that could not be read any more, as Resolve reported them."""
     starts: Counter[str] = field(default_factory=Counter)
     """Queues that reading was begun on, by StartReason."""
+
+    def count_persisted(self, persisted: Persisted) -> None:
+        """Count what became of progress that was to be stored."""
+        self.commits += len(persisted.stored)
+        self.commits_failed += len(persisted.kept)
+        self.fenced += len(persisted.lost)
 
 
 @dataclass(frozen=True, slots=True)

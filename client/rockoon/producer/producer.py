@@ -14,21 +14,18 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 """
 
 import asyncio
-import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, InvalidArgument, RockoonError
+from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import (
     MESSAGE_OVERHEAD_BYTES,
     BatchQueue,
-    ProducerBatch,
-    fresh,
     message_bytes,
 )
 from rockoon.producer.body_chunks import Bodies, body_chunks
@@ -49,6 +46,7 @@ from rockoon.producer.outgoing import (
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.receipt import Receipt, SendResults, Span
 from rockoon.producer.sender import Sender
+from rockoon.producer.sent_spans import SentSpans
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.unrouted_messages import UnroutedMessages
 from rockoon_core.clock import Clock, wall_clock_ms
@@ -59,12 +57,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 
-log = logging.getLogger(__name__)
-
 _NO_KEYS: tuple[str, ...] = ()
 
 
-class Producer:
+class Producer(ClosedOnExit):
     """Sends messages. Made by `cluster.producer()`; closed with the cluster, or before.
 
     Not thread-safe: to be used from the cluster's event loop. Leaving it as a context manager
@@ -109,23 +105,6 @@ class Producer:
         self._own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else OWN_BYTES_MAX
         self._is_closed = False
         cluster.adopt(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self.close()
-        except RockoonError as untold:
-            if failure is None:
-                raise
-            # What the body raised comes first, and may well be why.
-            log.warning("closing after a failure: %s", untold)
 
     def send(
         self,
@@ -253,7 +232,7 @@ class Producer:
     ) -> SendResults:
         """As `send_many`; `by_chunk`: whether messages may be taken many at a time."""
         self._sender.know(await self._cluster.route(topic))
-        spans: list[Span] = []
+        spans = SentSpans()
         keys_left = None if keys is None else iter(keys)
         async for chunk in body_chunks(bodies):
             if self._accumulator.buffered_bytes > self.settings.drain_bytes:
@@ -261,7 +240,7 @@ class Producer:
             elif self._sender.is_behind:
                 await asyncio.sleep(0)
             if by_chunk and self._is_plain(chunk):
-                _note(spans, *self._send_plain(topic, chunk, tags, queue, ordering_key))
+                spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk:
                 if self._accumulator.buffered_bytes > self.settings.drain_bytes:
@@ -270,18 +249,10 @@ class Producer:
                 receipt = self.send(
                     topic, body, keys=own_keys, tags=tags, queue=queue, ordering_key=ordering_key
                 )
-                _note(spans, receipt.batch, receipt.index, 1)
+                spans.note(receipt.batch, receipt.index, 1)
         if keys_left is not None and next(keys_left, _NO_KEYS) is not _NO_KEYS:
             raise InvalidArgument(reason="there are more keys than bodies")
-        for batch, _, count in spans:
-            batch.awaited += count
-            self._accumulator.flush_now(batch)
-        for batch, first, _ in spans:
-            if not batch.is_done:
-                await batch.waiter()
-            if isinstance(batch.outcome, RockoonError):
-                batch.result(first)
-        return SendResults(spans)
+        return await spans.results()
 
     def _is_plain(self, bodies: list[Body]) -> bool:
         """Whether all are bytes and fit into one batch."""
@@ -337,7 +308,7 @@ class Producer:
             RockoonError: a message that nobody awaits could not be delivered; the first failure
                 since this, `flush` or `close` last raised one.
         """
-        self._raise_unreported()
+        self._sender.raise_unreported()
         await self._yield()
         if self._accumulator.buffered_bytes > self.settings.drain_bytes:
             await self._make_room()
@@ -360,7 +331,7 @@ class Producer:
         if had_unrouted:
             # They were given to their queues meanwhile.
             await self._wait_pending()
-        self._raise_unreported()
+        self._sender.raise_unreported()
 
     async def close(self) -> None:
         """Flush, then end the streams; later sends raise Closed.
@@ -387,7 +358,7 @@ class Producer:
         finally:
             await self._sender.close()
             self._cluster.release(self)
-        self._raise_unreported()
+        self._sender.raise_unreported()
 
     @property
     def buffered_bytes(self) -> int:
@@ -519,30 +490,9 @@ class Producer:
             if batch in self._accumulator.pending:
                 await batch.waiter()
 
-    def _raise_unreported(self) -> None:
-        failed = self._sender.take_unreported()
-        if not failed:
-            return
-        error = failed[0].outcome
-        assert isinstance(error, RockoonError)
-        raised = fresh(error)
-        messages = sum(batch.unseen_failures for batch in failed)
-        raised.add_note(f"{messages} messages that nobody awaited were not delivered")
-        raise raised
-
 
 def _next_keys(keys_left: Iterator[str | Sequence[str] | None]) -> str | Sequence[str] | None:
     keys = next(keys_left, _NO_KEYS)
     if keys is _NO_KEYS:
         raise InvalidArgument(reason="there are fewer keys than bodies")
     return keys
-
-
-def _note(spans: list[Span], batch: ProducerBatch, first: int, count: int) -> None:
-    """Add messages behind those noted before, as one span with the last if they follow it."""
-    if spans:
-        last, start, length = spans[-1]
-        if last is batch and start + length == first:
-            spans[-1] = (batch, start, length + count)
-            return
-    spans.append((batch, first, count))

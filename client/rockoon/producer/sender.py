@@ -31,7 +31,7 @@ from rockoon.errors import (
 from rockoon.hooks import ProducerHooks
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.outgoing import BatchEncoder, Packing
@@ -171,10 +171,18 @@ class Sender:
         self.accumulator.complete(batch, error)
         self._note_completed(batch)
 
-    def take_unreported(self) -> list[ProducerBatch]:
-        """Return, once, the failed batches with messages nobody was told about."""
+    def raise_unreported(self) -> None:
+        """Raise, once, the first failure of messages that nobody was told about, if any."""
         batches, self._unreported = self._unreported, []
-        return [batch for batch in batches if batch.unseen_failures]
+        failed = [batch for batch in batches if batch.unseen_failures]
+        if not failed:
+            return
+        error = failed[0].outcome
+        assert isinstance(error, RockoonError)
+        raised = fresh(error)
+        messages = sum(batch.unseen_failures for batch in failed)
+        raised.add_note(f"{messages} messages that nobody awaited were not delivered")
+        raise raised
 
     async def close(self) -> None:
         """End streams and tasks; what is still pending fails with Closed."""

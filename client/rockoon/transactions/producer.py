@@ -23,8 +23,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from rockoon.callbacks import call
 from rockoon.deprecation import renamed_key
@@ -43,7 +42,9 @@ from rockoon.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
+from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.host import born_host
+from rockoon.net.retried import retried
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.options import HalfMessageOptions
 from rockoon.producer.outgoing import (
@@ -94,7 +95,7 @@ Execute = Callable[[Transaction], Awaitable[Resolution] | Resolution]
 _AMBIGUOUS = (BrokerUnavailable, Internal, StoreFailed, TimedOut)
 
 
-class TransactionalProducer:
+class TransactionalProducer(ClosedOnExit):
     """Sends messages in transactions. Made by `cluster.transactional_producer()`.
 
     Not thread-safe: to be used from the cluster's event loop.
@@ -164,17 +165,6 @@ class TransactionalProducer:
             check_seconds_max=check_seconds_max,
         )
         cluster.adopt(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def asked_by(self) -> frozenset[str]:
@@ -468,7 +458,6 @@ class TransactionalProducer:
         """Say how a transaction ends, again and again until the broker has confirmed it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
-        backoff = Backoff()
         request = EndTransactionRequest(
             producer_group=self.group,
             queue_offset=half.queue_offset,
@@ -476,23 +465,19 @@ class TransactionalProducer:
             resolution=resolution.on_wire,
             from_check=from_check,
         )
-        while True:
-            try:
-                stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
-                reply: EndTransactionReply = await self._cluster.call(
-                    stub.EndTransaction,
-                    request,
-                    unavailable=BrokerUnavailable,
-                    timeout_seconds=self._try_seconds(deadline),
-                    broker=half.broker,
-                )
-            except RockoonError as error:
-                pause = backoff.next_seconds()
-                if not error.retriable or loop.time() + pause >= deadline:
-                    raise
-            else:
-                return reply
-            await asyncio.sleep(pause)
+
+        async def tell() -> EndTransactionReply:
+            stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
+            reply: EndTransactionReply = await self._cluster.call(
+                stub.EndTransaction,
+                request,
+                unavailable=BrokerUnavailable,
+                timeout_seconds=self._try_seconds(deadline),
+                broker=half.broker,
+            )
+            return reply
+
+        return await retried(tell, self._timeout_seconds)
 
     async def _roll_back(self, transaction: Transaction) -> None:
         """After a failure that is to be raised: one of the rollback's own must not hide it."""
