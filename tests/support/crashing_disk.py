@@ -1,5 +1,6 @@
 """A disk on which the power goes at a given operation."""
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,16 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class PowerGone(Exception):
+class PowerGone(OSError):
     """The process was running until here."""
 
 
 class CrashingDisk(PowerCutDisk):
     """Counts what is done to the disk; the operation of number `crash_at` is not done, or a part
     of it. What the disk then holds is for `cut` to say.
+
+    Operations of other threads than the one that made it are not counted, and meet the same once
+    the power is gone.
 
     Attributes:
         crash_at: from 0; None for never.
@@ -26,13 +30,17 @@ class CrashingDisk(PowerCutDisk):
         super().__init__(root)
         self.crash_at = crash_at
         self.operations = 0
+        self._thread = threading.get_ident()
+        self._gone = False
 
     def _step(self) -> bool:
         """Whether the power goes now."""
-        if self.crash_at is not None and self.operations >= self.crash_at:
-            return True
-        self.operations += 1
-        return False
+        if self.crash_at is None:
+            self._gone = False
+        if threading.get_ident() == self._thread:
+            self._gone = self.crash_at is not None and self.operations >= self.crash_at
+            self.operations += not self._gone
+        return self._gone
 
     def _may(self) -> None:
         if self._step():
@@ -67,3 +75,7 @@ class CrashingDisk(PowerCutDisk):
     def sync_directory(self, path: Path) -> None:
         self._may()
         super().sync_directory(path)
+
+    def allocate(self, fd: int, count: int) -> None:
+        self._may()
+        super().allocate(fd, count)

@@ -108,6 +108,21 @@ class RawLog:
             at += len(data)
         return crc
 
+    def check_end(self, offset: int, committed_end: int) -> None:
+        """Raise ValueError unless the log may be made to end at a physical offset."""
+        log = self._log
+        if log.min_offset == log.end:
+            if offset < log.end or offset % log.file_bytes:
+                raise ValueError(f"an empty log at {log.end} cannot begin at {offset}")
+            return
+        if not committed_end <= offset <= log.end:
+            raise ValueError(f"{offset} is not between {committed_end} and {log.end}")
+        at = committed_end
+        while at < offset:
+            at += len(self.read(at, offset - at))
+        if at != offset:
+            raise ValueError(f"no record ends at {offset}")
+
     def write(self, offset: int, data: bytes) -> None:
         """Put what another copy of the log has behind the end of this one.
 

@@ -32,9 +32,9 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.log.batch import Batch
-from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.syncer import DoomedDirectory, Syncer, finish_removals
+from rockoon_broker.store.log.syncer import DoomedDirectory, finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
+from rockoon_broker.store.opening import open_log
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
@@ -42,10 +42,11 @@ from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
-from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
+from rockoon_broker.store.recovery.checkpoint_files import AbortFile, read_checkpoint
 from rockoon_broker.store.recovery.epochs_found import find_epochs
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
+from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.retention.cleaner import Cleaner
 from rockoon_broker.store.retention.retention import RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
@@ -96,8 +97,9 @@ class Store(VisibleStore):
         self.recovery = Recoverer(
             settings, disk, self._queues, self._dropped, self._abort, by_quorum=by_quorum
         ).run()
-        self._markers, self._syncer = self._make_syncer(on_synced, on_failed)
-        self._log = self._open_log()
+        self._markers, self._syncer, self._log = open_log(
+            settings, disk, self.recovery, on_synced, on_failed
+        )
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
         self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
@@ -121,19 +123,7 @@ class Store(VisibleStore):
             self._committed_end,
             self.recovery.dispatched_ms,
         )
-        if self._committed_end < self._log.end:
-            self._undispatched.add_unread(self._log.end)
-        parts = (self._undispatched, self._epochs)
-        self._appender = Appender(settings, self._log, self._queues, self.runs, self.points, *parts)
-        self._raw = RawLog(
-            self._log,
-            self._queues,
-            self._dropped,
-            self.runs,
-            self.points,
-            *parts,
-            settings.delay_levels_ms,
-        )
+        self._appender, self._raw = self._make_writers()
         self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
@@ -149,34 +139,20 @@ class Store(VisibleStore):
         self._dues = Dues(settings, clock.now_ms())
         self._begin()
 
-    def _make_syncer(
-        self, on_synced: Callable[[int], None], on_failed: Callable[[OSError], None]
-    ) -> tuple[MarkerFiles, Syncer]:
-        root = self.settings.root
-        self._disk.make_directory(root / LOG_DIRECTORY)
-        markers = MarkerFiles(root, self._disk)
-        syncer = Syncer(
-            self._disk,
-            markers,
-            root / LOG_DIRECTORY,
-            self.settings.commit_log_file_bytes,
-            synced_end=self.recovery.log_end,
-            on_synced=on_synced,
-            on_failed=on_failed,
-        )
-        return markers, syncer
-
-    def _open_log(self) -> CommitLog:
-        return CommitLog(
-            self.settings.root / LOG_DIRECTORY,
-            self.settings.commit_log_file_bytes,
-            self._disk,
-            starts=list(self.recovery.starts),
-            end=self.recovery.log_end,
-            take_reserved=self._syncer.take_file,
+    def _make_writers(self) -> tuple[Appender, RawLog]:
+        parts = (self._undispatched, self._epochs)
+        log_and_times = (self.runs, self.points, *parts)
+        settings = self.settings
+        return (
+            Appender(settings, self._log, self._queues, *log_and_times),
+            RawLog(
+                self._log, self._queues, self._dropped, *log_and_times, settings.delay_levels_ms
+            ),
         )
 
     def _begin(self) -> None:
+        if self._committed_end < self._log.end:
+            self._undispatched.add_unread(self._log.end)
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self.points.write(
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
@@ -320,7 +296,7 @@ class Store(VisibleStore):
         Raises:
             StoreFailed, StoreClosed.
         """
-        self._check_usable()
+        self.check_usable()
         known = self._log.end if self._by_quorum else self._syncer.synced_end
         if end_offset > known:
             raise ValueError(f"{end_offset} cannot be committed, the store has {known}")
@@ -340,7 +316,7 @@ class Store(VisibleStore):
             OSError: the disk; queues are still there. Call it again.
             StoreFailed, StoreClosed.
         """
-        self._check_usable()
+        self.check_usable()
         counted = {topic: self.points.counted(topic) for topic in topics}
         self._dropped.add(self._log.end, counted)
         self._undispatched.drop(counted)
@@ -361,7 +337,7 @@ class Store(VisibleStore):
         Raises:
             StoreFailed, StoreClosed.
         """
-        self._check_usable()
+        self.check_usable()
         advanced = self._undispatched.dispatch(self._committed_end)
         settings, dues = self.settings, self._dues
         dues.correct_for(now_ms)
@@ -401,7 +377,7 @@ class Store(VisibleStore):
         Raises:
             OSError: the disk cannot be looked at.
         """
-        self._check_usable()
+        self.check_usable()
         return self._cleaner.clean(now_ms, self._recoverable_end)
 
     @property
@@ -435,6 +411,27 @@ class Store(VisibleStore):
             raise StoreFailed(f"the store could not be closed cleanly: {error}") from error
         finally:
             self._release()
+
+    def close_to_truncate(self, offset: int) -> None:
+        """Close, and have the log end at a physical offset when it is opened next.
+
+        Nothing is undone in memory: what was made of the log there goes with this object. What is
+        cut is copied to `lost` by that `open`, durably, before it goes.
+
+        Args:
+            offset: where a record ends. A log without records takes any multiple of its files'
+                size, and begins there.
+
+        Raises:
+            ValueError: no record ends there, it is behind the log's end, or below what is committed
+                or kept; the store is open as before.
+            StoreFailed, StoreClosed: nothing was decided.
+            OSError: the disk; nothing was decided, and the store is closed.
+        """
+        self.check_usable()
+        self._raw.check_end(offset, self._committed_end)
+        self.close()
+        TruncationFile(self.settings.root, self._disk).write(offset)
 
     def _finish(self) -> None:
         finish_removals(self._syncer, self._disk)
@@ -478,11 +475,12 @@ class Store(VisibleStore):
             self._syncer.request_file(self._log.next_path)
 
     def _check_writable(self) -> None:
-        self._check_usable()
+        self.check_usable()
         if reason := self.not_writable_reason:
             raise StoreNotWritable(reason)
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise StoreClosed or StoreFailed once the store takes nothing any more."""
         if self._closed:
             raise StoreClosed(f"{self.settings.root} is closed")
         if self._syncer.failure is not None:

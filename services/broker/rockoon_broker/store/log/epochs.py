@@ -63,8 +63,14 @@ class Epochs:
             begun = (EpochBegin(0, 0),)
         return EpochMark(epoch, leader, begun)
 
-    def boundaries(self, log_end: int) -> list[Boundary]:
-        """Every epoch that is known, with where it ended; the last one ends where the log does."""
+    def boundaries(self, log_min: int, log_end: int) -> list[Boundary]:
+        """Every epoch that is known, with where it ended; the last one ends where the log does.
+
+        Args:
+            log_min, log_end: between which the log lies; without records it has no epochs.
+        """
+        if log_min == log_end:
+            return []
         begun = self._begun or (EpochBegin(0, 0),)
         ends = [*(each.first for each in begun[1:]), log_end]
         return [Boundary(*each, end) for each, end in zip(begun, ends, strict=True)]

@@ -59,6 +59,8 @@ class LogScan:
         """Physical offset behind the last whole record."""
         self.stopped_by: ScanEnd = ScanEnd.END
         """What was found there."""
+        self.closed_end = 0
+        """Where the last file ends that a blank closes; 0 if there is none."""
 
     def chunks(self, position: int) -> Iterator[Chunk]:
         """Walk from `position`, which must be where a record starts or the log ends."""
@@ -94,6 +96,10 @@ class LogScan:
                     self._count(records, base)
                     yield Chunk(base, records)
                 position += records.position
+                if records.end is ScanEnd.BLANK:
+                    size, _ = _SIZE_AND_MAGIC.unpack_from(data, records.position)
+                    if size == self._file_bytes - position:
+                        self.closed_end = start + self._file_bytes
                 at_file_end = base - start + len(data) == self._file_bytes
                 if records.end is ScanEnd.LIMIT:
                     continue

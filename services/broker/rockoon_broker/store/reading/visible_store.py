@@ -43,7 +43,7 @@ class VisibleStore(ABC):
     _cleaner: Cleaner
 
     @abstractmethod
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
         """Raise StoreClosed or StoreFailed once nothing may be read any more."""
 
     @property
@@ -149,17 +149,17 @@ class VisibleStore(ABC):
 
     def read_raw(self, offset: int, bytes_max: int) -> bytes:
         """What the log has from a physical offset on, seen or not; see `RawLog.read`."""
-        self._check_usable()
+        self.check_usable()
         return self._raw.read(offset, bytes_max)
 
     def tail_crc(self, end: int, size: int) -> int:
         """CRC-32 of the `size` bytes before a physical offset; see `RawLog.tail_crc`."""
-        self._check_usable()
+        self.check_usable()
         return self._raw.tail_crc(end, size)
 
     def boundaries(self) -> list[Epoch]:
         """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""
-        return self._epochs.boundaries(self._log.end)
+        return self._epochs.boundaries(self._log.min_offset, self._log.end)
 
     def read_log(
         self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
@@ -169,13 +169,13 @@ class VisibleStore(ABC):
         Deleted topics' are among them (see `is_dropped`), bodies are not checked. Read on at
         `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
         """
-        self._check_usable()
+        self.check_usable()
         end = self._undispatched.end
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log.reading.find_record`."""
-        self._check_usable()
+        self.check_usable()
         end = self._undispatched.end
         return find_record(self._log, physical_offset, end, bytes_max)
 

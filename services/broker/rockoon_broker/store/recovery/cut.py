@@ -1,11 +1,13 @@
 """Cut of a CommitLog: an end is made of the place up to which its records are kept.
 
 What is cut off is copied to `lost` before, durably. A crash on the way leaves the log as it was or
-a part of what was to be cut: the next start finds the same end, or is told it again.
+a part of what was to be cut: the next start finds the same end, or is told it again
+(truncation.py).
 """
 
 from pathlib import Path
 
+from rockoon_broker.store.log.syncer import create_log_file
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
@@ -61,6 +63,23 @@ class LogCut:
                 self._sync(start, end, unwritten)
         self._disk.sync_directory(self._log)
         return kept, cleared
+
+    def begin_at(self, starts: list[int], offset: int) -> list[int]:
+        """Have a log without records begin elsewhere; returns the files that remain, all zeros.
+
+        Args:
+            starts: of the files, which hold nothing.
+            offset: a multiple of the files' size.
+        """
+        for start in starts:
+            if start != offset:
+                self._disk.unlink(self._log / offset_to_file_name(start))
+        if offset not in starts:
+            self._disk.make_directory(self._log)
+            path = self._log / offset_to_file_name(offset)
+            self._disk.close(create_log_file(path, self._file_bytes, self._disk))
+        self._disk.sync_directory(self._log)
+        return [offset]
 
     def _remove_file(self, start: int) -> int:
         """Unlink a file behind the end; one that holds anything is kept aside in `lost`."""

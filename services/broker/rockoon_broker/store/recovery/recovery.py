@@ -29,8 +29,7 @@ the others is then never repaired.
 
 import logging
 import shutil
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
@@ -58,7 +57,10 @@ from rockoon_broker.store.recovery.checkpoint_files import (
 )
 from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
+from rockoon_broker.store.recovery.outcome import Recovery
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
+from rockoon_broker.store.recovery.truncation import FILE as TRUNCATION_FILE
+from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
@@ -73,41 +75,6 @@ LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
 _LOG_TOPIC = LOG_TOPIC.encode()
 _OUTSIDE = "the recovery point lies outside the CommitLog"
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What a start found and did."""
-
-    starts: tuple[int, ...]
-    """Start offsets of the CommitLog files that remain."""
-    log_end: int
-    """Physical offset behind the last record."""
-    dispatched_end: int
-    """Physical offset up to which the queues list the log: its end, unless others say what is
-    committed."""
-    dispatched_ms: int
-    """Store time of the newest record before it; 0 if none is known."""
-    store_timestamp_ms: int
-    """That of the newest record; 0 if none is known."""
-    lineage: bytes
-    """For this run's recovery points."""
-    was_clean: bool
-    """Whether the last stop had been clean."""
-    boundary: int
-    """Where reading began."""
-    reason: str
-    """Why there."""
-    records_scanned: int
-    bytes_scanned: int
-    bytes_cleared: int
-    """Bytes behind the end that had to be made zero."""
-    set_aside: tuple[Path, ...] = ()
-    """Files in `lost` that hold what this start cut off."""
-    own_records: tuple[int, ...] = ()
-    """Physical offsets of what was read of the log's own topic."""
-    records_set_aside: int = 0
-    """Whole records in them: not known to have been durable, but they may have been."""
 
 
 class Recoverer:
@@ -163,20 +130,14 @@ class Recoverer:
         # below has to be decided on what the disk has. A clean stop has synced everything.
         if abort is not None:
             self._drop_clean(starts, 0 if point is None else point.log_end)
+        starts = self._truncate(starts, point)
         reason = self._why_not(point, abort, starts)
         durable = self._known_durable(point, abort, reason)
         # A RocketMQ broker that makes one message out of another may leave the other's checksum in
         # it, and goes by bodies alone.
         self._are_checksums_ours = not reason or (abort is not None and abort.lineage != b"")
         self._checksums_from = None if abort is None else abort.checksums_from
-        log = LogFiles(
-            self._log,
-            self._file_bytes,
-            starts,
-            self._disk,
-            self._delay_levels_ms,
-            checksums=self._are_checksums_ours,
-        )
+        log = self._log_files(starts)
         proven = starts[0] if starts else 0
         if reason and starts:
             # A point outside of the log says that files are missing or foreign: then nothing that
@@ -203,6 +164,9 @@ class Recoverer:
                 self._load(boundary)
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
+        if self._by_quorum:
+            # Others may count on the blank: written over, the log would be another one.
+            walk.end = max(walk.end, walk.closed_end)
         if reason:
             self._go_on_behind(misfits, starts[0], walk.end)
         # Before the cut, which takes them away.
@@ -237,6 +201,44 @@ class Recoverer:
         free_markers(self._root, lost, self._disk)
         move_misfits(misfits, lost, self._disk)
         return starts, misfits
+
+    def _truncate(self, starts: list[int], point: RecoveryPoint | None) -> list[int]:
+        """Cut the log where the last run has decided; returns the files that remain."""
+        truncation = TruncationFile(self._root, self._disk)
+        end = truncation.read()
+        if end is None:
+            return starts
+        if self._abort.read() is None:
+            # Half cut, the log must not seem to have been left cleanly, to whatever broker.
+            self._abort.create(new_lineage() if point is None else point.lineage)
+        if point is not None and end < point.log_end:
+            raise StoreDamaged(
+                self._root / TRUNCATION_FILE, 0, f"it says {end}, before {point.log_end}: committed"
+            )
+        if starts and not self._is_empty(starts[0]):
+            starts, _ = self._cut.cut(starts, end, end, None)
+        else:
+            starts = self._cut.begin_at(starts, end)
+        truncation.remove()
+        return starts
+
+    def _is_empty(self, start: int) -> bool:
+        """Whether nothing was written where a file begins."""
+        fd = self._disk.open_reading(self._log / offset_to_file_name(start))
+        try:
+            return self._disk.pread(fd, 8, 0) == bytes(8)
+        finally:
+            self._disk.close(fd)
+
+    def _log_files(self, starts: list[int]) -> LogFiles:
+        return LogFiles(
+            self._log,
+            self._file_bytes,
+            starts,
+            self._disk,
+            self._delay_levels_ms,
+            checksums=self._are_checksums_ours,
+        )
 
     def _load_proven(self, log: LogFiles, proven: int, durable: KnownDurable) -> int:
         """Load queues without a point; returns the boundary: `proven`, or where the log begins."""
@@ -390,7 +392,7 @@ class Recoverer:
                 self._own_records += own_records(chunk)
             times_ms = chunk.records.store_timestamps_ms
             if end is not None:
-                walk.end = end
+                walk.end, walk.closed_end = end, 0
                 times_ms = times_ms[chunk.records.offsets + chunk.base < end]
             if len(times_ms):
                 newest_ms = int(times_ms[-1])

@@ -1,0 +1,52 @@
+"""Opening of a recovered log: its files, and the thread that syncs them."""
+
+from collections.abc import Callable
+
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.syncer import Syncer
+from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles
+from rockoon_broker.store.recovery.outcome import Recovery
+from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.disk import Disk
+
+
+def open_log(
+    settings: StoreSettings,
+    disk: Disk,
+    recovery: Recovery,
+    on_synced: Callable[[int], None],
+    on_failed: Callable[[OSError], None],
+) -> tuple[MarkerFiles, Syncer, CommitLog]:
+    """The log as recovery left it, its Syncer, not started yet, and the markers that this writes.
+
+    Args:
+        settings, disk: the store's.
+        recovery: has run.
+        on_synced, on_failed: of `Store.open`.
+
+    Raises:
+        OSError: the disk.
+    """
+    root, directory = settings.root, settings.root / LOG_DIRECTORY
+    file_bytes = settings.commit_log_file_bytes
+    disk.make_directory(directory)
+    markers = MarkerFiles(root, disk)
+    syncer = Syncer(
+        disk,
+        markers,
+        directory,
+        file_bytes,
+        synced_end=recovery.log_end,
+        on_synced=on_synced,
+        on_failed=on_failed,
+    )
+    log = CommitLog(
+        directory,
+        file_bytes,
+        disk,
+        starts=list(recovery.starts),
+        end=recovery.log_end,
+        take_reserved=syncer.take_file,
+    )
+    return markers, syncer, log
