@@ -1,0 +1,132 @@
+"""The broker's store as a log with copies: what `rockoon_replica.log.ReplicatedLog` asks for.
+
+Everything but `sync` is done on return. The store is another object after `truncate`: nothing that
+was made of the cut records is left in memory, because whatever was made of the store goes with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rockoon_broker.store.clock import WallClock
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.store import Store
+from rockoon_core.replication_rules import Boundary
+
+OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
+"""Opens the store of one directory, `by_quorum`, with these as `on_synced` and `on_failed`."""
+
+
+class StoreLog:
+    """One replica's log. Used by the event loop's thread alone.
+
+    Args:
+        replica: this replica's id, which the records that open epochs name.
+        open_store: called once here, and at each truncation.
+        clock: store times of these records.
+        advanced: called with the queues that have new messages for their readers.
+        reopened: called with the store that takes the former one's place.
+        failed: called when a sync has failed; the process has to end.
+
+    Attributes:
+        store: the open one.
+    """
+
+    def __init__(
+        self,
+        replica: str,
+        open_store: OpenStore,
+        clock: WallClock,
+        *,
+        advanced: Callable[[Sequence[QueueKey]], None],
+        reopened: Callable[[Store], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        self._replica = replica
+        self._open_store = open_store
+        self._clock = clock
+        self._advanced = advanced
+        self._reopened = reopened
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        # Rung when something was synced, or never will be again.
+        self._synced = asyncio.Event()
+        self.store = self._open()
+
+    @property
+    def end(self) -> int:
+        return self.store.appended_end
+
+    @property
+    def durable_end(self) -> int:
+        return self.store.durable_end
+
+    @property
+    def min_offset(self) -> int:
+        return self.store.log_min_offset
+
+    @property
+    def committed_end(self) -> int:
+        return self.store.committed_end
+
+    def boundaries(self) -> Sequence[Boundary]:
+        return self.store.boundaries()
+
+    def tail_crc(self, end: int, size: int) -> int:
+        return self.store.tail_crc(end, size)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Also blanks, which close files: as long as what did not fit, a batch at most."""
+        return self.store.read_raw(offset, bytes_max)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Append what a leader has sent.
+
+        Raises:
+            ValueError: it does not go on where the log ends, or is not whole; nothing was written.
+            StoreError: the disk is full or refuses, or the store is closed; nothing was written.
+        """
+        self.store.write_raw(offset, data)
+
+    async def sync(self) -> None:
+        """Return when all that was written before is durable; StoreFailed when it never will be."""
+        end = self.end
+        while self.durable_end < end:
+            # Before the store is looked at again: a sync that ends meanwhile sets it once more.
+            self._synced.clear()
+            self.store.check_usable()
+            await self._synced.wait()
+
+    def truncate(self, offset: int) -> None:
+        """Make `offset` the end, durably; see `Store.close_to_truncate` for what is refused."""
+        if offset == self.end:
+            return
+        self.store.close_to_truncate(offset)
+        self.store = self._open()
+        self._synced.set()
+        self._reopened(self.store)
+
+    def commit(self, offset: int) -> None:
+        """Show what lies below an offset to readers."""
+        self._advanced(self.store.confirm(offset))
+
+    def open_epoch(self, epoch: int) -> None:
+        """Append the record that an epoch begins with; ValueError: there is one already."""
+        self.store.open_epoch(epoch, self._replica, self._clock.now_ms())
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self.store.close()
+
+    def _open(self) -> Store:
+        # Both are called on the Syncer's thread.
+        def synced(_: int) -> None:
+            self._loop.call_soon_threadsafe(self._synced.set)
+
+        def failed(error: OSError) -> None:
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+        return self._open_store(synced, failed)
+
+    def _fail(self, error: OSError) -> None:
+        self._synced.set()
+        self._failed(error)

@@ -1,0 +1,154 @@
+"""The store as a log with copies, as replication uses it."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.replication.store_log import StoreLog
+from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.store import Store
+from rockoon_core.replication_rules import consistent_point, rank_of
+from rockoon_format.batch import encode_batch
+from rockoon_format.log_marks import LOG_TOPIC
+from rockoon_replica.log import ReplicatedLog
+from support.holding_disk import HoldingDisk
+from support.store_directory import (
+    BORN_HOST,
+    NOW_MS,
+    FailingDisk,
+    FixedClock,
+    batch_of,
+    in_log,
+    settings,
+)
+
+
+class Seen:
+    """What a log has told."""
+
+    def __init__(self) -> None:
+        self.queues: list[QueueKey] = []
+        self.stores: list[Store] = []
+        self.failures: list[OSError] = []
+
+
+@asynccontextmanager
+async def opened(
+    root: Path, disk: FailingDisk | None = None, seen: Seen | None = None
+) -> AsyncIterator[StoreLog]:
+    seen = seen or Seen()
+    log = StoreLog(
+        root.name,
+        lambda synced, failed: Store.open(
+            settings(root, flush=Flush.SYNC),
+            disk=disk or FailingDisk(),
+            on_synced=synced,
+            on_failed=failed,
+            by_quorum=True,
+        ),
+        FixedClock(),
+        advanced=seen.queues.extend,
+        reopened=seen.stores.append,
+        failed=seen.failures.append,
+    )
+    try:
+        yield log
+    finally:
+        if log.store.failure is None:
+            log.close()
+
+
+def append(log: StoreLog, body: bytes, topic: str = "T") -> int:
+    frames, lengths = encode_batch(topic.encode(), 0, [body], [b""], NOW_MS, BORN_HOST)
+    return log.store.append(batch_of(topic, 0, frames, lengths), NOW_MS).end_offset
+
+
+def copy(leader: ReplicatedLog, follower: ReplicatedLog) -> None:
+    """Match, and take what follows, as a session does."""
+    point = leader.min_offset
+    if follower.end > follower.min_offset:
+        found = consistent_point(leader.boundaries(), follower.boundaries())
+        assert found is not None
+        point = found
+    follower.truncate(point)
+    while data := leader.read(follower.end, 700):
+        follower.write(follower.end, data)
+    assert follower.boundaries() == leader.boundaries()
+    size = leader.end - leader.min_offset
+    assert leader.tail_crc(leader.end, size) == follower.tail_crc(follower.end, size)
+
+
+async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> None:
+    seen = Seen()
+    async with opened(tmp_path / "a") as a, opened(tmp_path / "b", seen=seen) as b:
+        a.open_epoch(1)
+        committed = [append(a, bytes(900)) for _ in range(6)][-1]
+        copy(a, b)
+        await a.sync()
+        await b.sync()
+        assert a.durable_end == b.durable_end == committed
+        b.commit(committed)
+        assert seen.queues == [(LOG_TOPIC, 0), ("T", 0)]
+        # Nobody else has what follows; b is elected.
+        append(a, b"lost", "U")
+        b.open_epoch(2)
+        append(b, b"kept", "V")
+        assert rank_of(b.boundaries(), b.end) > rank_of(a.boundaries(), a.end)
+        copy(b, a)
+        await a.sync()
+        a.commit(a.end)
+        b.commit(b.end)
+        assert a.store.queues() == b.store.queues()
+        assert ("U", 0) not in a.store.queues()
+        with pytest.raises(ValueError, match="is not between"):
+            a.truncate(committed)
+    for name in "ab":
+        assert verify_store(tmp_path / name) == []
+
+
+async def test_a_sync_is_waited_for_and_a_failed_one_is_told(tmp_path: Path) -> None:
+    disk, seen = HoldingDisk(), Seen()
+    async with opened(tmp_path, disk, seen) as log:
+        disk.hold()
+        end = append(log, b"one")
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(log.sync())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            assert log.durable_end == 0
+            disk.release()
+        assert log.durable_end == end
+        disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
+        append(log, b"two")
+        with pytest.raises(StoreFailed):
+            await log.sync()
+        assert [failure.errno for failure in seen.failures] == [errno.EIO]
+        with pytest.raises(StoreFailed):
+            log.commit(log.end)
+    log.store.close()
+
+
+async def test_a_truncated_log_is_another_store(tmp_path: Path) -> None:
+    seen = Seen()
+    async with opened(tmp_path, seen=seen) as log:
+        log.open_epoch(1)
+        end = append(log, b"one")
+        append(log, b"two")
+        former = log.store
+        log.truncate(end)
+        assert log.end == log.durable_end == end
+        assert seen.stores == [log.store]
+        assert log.store is not former
+        log.truncate(end)
+        assert seen.stores == [log.store]
+        with pytest.raises(ValueError, match="epoch 1 cannot begin"):
+            log.open_epoch(1)
+        assert append(log, b"two again") > end
+        await log.sync()
