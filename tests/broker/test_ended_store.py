@@ -12,6 +12,7 @@ from rockoon_core.disk import Disk
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import QueueBlock, RouteUpdate, Topic, TopicConfig
 from support.broker import settings_of
+from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
 NOBODY = "127.0.0.1:1"
@@ -38,9 +39,8 @@ async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
     gone = RouteUpdate(revision=2, removed_topics=["T"])
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         applying = tasks.create_task(broker.apply(change_from_wire(gone, "broker-a")))
-        while "left to the next start" not in caplog.text:
-            assert "waits for the disk" not in caplog.text
-            await asyncio.sleep(0)
+        await eventually(lambda: "left to the next start" in caplog.text)
+        assert "waits for the disk" not in caplog.text
         assert not applying.done()
         applying.cancel()
     assert broker.table.revision == 1

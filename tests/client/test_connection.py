@@ -24,6 +24,7 @@ from rockoon.errors import (
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
 from rockoon_proto.v1 import nameserver_pb2 as pb
+from support.eventually import eventually
 from support.scripted_nameserver import ScriptedNameserver
 from support.tcp_gate import TcpGate
 from support.waiting import DEADLINE_SECONDS
@@ -109,8 +110,7 @@ async def test_a_topic_made_through_the_connection_is_found_whoever_is_asked(
         await nameserver.stop()
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(cluster.route("orders"))
-            while ["orders"] not in behind.asked:
-                await asyncio.sleep(0)
+            await eventually(lambda: ["orders"] in behind.asked)
             # An answer that did not wait would be there before this one.
             await cluster.call_nameserver("GetRoute", pb.GetRouteRequest(topics=["other"]))
             behind.revision = revision - 1

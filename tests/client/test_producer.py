@@ -31,6 +31,7 @@ from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
+from support.eventually import answered, eventually
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
 from support.waiting import DEADLINE_SECONDS
@@ -434,9 +435,7 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
     await producer.flush()
 
     unseen = producer.send("payments", b"x")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not unseen.done:
-            await asyncio.sleep(0)
+    await eventually(lambda: unseen.done)
     with pytest.raises(TopicNotFound):
         await producer.wait_capacity()
 
@@ -610,12 +609,14 @@ async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
         assert sorted(broker.all_bodies("latest")) == [b"", b"value", b"x"]
 
         nameserver.put_topic("latest", {"broker-a": 2})
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while b"free" not in broker.all_bodies("latest"):
-                # The producer hears of it a little later.
-                with suppress(KeyMissing):
-                    await producer.send("latest", b"free")
-                await asyncio.sleep(0)
+
+        async def is_free() -> bool:
+            # The producer hears of it a little later.
+            with suppress(KeyMissing):
+                await producer.send("latest", b"free")
+            return b"free" in broker.all_bodies("latest")
+
+        await answered(is_free, bool)
 
 
 async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(

@@ -21,7 +21,7 @@ from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support import member_process
 from support.consumer_settings import grouped
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.waiting import DEADLINE_SECONDS
 
 numbers = itertools.count()
@@ -89,15 +89,15 @@ async def committed(cluster: Cluster, topic: str) -> dict[MessageQueue, int]:
 
 async def wait_read(cluster: Cluster, topic: str) -> None:
     """Wait until the group has no lag."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            try:
-                lag = await cluster.admin.lag(f"group-of-{topic}", topic)
-                if lag.complete and lag.total_lag == 0:
-                    return
-            except OffsetServiceUnavailable:
-                pass  # it was killed a moment ago
-            await asyncio.sleep(0)
+
+    async def is_read() -> bool:
+        try:
+            lag = await cluster.admin.lag(f"group-of-{topic}", topic)
+        except OffsetServiceUnavailable:  # it was killed a moment ago
+            return False
+        return lag.complete and lag.total_lag == 0
+
+    await answered(is_read, bool)
 
 
 async def test_members_share_the_queues_and_those_of_one_that_leaves(

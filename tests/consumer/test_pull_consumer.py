@@ -20,7 +20,7 @@ from rockoon.errors import (
 )
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.message_queue import MessageQueue
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
 
@@ -96,8 +96,7 @@ async def test_a_message_that_arrives_wakes_a_waiting_poll(
     async with cluster.pull_consumer() as consumer, asyncio.TaskGroup() as tasks:
         await consumer.assign([Q0])
         waiting = tasks.create_task(consumer.poll(timeout=DEADLINE_SECONDS))
-        while not fake.brokers["broker-a"].pulls:
-            await asyncio.sleep(0)
+        await eventually(lambda: fake.brokers["broker-a"].pulls)
         fake.append("orders", [b"now"])
         assert [message.body for message in await waiting] == [b"now"]
 
@@ -219,13 +218,15 @@ async def test_a_place_outside_the_queue_is_left_by_policy_and_counted(
     fake.create_topic("orders")
     fake.append("orders", numbered(100))
     fake.brokers["broker-a"].queues["orders", 0].expire(10)
+
+    def at_end(_: list[rockoon.Message]) -> bool:
+        return consumer.position(Q0) == 100
+
     async with cluster.pull_consumer(on_out_of_range=policy) as consumer:
         await consumer.assign([Q0])
         await consumer.seek(Q0, place)
         if expected == 100:
-            while consumer.position(Q0) != 100:
-                await consumer.poll(timeout=0)
-                await asyncio.sleep(0)
+            assert await answered(lambda: consumer.poll(timeout=0), at_end) == []
             fake.append("orders", [b"new"])
         message = (await consumer.poll(1, timeout=DEADLINE_SECONDS))[0]
         assert message.queue_offset == expected

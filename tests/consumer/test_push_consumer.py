@@ -275,6 +275,7 @@ async def test_a_handler_that_never_waits_does_not_stop_the_rest_of_the_process(
         turns_at.append(turns)
 
     async with consumer_of(cluster, busy, concurrency=1) as consumer:
+        # Not a wait: the rest of the process, as busy as it can be.
         while consumer.statistics.delivery.messages < 1000:
             await asyncio.sleep(0)
             turns += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -22,6 +23,7 @@ from rockoon_nameserver.etcd_data import (
     under,
 )
 from support.etcd import EtcdServer
+from support.eventually import answered
 from support.tcp_gate import TcpGate
 from support.waiting import DEADLINE_SECONDS
 
@@ -169,13 +171,14 @@ async def test_a_watch_fails_when_etcd_dies_and_a_new_one_goes_on_where_it_was(
             with pytest.raises(EtcdUnavailable):
                 await next_batch(batches)
         own_etcd.start()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                try:
-                    missed = await put(etcd, "k/b")
-                    break
-                except EtcdUnavailable:
-                    await asyncio.sleep(0)
+
+        async def put_if_up() -> int | None:
+            with suppress(EtcdUnavailable):
+                return await put(etcd, "k/b")
+            return None
+
+        missed = await answered(put_if_up, lambda revision: revision is not None)
+        assert missed is not None
         async with etcd.watch(under("k/"), seen + 1) as (_, batches):
             assert (await next_batch(batches)).events == [Event("k/b", b"v", missed, missed)]
 

@@ -22,6 +22,8 @@ class TcpGate:
         self._host = host
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._unused = asyncio.Event()
+        self._unused.set()
         self._flowing = asyncio.Event()
         self.port = port
 
@@ -55,12 +57,15 @@ class TcpGate:
         with contextlib.suppress(OSError):
             there, onward = await asyncio.open_connection(host, int(port))
             self._writers |= {writer, onward}
+            self._unused.clear()
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._pass_on(reader, onward))
                     tasks.create_task(self._pass_on(there, writer))
             finally:
                 self._writers -= {writer, onward}
+                if not self._writers:
+                    self._unused.set()
         writer.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,5 +88,4 @@ class TcpGate:
     ) -> None:
         self._flowing.set()
         await self.cut()
-        while self._writers:
-            await asyncio.sleep(0)
+        await self._unused.wait()
