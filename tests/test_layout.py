@@ -18,15 +18,25 @@ QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Wh
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "impl"}
 KEPT = {".py", ".md", ".toml", ".txt", ".yaml", "Makefile", "run"}
 MADE = {".git", ".venv", ".demo", ".bench", ".load", ".docs", ".hypothesis", "__pycache__"}
-FILE_LINES_MAX = 600
-FUNCTION_LINES_MAX = 80
-# What does not fall apart by itself, or has not yet; nothing is to be added to these.
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+LONG_FILES = {
+    # A table. Cut by subject, it would hide whether there is a row for a failure already.
+    "rockoon_core/errors.py",
+    # What has not been divided yet; nothing is to be added to these, nor to the list.
+    "rockoon/producer/sender.py",
+    "rockoon_broker/broker.py",
+    "rockoon_broker/rpc/service.py",
+}
+LONG_FILE_LINES_MAX = 600
 LONG_FUNCTIONS = {
-    # What a broker, a consumer is made of, a part for each line.
+    # What a broker, a store is made of, a part for each line.
     "rockoon_broker/broker.py: __init__",
-    "rockoon/consumer/push_consumer.py: __init__",
-    # One message: calls in between would cost; the most of it is what to know.
-    "rockoon/producer/producer.py: send",
+    "rockoon_broker/store/store.py: __init__",
+    # As with files.
+    "rockoon_broker/broker.py: open",
+    "rockoon_broker/store/recovery/recovery.py: run",
+    "rockoon_spark/jobs/export.py: export",
 }
 LONG_FUNCTION_LINES_MAX = 90
 CIRCLE_MODULES_MAX = 3
@@ -138,7 +148,8 @@ def test_files_are_named_after_what_is_in_them_and_fit_a_reading() -> None:
     for path in sources(*SOURCE_FOLDERS):
         assert path.stem not in VAGUE_NAMES, f"{shown(path)}: name it after the noun it holds"
         lines = path.read_text().count("\n")
-        assert lines <= FILE_LINES_MAX, f"{shown(path)}: {lines} lines: split by object and role"
+        most = LONG_FILE_LINES_MAX if shown(path).endswith(tuple(LONG_FILES)) else FILE_LINES_MAX
+        assert lines <= most, f"{shown(path)}: {lines} lines: split by object and role"
 
 
 def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
