@@ -136,7 +136,7 @@ def import_what_only_annotations_need() -> None:
     """Give modules the names that they import `if TYPE_CHECKING`: signatures link to them."""
     for name in rockoon.__all__:
         getattr(rockoon, name)
-    for name in ("rockoon.testing.disposable", "rockoon_spark.whole_logs.served_log"):
+    for name in ("rockoon.testing.disposable", "rockoon_spark.source.live_cluster"):
         import_module(name)
     for module in [each for name, each in sys.modules.items() if name.startswith("rockoon")]:
         for node in ast.parse(Path(module.__file__).read_text()).body:

@@ -10,10 +10,10 @@ import numpy as np
 
 from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.file_partition import SPLIT_BYTES
-from rockoon_spark.source.log_source import DamagedPlace
+from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedPlace
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 
 _OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")
 _FIXED = (
@@ -48,11 +48,10 @@ def partitions_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[FileParti
 
 def read_through(partition: FilePartition) -> int:
     """Read bytes one after the other into one buffer: what any reader pays at least."""
-    split = partition.split
     chunk = bytearray(_CHUNK_BYTES)
-    with open(split.file.uri, "rb", buffering=0) as file:
-        file.seek(split.start)
-        missing = split.stop - split.start
+    with open(partition.file.uri, "rb", buffering=0) as file:
+        file.seek(partition.start - partition.file.start)
+        missing = partition.stop - partition.start
         while missing > 0:
             missing -= file.readinto(memoryview(chunk)[: min(missing, _CHUNK_BYTES)])
     return 0
@@ -60,8 +59,8 @@ def read_through(partition: FilePartition) -> int:
 
 def numpy_pass(partition: FilePartition) -> int:
     """Look at every byte once with one NumPy operation: a sum over the mapped file."""
-    split = partition.split
-    words = np.memmap(split.file.uri, np.uint64, "r")[split.start // 8 : split.stop // 8]
+    first, behind = (at - partition.file.start for at in (partition.start, partition.stop))
+    words = np.memmap(partition.file.uri, np.uint64, "r")[first // 8 : behind // 8]
     # One pass has to read every byte; what comes out is of no use.
     words.sum()
     return 0

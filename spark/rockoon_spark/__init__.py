@@ -1,14 +1,14 @@
 """Rockoon's data pipeline: whatever has to look at a whole log runs on Spark.
 
-    source/           `format("rockoon")`: data_source and its options; store_directory and
-                      live_cluster, which a reader can name; splits and partitions, which tasks read
+    source/           where logs come from, which all else builds on: log_source says what, with two
+                      back ends (store_directory, live_cluster) and their partitions, one for each
+                      task; `format("rockoon")`: data_source and its options
     sink              writing with `format("rockoon")`
     stream/           topics of a live cluster as a stream, and its consumer group
     generations/      what compaction left of topics, which comes before the log
-    records/          ranges: where records are; starts proves the first, parallel_walk walks the
-                      rest; columns: records as Arrow columns; properties, selection
+    records/          partition_scan: where records are; starts proves the first, parallel_walk
+                      walks the rest; columns: records as Arrow columns; properties, selection
     jobs/             the jobs, each from top to bottom; what they are made of:
-      whole_logs/       a log of which no record may be passed over (index, rebuild)
       index/            index files, and the directory they get into
       export/           Parquet files, and the directory they get into
       compaction/       steps of a compaction, and the stores it works on

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -26,6 +27,10 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_spark.broker_addresses import address_now
 
 CALL_SECONDS_MAX = 30.0
+# How long a broker that does not answer is asked again: at most, before a read is planned.
+PLAN_RETRY_SECONDS = 2.0
+# And while its log is read: a broker that is restarted comes back within this.
+READ_RETRY_SECONDS = 20.0
 # How long to ask nameservers where a broker is, before it is tried again where it was.
 _FOLLOW_SECONDS_MAX = 2.0
 
@@ -34,27 +39,28 @@ Reply = TypeVar("Reply")
 
 
 class RepeatedCall(Generic[Request, Reply]):
-    """A connection to a broker, with one request on its way at a time. Used by one thread.
+    """A connection to a broker for one of its calls that change nothing, with one request on its
+    way at a time. Used by one thread.
 
     Args:
         broker: its name, for errors.
         address: "host:port".
         retry_seconds: how long to ask again after a failure that can pass.
-        method: which call of the broker's it is; one that changes nothing.
         endpoint: nameservers that know where the broker is when it does not answer any more.
     """
+
+    _of_stub: Callable[[BrokerStub], Any]
+    """Which call it is."""
 
     def __init__(
         self,
         broker: str,
         address: str,
         retry_seconds: float,
-        method: Callable[[BrokerStub], Any],
         endpoint: str | None = None,
     ) -> None:
         self.broker = broker
         self._retry_seconds = retry_seconds
-        self._of_stub = method
         self._endpoint = endpoint
         self._dialer = dialer(CHANNEL_OPTIONS)
         self._connect(address)
@@ -64,7 +70,7 @@ class RepeatedCall(Generic[Request, Reply]):
     def _connect(self, address: str) -> None:
         self.address = address
         self._channel = self._dialer.blocking_channel(address)
-        self._method = self._of_stub(BrokerStub(self._channel))
+        self._method = type(self)._of_stub(BrokerStub(self._channel))
 
     def __enter__(self) -> Self:
         return self
@@ -123,36 +129,22 @@ class RepeatedCall(Generic[Request, Reply]):
 class LogClient(RepeatedCall[ReadLogRequest, ReadLogReply]):
     """ReadLog; see `RepeatedCall`."""
 
-    def __init__(
-        self, broker: str, address: str, retry_seconds: float, endpoint: str | None = None
-    ) -> None:
-        super().__init__(broker, address, retry_seconds, lambda stub: stub.ReadLog, endpoint)
+    _of_stub = attrgetter("ReadLog")
 
 
 class PullClient(RepeatedCall[PullRequest, PullReply]):
     """Pull; see `RepeatedCall`."""
 
-    def __init__(
-        self, broker: str, address: str, retry_seconds: float, endpoint: str | None = None
-    ) -> None:
-        super().__init__(broker, address, retry_seconds, lambda stub: stub.Pull, endpoint)
+    _of_stub = attrgetter("Pull")
 
 
 class CompactionClient(RepeatedCall[DescribeCompactionRequest, DescribeCompactionReply]):
     """DescribeCompaction; see `RepeatedCall`."""
 
-    def __init__(
-        self, broker: str, address: str, retry_seconds: float, endpoint: str | None = None
-    ) -> None:
-        super().__init__(
-            broker, address, retry_seconds, lambda stub: stub.DescribeCompaction, endpoint
-        )
+    _of_stub = attrgetter("DescribeCompaction")
 
 
 class GenerationClient(RepeatedCall[ReadGenerationRequest, ReadGenerationReply]):
     """ReadGeneration; see `RepeatedCall`."""
 
-    def __init__(
-        self, broker: str, address: str, retry_seconds: float, endpoint: str | None = None
-    ) -> None:
-        super().__init__(broker, address, retry_seconds, lambda stub: stub.ReadGeneration, endpoint)
+    _of_stub = attrgetter("ReadGeneration")

@@ -9,8 +9,8 @@ import pytest
 
 from rockoon.errors import BrokerUnavailable
 from rockoon_spark.records.columns import LogRecords, to_batch
-from rockoon_spark.source import live_cluster
-from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source import broker_partition
+from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.log_source import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
@@ -36,8 +36,15 @@ def partition(
     fails_on_data_loss: bool = True,
     endpoint: str = "127.0.0.1:1",
 ) -> BrokerPartition:
-    place = LiveCluster(endpoint, fails_on_data_loss=fails_on_data_loss)
-    return BrokerPartition("broker-a", broker.address, start, stop, start == 0, place)
+    return BrokerPartition(
+        broker="broker-a",
+        address=broker.address,
+        endpoint=endpoint,
+        start=start,
+        stop=stop,
+        at_record=start == 0,
+        fails_on_data_loss=fails_on_data_loss,
+    )
 
 
 async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedPlace]]:
@@ -176,7 +183,7 @@ async def test_a_log_that_grows_into_new_files_is_read_as_far_as_it_was_planned(
 async def test_a_broker_that_stays_away_is_named(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_cluster, "READ_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(broker_partition, "READ_RETRY_SECONDS", 0.2)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         wanted = partition(broker, 0, 1000, endpoint=nameserver.address)
     with pytest.raises(BrokerUnavailable, match="'broker-a' does not answer"):

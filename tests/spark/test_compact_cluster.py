@@ -12,9 +12,9 @@ import rockoon.sync
 from rockoon.local.cluster import LocalCluster
 from rockoon.sync import Cluster
 from rockoon_format.generation import Manifest
-from rockoon_spark.compaction.broker_target import BrokerTarget, ServedPart, broker_targets
+from rockoon_spark.compaction.broker_target import BrokerTarget, broker_targets
 from rockoon_spark.compaction.directory_target import DirectoryTarget
-from rockoon_spark.compaction.sources import CompactionError
+from rockoon_spark.compaction.sources import CompactionError, FormerPart
 from rockoon_spark.jobs.compact import CompactReport, compact, compact_on
 from support.task_exchange import OneProcess
 from support.waiting import wait_until
@@ -140,7 +140,7 @@ def test_of_two_runs_at_once_the_later_one_is_refused_and_the_next_works(
     class Overtaken(BrokerTarget):
         """Publishes behind another run's back."""
 
-        def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
+        def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
             topic.send(choose, 50)
             assert run(place).generation == number + 1
             return super().former_parts(manifest)

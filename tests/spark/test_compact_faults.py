@@ -429,16 +429,13 @@ def test_what_killed_attempts_leave_is_not_published(owner: Compacting) -> None:
 
 @dataclass(frozen=True)
 class Pieces:
-    """See `RereadPartition`; records come in several pieces."""
+    """See `ContiguousPartition`; records come in several pieces."""
 
     pieces: Sequence[LogRecords]
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
+        assert offsets is None
         yield from self.pieces
-
-    def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        assert len(places)
-        return self.read()
 
 
 def test_a_queue_offset_that_is_missing_between_two_pieces_is_noticed() -> None:
@@ -455,9 +452,7 @@ def test_a_queue_offset_that_is_missing_between_two_pieces_is_noticed() -> None:
         return LogRecords.of(frame, 0, np.zeros(1, np.int64), np.array([len(frame)]), "")
 
     def look(*offsets: int) -> Survey:
-        source = PartitionSource(
-            Pieces([piece(each) for each in offsets]), 0, 1000, {"C": 0}, 1000, 0
-        )
+        source = PartitionSource(Pieces([piece(each) for each in offsets]), {"C": 0}, 1000, 0)
         return survey(source, KeyHash(bytes(SECRET_BYTES)), {"C": 0}, 0)[1]
 
     assert look(4, 5, 6).spans == {("C", 0): Span(4, 6, 3)}

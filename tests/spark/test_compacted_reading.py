@@ -26,10 +26,12 @@ from rockoon_spark.generations.broker_generation import BrokerGeneration
 from rockoon_spark.generations.parts import GenerationPartition, GenerationReplaced
 from rockoon_spark.jobs.compact import compact_on
 from rockoon_spark.records.selection import EVERYTHING, Selection
-from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.broker_partition import BrokerPartition
+from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import DamagedPlace, DataLost, LogPartition
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.compaction import compact_store
@@ -216,7 +218,7 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
     # Nothing of the covered log is looked at for topics that are all in the generation.
     only = directory.partitions(EVERYTHING.among("topic", frozenset({"prices", "stocks"})), 2000)
     log = [each for each in only if isinstance(each, FilePartition)]
-    assert min(each.split.file.start + each.split.stop for each in log) > history.covered_to
+    assert min(each.stop for each in log) > history.covered_to
     assert directory.partitions(EVERYTHING.among("topic", frozenset({"plain"})), 2000) == [
         each for each in everything if isinstance(each, FilePartition)
     ]
@@ -283,9 +285,10 @@ def test_a_file_that_retention_takes_before_it_is_read_is_a_loss(history: Histor
     history.delete_files(FILE_BYTES)
     with pytest.raises(DataLost, match=r"0{20} was deleted.*failOnDataLoss=false"):
         read(partitions)
-    lenient = StoreDirectory(str(history.root), "broker-a", fails_on_data_loss=False)
     partitions = [
-        FilePartition(lenient, each.split) for each in partitions if isinstance(each, FilePartition)
+        replace(each, fails_on_data_loss=False)
+        for each in partitions
+        if isinstance(each, FilePartition)
     ]
     assert read(partitions) == (as_read(history.in_log()), [])
 

@@ -10,11 +10,11 @@ import pytest
 from rockoon_broker.store.settings import Flush
 from rockoon_spark.files import LogFile, list_log
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.file_partition import Split, read_split
-from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
+from rockoon_spark.source.broker_partition import BrokerPartition
+from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.log_source import DamagedPlace, LogPartition
 from rockoon_spark.source.rows import rows
-from rockoon_spark.source.store_directory import FilePartition, StoreDirectory
+from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.store_directory import Owner, settings
@@ -85,10 +85,10 @@ def read(
     return found, [(each.start, each.end) for each in damages]
 
 
-def cut(directory: StoreDirectory, file: LogFile, cuts: Sequence[int]) -> list[LogPartition]:
-    inner = [each - file.start for each in cuts if file.start < each < file.start + file.bytes]
-    bounds = [0, *inner, file.bytes]
-    return [FilePartition(directory, Split(file, start, stop)) for start, stop in pairwise(bounds)]
+def cut(file: LogFile, cuts: Sequence[int]) -> list[LogPartition]:
+    end = file.start + file.bytes
+    bounds = [file.start, *(each for each in cuts if file.start < each < end), end]
+    return [FilePartition(file=file, start=start, stop=stop) for start, stop in pairwise(bounds)]
 
 
 def around(place: tuple[int, int]) -> list[list[int]]:
@@ -113,12 +113,11 @@ def test_in_a_directory_damage_is_told_once_wherever_the_log_is_cut(
     for victim in victims(places):
         store = copy(root, tmp_path / str(victim))
         damage(store, places[victim], fault)
-        directory = StoreDirectory(str(store), "broker-a")
         start, size = places[victim]
         everywhere = list(range(start % 100 or 100, 3 * FILE_BYTES, 100))
         for cuts in (*around(places[victim]), everywhere):
             files = list_log(str(store))
-            found, damages = read([each for f in files for each in cut(directory, f, cuts)])
+            found, damages = read([each for f in files for each in cut(f, cuts)])
             if fault == "size zero" and victim == RECORDS - 1:
                 # Where nothing was ever written looks like that.
                 damages = [(start, start + size)]
@@ -149,17 +148,17 @@ def test_a_record_that_is_being_written_is_no_damage(
     middle = start % FILE_BYTES + size // 2
     newest.write_bytes(whole[:middle] + bytes(len(whole) - middle))
     [file] = [each for each in list_log(str(store)) if each.start == start - start % FILE_BYTES]
-    split = Split(file, 0, file.bytes)
+    partition = FilePartition.of(file)
     waits: list[float] = []
 
     def is_written(seconds: float) -> None:
         waits.append(seconds)
         newest.write_bytes(whole)
 
-    _, found = read_split(split, wait=waits.append)
+    _, found = partition.look(waits.append)
     assert [each.start for each in found.damages] == [start]
     before, waits[:] = len(found.starts), []
-    _, found = read_split(split, wait=is_written)
+    _, found = partition.look(is_written)
     assert not found.damages
     assert len(found.starts) == before + 1
     assert len(waits) == 1
@@ -181,7 +180,6 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
 ) -> None:
     root, places = pristine
     small = {"commit_log_file_bytes": FILE_BYTES}
-    place = LiveCluster("127.0.0.1:1")
     store = tmp_path / "store"
     copy(root / "commitlog", store / "commitlog")
     end = sum(places[-1])
@@ -193,7 +191,14 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
             for cuts in around(places[victim]):
                 bounds = [0, *(each for each in cuts if 0 < each < end), end]
                 partitions = [
-                    BrokerPartition("broker-a", broker.address, first, behind, first == 0, place)
+                    BrokerPartition(
+                        broker="broker-a",
+                        address=broker.address,
+                        endpoint=nameserver.address,
+                        start=first,
+                        stop=behind,
+                        at_record=first == 0,
+                    )
                     for first, behind in pairwise(bounds)
                 ]
                 found, damages = await asyncio.to_thread(read, partitions)

@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from rockoon_spark.export.rows import ROW_SCHEMA
+from rockoon_spark.export.sections import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, Gap, manifests
 from rockoon_spark.files import list_log
-from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
+from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden

@@ -18,7 +18,7 @@ from rockoon_spark.index.target import (
     stagings,
 )
 from rockoon_spark.jobs.index import IndexBuildError, IndexReport, build_index, verify_index
-from rockoon_spark.whole_logs.whole_log import LogBroken
+from rockoon_spark.records.record_run import LogBroken
 from support import golden_store
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
 from support.seeds import seeds
@@ -250,7 +250,7 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_nothing_is_publi
         Path(files[0].uri).unlink(missing_ok=True)
         return files
 
-    monkeypatch.setattr("rockoon_spark.whole_logs.stored_log.list_log", list_then_expire)
+    monkeypatch.setattr("rockoon_spark.source.store_directory.list_log", list_then_expire)
     with pytest.raises(LogBroken, match="retention deleted it; run again"):
         build(spark, root, target)
     assert contents(target) == []

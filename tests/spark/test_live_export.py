@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
+from rockoon_spark.export.sections import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportTarget, manifests
-from rockoon_spark.jobs.export import ExportError, ExportReport, TopicChoice, export
+from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
 from support.endless_sending import Sending
@@ -19,10 +20,12 @@ from support.endless_sending import Sending
 def run(
     spark: SparkSession, cluster: DisposableCluster, target: Path, pattern: str, **options: object
 ) -> ExportReport:
-    place = LiveCluster(
-        ",".join(cluster.nameservers), skips_brokers_away=options.pop("skips", False)
+    source = LiveCluster(
+        ",".join(cluster.nameservers),
+        skips_brokers_away=options.pop("skips", False),
+        broker=options.pop("broker", None),
     )
-    return export(spark, place, str(target), topics=TopicChoice(pattern=pattern), **options)
+    return export(spark, source, str(target), topics=TopicChoice(pattern=pattern), **options)
 
 
 def bodies(target: Path) -> Counter[int]:

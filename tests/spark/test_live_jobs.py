@@ -21,8 +21,9 @@ from rockoon_spark.index.target import index_paths, manifest_path
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
 from rockoon_spark.jobs.rebuild import rebuild_queues
-from rockoon_spark.whole_logs.served_log import ServedLog
-from rockoon_spark.whole_logs.whole_log import ContiguousLog, LogBroken, LogReading
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.log_source import ContiguousLog, LogSource
 
 FILE_BYTES = 131_072
 QUEUE_ENTRIES = 50
@@ -122,9 +123,7 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
-def index(
-    spark: SparkSession, log: str | ContiguousLog, target: Path, *, sealed_only: bool
-) -> Made:
+def index(spark: SparkSession, log: str | LogSource, target: Path, *, sealed_only: bool) -> Made:
     report = build_index(
         spark,
         log,
@@ -143,15 +142,15 @@ def index(
     return Made(tree(target), report.end_offset, records)
 
 
-def sealed_index(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
+def sealed_index(spark: SparkSession, log: str | LogSource, target: Path) -> Made:
     return index(spark, log, target, sealed_only=True)
 
 
-def whole_index(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
+def whole_index(spark: SparkSession, log: str | LogSource, target: Path) -> Made:
     return index(spark, log, target, sealed_only=False)
 
 
-def queues(spark: SparkSession, log: str | ContiguousLog, target: Path) -> Made:
+def queues(spark: SparkSession, log: str | LogSource, target: Path) -> Made:
     report = rebuild_queues(spark, log, target, file_entries=QUEUE_ENTRIES, split_bytes=SPLIT_BYTES)
     files = tree(target)
     records: set[int] = set()
@@ -177,7 +176,7 @@ def log_below(store: Path, end: int, target: Path) -> Path:
     return target
 
 
-Job = Callable[[SparkSession, str | ContiguousLog, Path], Made]
+Job = Callable[[SparkSession, str | LogSource, Path], Made]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_what_was_acknowledged_is_in_it_and_it_is_what_the_files_give(
         connection.call(connection.asyncio.admin.delete_topic(gone))
         sending.wait_for(200)
         acknowledged = sending.acknowledged(broker)
-        made = job(spark, ServedLog(endpoint(cluster), broker), tmp_path / "made")
+        made = job(spark, LiveCluster(endpoint(cluster), broker=broker), tmp_path / "made")
         # It went on meanwhile.
         assert len(sending.acknowledged(broker)) > len(acknowledged)
 
@@ -249,7 +248,7 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
     spark: SparkSession, cluster: LocalCluster, connection: Cluster, tmp_path: Path
 ) -> None:
     connection.call(connection.asyncio.admin.create_topic("runs", queues_per_broker=1))
-    log, target = ServedLog(endpoint(cluster), "broker-a"), tmp_path / "index"
+    log, target = LiveCluster(endpoint(cluster), broker="broker-a"), tmp_path / "index"
     with Sending(connection, "runs") as sending:
         first = sealed_index(spark, log, target)
         sending.wait_for(300)
@@ -270,7 +269,7 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
     # Another broker's log is longer, maybe; this index is not its.
     before = tree(target), manifest_path(target).read_bytes()
     with pytest.raises(IndexBuildError, match="index of another store"):
-        sealed_index(spark, ServedLog(endpoint(cluster), "broker-b"), target)
+        sealed_index(spark, LiveCluster(endpoint(cluster), broker="broker-b"), target)
     assert (tree(target), manifest_path(target).read_bytes()) == before
 
 
@@ -278,11 +277,11 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
 class LosingOldest:
     """A log whose oldest file is deleted when a job has just planned what to read."""
 
-    log: ContiguousLog
+    source: LogSource
     delete: Callable[[], None]
 
-    def look(self) -> LogReading:
-        found = self.log.look()
+    def log(self) -> ContiguousLog:
+        found = self.source.log()
         self.delete()
         return found
 
@@ -301,11 +300,11 @@ def test_retention_at_work_while_a_job_reads_ends_the_run_and_the_next_one_works
         Path(list_log(str(store))[0].uri).unlink()
         cluster.start("broker-b")
 
-    log = ServedLog(endpoint(cluster), "broker-b")
+    log = LiveCluster(endpoint(cluster), broker="broker-b")
     with pytest.raises(LogBroken, match=r"retention deleted physical offsets 0 to .* run again"):
         sealed_index(spark, LosingOldest(log, delete_oldest), target)
     assert tree(tmp_path) == {}
-    start = log.look().start
+    start = log.log().start
     assert min(sealed_index(spark, log, target).records) >= start > 0
 
 
@@ -320,4 +319,4 @@ def test_a_broker_has_to_be_named_where_there_are_several(
     cluster: LocalCluster, broker: str | None, sentence: str
 ) -> None:
     with pytest.raises(LogBroken, match=sentence):
-        ServedLog(endpoint(cluster), broker).look()
+        LiveCluster(endpoint(cluster), broker=broker).log()

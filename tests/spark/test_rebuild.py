@@ -11,8 +11,8 @@ from rockoon_broker.store.settings import Flush
 from rockoon_spark.files import list_log
 from rockoon_spark.jobs.rebuild import rebuild_queues
 from rockoon_spark.publish import TargetExists
-from rockoon_spark.whole_logs.stored_log import StoredLog, StoredReading
-from rockoon_spark.whole_logs.whole_log import LogBroken
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.store_directory import DirectoryLog, StoreDirectory
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
@@ -106,8 +106,8 @@ class LosingOldest:
 
     store: Path
 
-    def look(self) -> StoredReading:
-        found = StoredLog(str(self.store)).look()
+    def log(self) -> DirectoryLog:
+        found = StoreDirectory(str(self.store)).log()
         Path(found.files[0].uri).unlink()
         return found
 

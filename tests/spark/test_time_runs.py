@@ -121,7 +121,7 @@ def test_a_wrong_year_does_not_keep_a_compaction_back(tmp_path: Path, seed: int)
     end = owner.store.visible_end
     keys = owner.every_key()
     owner.close()
-    partitions = StoreDirectory(str(tmp_path), "broker-a").partitions(EVERYTHING, 2000)
+    partitions = StoreDirectory(str(tmp_path)).log().partitions(0, end, 2000)
     records = [
         (physical, time_ms)
         for partition in partitions

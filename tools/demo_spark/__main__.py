@@ -37,7 +37,6 @@ from rockoon_spark.jobs.export import export
 from rockoon_spark.jobs.index import build_index, verify_index
 from rockoon_spark.session import session
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.whole_logs.served_log import ServedLog
 from tools.demo.verified import Verified
 from tools.demo_spark.records import SAMPLE, Record, newest, read_records
 
@@ -255,7 +254,7 @@ class Story:
             f"{table.num_rows:,} rows in the files",
         )
         broker = self.brokers[0]
-        log, index = ServedLog(self.endpoint, broker), self.folder / "index"
+        log, index = LiveCluster(self.endpoint, broker=broker), self.folder / "index"
         built = build_index(self.spark, log, index, sealed_only=False)
         differences = verify_index(self.spark, log, index)
         console.print(f"{broker}: an index of {built.keys:,} keys in {built.files} file")

@@ -14,6 +14,7 @@ from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.target import CompactionTarget
+from rockoon_spark.export.sections import ExportError, TopicChoice, told_gap
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
 from rockoon_spark.files import StoreError, list_log
 from rockoon_spark.index.target import (
@@ -23,7 +24,6 @@ from rockoon_spark.index.target import (
     read_manifest,
 )
 from rockoon_spark.jobs import compact as compaction
-from rockoon_spark.jobs.export import ExportError, TopicChoice, told_gap
 from rockoon_spark.jobs.export import export as export_log
 from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
 from rockoon_spark.jobs.rebuild import QueueDisorder, rebuild_queues
@@ -31,10 +31,10 @@ from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.jobs.verify_generation import generation_directory, verify_generation
 from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
 from rockoon_spark.publish import TargetExists
+from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.log_source import LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
-from rockoon_spark.whole_logs.served_log import ServedLog
-from rockoon_spark.whole_logs.whole_log import ContiguousLog, LogBroken
 
 _READ = {"log_bytes": "bytes of the log read", "end_offset": "up to physical offset"}
 _INDEX = {**_READ, "keys": "keys added", "files": "files now"}
@@ -115,10 +115,10 @@ def rebuild(spark: SparkSession, options: Any) -> Outcome:
 
 def compact(spark: SparkSession, options: Any) -> Outcome:
     reports, problems = [], []
-    for place in _places(options):
+    for target in _targets(options):
         # What one broker refuses keeps no other from its generation.
         try:
-            report = compaction.compact(spark, place, min_lag_seconds=options.min_lag_seconds)
+            report = compaction.compact(spark, target, min_lag_seconds=options.min_lag_seconds)
         except CompactionError as error:
             problems.append(str(error))
         else:
@@ -126,7 +126,7 @@ def compact(spark: SparkSession, options: Any) -> Outcome:
     return _compacted(reports, problems)
 
 
-def _places(options: Any) -> Sequence[CompactionTarget]:
+def _targets(options: Any) -> Sequence[CompactionTarget]:
     if options.endpoint is None:
         return [DirectoryTarget(_path(options.store))]
     return broker_targets(options.endpoint, options.broker)
@@ -148,13 +148,12 @@ def export(spark: SparkSession, options: Any) -> Outcome:
     names = frozenset(options.topics.split(",")) if options.topics else None
     report = export_log(
         spark,
-        _logs(options),
+        _logs(options, options.broker),
         options.target,
         topics=TopicChoice(names, options.topic_pattern),
         sealed_only=not options.whole,
         fails_on_data_loss=not options.allow_data_loss,
         skips_damage=options.skip_damage,
-        broker=options.broker if options.endpoint else None,
     )
     figures = asdict(report)
     gaps = figures.pop("gaps")
@@ -181,8 +180,8 @@ def verify(spark: SparkSession, options: Any) -> Outcome:
 
 
 def _verify_export(spark: SparkSession, options: Any) -> Outcome:
-    place = _logs(options) if options.store or options.endpoint else None
-    report, problems = verify_export(spark, options.target, place)
+    source = _logs(options) if options.store or options.endpoint else None
+    report, problems = verify_export(spark, options.target, source)
     return _verified("export", asdict(report), problems)
 
 
@@ -205,23 +204,24 @@ def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Ou
     return Outcome(figures, problems, labels=labels)
 
 
-def _needed_log(options: Any) -> str | ContiguousLog:
+def _needed_log(options: Any) -> str | LogSource:
     if not (options.store or options.endpoint):
         raise Unusable(f"{options.target}: --store or --endpoint has to say with which log")
     return _one_log(options)
 
 
-def _one_log(options: Any) -> str | ContiguousLog:
+def _one_log(options: Any) -> str | LogSource:
     if options.endpoint is None:
         return str(options.store)
-    return ServedLog(options.endpoint, options.broker)
+    return LiveCluster(options.endpoint, broker=options.broker)
 
 
-def _logs(options: Any) -> StoreDirectory | LiveCluster:
+def _logs(options: Any, broker: str | None = None) -> LogSource:
+    """All logs, or of a live cluster that of one broker."""
     if options.endpoint is None:
         return StoreDirectory(options.store, options.broker or PurePath(options.store).name)
     skips = getattr(options, "skip_brokers_away", False)
-    return LiveCluster(options.endpoint, skips_brokers_away=skips)
+    return LiveCluster(options.endpoint, skips_brokers_away=skips, broker=broker)
 
 
 def _directory(options: Any) -> Path:

@@ -10,66 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rockoon.errors import RockoonError
-from rockoon_format.frames import IntArray
-from rockoon_format.generation import GenerationPart, LogTail, Manifest, part_names
+from rockoon_format.generation import LogTail, Manifest
 from rockoon_proto.v1.broker_pb2 import DescribeCompactionReply, DescribeCompactionRequest
 from rockoon_spark.broker_addresses import broker_addresses
-from rockoon_spark.broker_calls import CompactionClient
+from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, CompactionClient
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
-from rockoon_spark.compaction.sources import (
-    CompactionError,
-    RereadPartition,
-    first_stored_after,
-)
+from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
 from rockoon_spark.compaction.upload import Upload
 from rockoon_spark.generations.broker_generation import BrokerGeneration
-from rockoon_spark.generations.parts import GenerationReplaced
-from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.live_cluster import (
-    PLAN_RETRY_SECONDS,
-    READ_RETRY_SECONDS,
-    BrokerPartition,
-)
-from rockoon_spark.source.live_cluster import LiveCluster as Cluster
-from rockoon_spark.source.log_source import DamagedPlace
+from rockoon_spark.source.broker_partition import BrokerPartition
 
 _SEARCH_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RereadBrokerPartition:
-    """A partition of a broker's log; see `RereadPartition`."""
-
-    served: BrokerPartition
-
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `LogPartition`."""
-        return self.served.read()
-
-    def read_at(self, _places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        """See `RereadPartition`; a broker gives all or nothing."""
-        return self.served.read()
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPart:
-    """A part of the generation that a broker serves."""
-
-    files: BrokerGeneration
-    description: GenerationPart
-
-    def load(self) -> tuple[Bytes, Bytes]:
-        """See `FormerPart`."""
-        records, entries = part_names(self.description.number)
-        try:
-            with self.files.opened() as read:
-                return (
-                    read(records, 0, self.description.records_bytes),
-                    read(entries, 0, self.description.entries_bytes),
-                )
-        except (RockoonError, GenerationReplaced, ValueError) as error:
-            raise CompactionError(f"{self.files.name} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +50,7 @@ class BrokerTarget:
             start, end = found.log_min_offset, found.log_end
             partitions = self.partitions(start, end, min(split_bytes, _SEARCH_BYTES))
             time_ms = found.as_of_ms - min_lag_ms
-            early = first_stored_after([partition for _, _, partition in partitions], time_ms, end)
+            early = first_stored_after(partitions, time_ms, end)
             # What is compacted already stays so.
             chosen = max(early, former.log_end if former else 0, start)
             if chosen:
@@ -120,25 +72,22 @@ class BrokerTarget:
             number=found.state.generation + 1,
         )
 
-    def partitions(
-        self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadPartition]]:
+    def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[BrokerPartition]:
         """See `CompactionTarget`."""
-        found: list[tuple[int, int, RereadPartition]] = []
-        for at in range(start, stop, split_bytes):
-            end = min(at + split_bytes, stop)
-            served = BrokerPartition(
-                self.broker, self.address, at, end, at == start, Cluster(self.endpoint)
-            )
-            found.append((at, end, RereadBrokerPartition(served)))
-        return found
-
-    def former_parts(self, manifest: Manifest) -> Sequence[ServedPart]:
-        """See `CompactionTarget`."""
-        files = BrokerGeneration(
-            self.broker, self.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
+        whole = BrokerPartition(
+            broker=self.broker,
+            address=self.address,
+            endpoint=self.endpoint,
+            start=start,
+            stop=stop,
+            at_record=True,
         )
-        return [ServedPart(files, part) for part in manifest.parts]
+        return whole.cut(split_bytes)
+
+    def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
+        """See `CompactionTarget`."""
+        files = BrokerGeneration(self.broker, self.address, manifest.generation, self.endpoint)
+        return [FormerPart(files, part) for part in manifest.parts]
 
     @contextmanager
     def incoming(self, _number: int, /) -> Iterator["_IncomingUpload"]:

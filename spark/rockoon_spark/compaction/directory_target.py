@@ -19,11 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS, decode_checkpoint
 from rockoon_format.config_json import ConfigError, read_topics
-from rockoon_format.frames import IntArray, sliding
 from rockoon_format.generation import (
     CURRENT_FILE,
     GENERATIONS_DIRECTORY,
@@ -31,7 +28,6 @@ from rockoon_format.generation import (
     MANIFEST_FILE,
     TAIL_BYTES,
     GenerationError,
-    GenerationPart,
     LogTail,
     Manifest,
     decode_current,
@@ -39,23 +35,18 @@ from rockoon_format.generation import (
     part_names,
 )
 from rockoon_format.names import is_system_topic
-from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.log_end import log_end
 from rockoon_spark.compaction.plan import CompactionInput
-from rockoon_spark.compaction.sources import (
-    CompactionError,
-    RereadPartition,
-    first_stored_after,
-)
+from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
 from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
+from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.publish import Replace, held, sync, sync_tree
-from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.file_partition import Split, read_split
-from rockoon_spark.source.log_source import DamagedPlace, in_batches
+from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.store_directory import DirectoryLog, StoreDirectory
 
 # No id of an upload to the broker has an underscore: those are not a job's to remove.
 _OWN_INCOMING = f"{INCOMING_PREFIX}_job-"
@@ -68,63 +59,6 @@ _RECORD_BYTES_MAX = 64 << 20
 _HEAD_BYTES = 4
 
 Clock = Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class RereadFilePartition:
-    """Records that start between two places of a CommitLog file, whatever topic they are of."""
-
-    split: Split
-    proven: bool
-
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `LogPartition`."""
-        split = self.split
-        buffer, found = read_split(split, proven=self.proven)
-        for damage in found.damages:
-            yield DamagedPlace(split.file.uri, damage.start, damage.end)
-        base = split.file.start + split.start
-        yield from in_batches(buffer, base, found.starts, found.sizes, "")
-
-    def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        """See `RereadPartition`; what lies between is not looked at."""
-        split = self.split
-        base = split.file.start + split.start
-        buffer = read_range(split.file, split.start, split.stop, _RECORD_BYTES_MAX)
-        starts = places - base
-        sizes = sliding(buffer, ">i4")[starts].astype(np.int64)
-        wrong = (sizes < RECORD_BYTES_MIN) | (sizes > len(buffer) - starts)
-        for place in places[wrong].tolist():
-            yield DamagedPlace(split.file.uri, place, place + _HEAD_BYTES)
-        yield from in_batches(buffer, base, starts[~wrong], sizes[~wrong], "")
-
-
-@dataclass(frozen=True, slots=True)
-class FormerFiles:
-    """A part of a generation on a disk."""
-
-    directory: Path
-    description: GenerationPart
-
-    def load(self) -> tuple[Bytes, Bytes]:
-        """See `FormerPart`."""
-        sizes = self.description.records_bytes, self.description.entries_bytes
-        names = part_names(self.description.number)
-        records, entries = (
-            _mapped(self.directory / name, size) for name, size in zip(names, sizes, strict=True)
-        )
-        return records, entries
-
-
-def _mapped(path: Path, size: int) -> Bytes:
-    try:
-        actual = path.stat().st_size
-        content = np.memmap(path, np.uint8, "r") if actual else np.zeros(0, np.uint8)
-    except OSError as error:
-        raise CompactionError(f"{path} cannot be read: {error.strerror}; run again") from error
-    if actual != size:
-        raise CompactionError(f"{path} has {actual} bytes, not {size}: it is damaged")
-    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +166,7 @@ class DirectoryTarget:
                 f"one up to {former.log_end}"
             )
         if min_lag_ms:
-            found = self.partitions(start, end, _SEARCH_BYTES)
-            partitions = [partition for _, _, partition in found]
+            partitions = self.partitions(start, end, _SEARCH_BYTES)
             # What is compacted already stays so.
             end = max(
                 first_stored_after(partitions, now_ms - min_lag_ms, end),
@@ -251,23 +184,15 @@ class DirectoryTarget:
             number=newest + 1,
         )
 
-    def partitions(
-        self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadPartition]]:
+    def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[FilePartition]:
         """See `CompactionTarget`."""
-        found: list[tuple[int, int, RereadPartition]] = []
-        for file in self._files():
-            first, behind = max(start, file.start), min(stop, file.start + file.bytes)
-            for at in range(first, behind, split_bytes):
-                end = min(at + split_bytes, behind)
-                split = Split(file, at - file.start, end - file.start)
-                found.append((at, end, RereadFilePartition(split, proven=at == first)))
-        return found
+        log = DirectoryLog(StoreDirectory(str(self._path)), self._files(), {})
+        return log.partitions(start, stop, split_bytes)
 
-    def former_parts(self, manifest: Manifest) -> Sequence[FormerFiles]:
+    def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
         """See `CompactionTarget`."""
-        directory = self._generations / generation_name(manifest.generation)
-        return [FormerFiles(directory, part) for part in manifest.parts]
+        files = DirectoryGeneration(str(self._path), "", manifest.generation)
+        return [FormerPart(files, part) for part in manifest.parts]
 
     @contextmanager
     def incoming(self, number: int, /) -> Iterator[Incoming]:

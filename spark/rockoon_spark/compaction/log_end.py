@@ -17,13 +17,13 @@ from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.steps import Kind, Message
 from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.source.file_partition import Split, read_split, split_files
+from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.log_source import in_batches
 
 
 @dataclass(slots=True)
 class _Extent:
-    """What of a split is whole; physical offsets."""
+    """What of a partition is whole; physical offsets."""
 
     first: int | None = None
     """Where the first record starts; None if there is none."""
@@ -36,13 +36,13 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class _Examine:
-    """Looks at splits of one file; a task is the number of one."""
+    """Looks at partitions of one file; a task is the number of one."""
 
-    splits: Sequence[Split]
+    partitions: Sequence[FilePartition]
     durable_ms: int
 
     def __call__(self, number: int) -> Iterator[Message]:
-        extent = _examine(self.splits[number], self.durable_ms)
+        extent = _examine(self.partitions[number], self.durable_ms)
         values = [extent.first, extent.behind, extent.broken, extent.trouble]
         yield Message(Kind.SURVEY, 0, number, json.dumps(values).encode())
 
@@ -69,9 +69,9 @@ def log_end(
 
 
 def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int) -> int:
-    splits = split_files([file], split_bytes)
+    partitions = FilePartition.of(file).cut(split_bytes)
     answers = sorted(
-        exchange.start(len(splits), _Examine(splits, durable_ms)).collect(),
+        exchange.start(len(partitions), _Examine(partitions, durable_ms)).collect(),
         key=lambda each: each.source,
     )
     end, broken = file.start, None
@@ -93,12 +93,12 @@ def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int
     return end if broken is None else broken
 
 
-def _examine(split: Split, durable_ms: int) -> _Extent:
+def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
     try:
-        buffer, found = read_split(split)
+        buffer, found = partition.look()
     except OSError as error:
-        return _Extent(trouble=f"{split.file.uri} cannot be read: {error}; run again")
-    base = split.file.start + split.start
+        return _Extent(trouble=f"{partition.file.uri} cannot be read: {error}; run again")
+    base = partition.start
     extent = _Extent(broken=found.damages[0].start if found.damages else None)
     last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
     if len(last) and int(last.store_timestamps_ms[0]) < durable_ms:

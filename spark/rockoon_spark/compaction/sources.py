@@ -10,10 +10,16 @@ import numpy as np
 
 from rockoon.errors import RockoonError
 from rockoon_format.frames import IntArray
-from rockoon_format.generation import GenerationError, GenerationPart, PartEntries
+from rockoon_format.generation import GenerationError, GenerationPart, PartEntries, part_names
 from rockoon_format.record import TRANSACTION_PREPARED
+from rockoon_spark.generations.parts import GenerationFiles, GenerationReplaced
 from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.source.log_source import DamagedPlace, DataLost, LogPartition, in_batches
+from rockoon_spark.source.log_source import (
+    ContiguousPartition,
+    DamagedPlace,
+    DataLost,
+    in_batches,
+)
 
 _NEVER_MS = 1 << 62
 
@@ -56,18 +62,6 @@ class Wanted:
         return found
 
 
-class RereadPartition(LogPartition, Protocol):
-    """A partition of a log that is read twice: the second time, it is known what is wanted."""
-
-    def read_at(self, places: IntArray) -> Iterator[LogRecords | DamagedPlace]:
-        """Some of its records, perhaps among others.
-
-        Args:
-            places: physical offsets, int64[n], ascending.
-        """
-        ...
-
-
 class Source(Protocol):
     """The records of compacted topics that start between two places of the log. Can be pickled."""
 
@@ -103,9 +97,7 @@ class Source(Protocol):
 class PartitionSource:
     """A partition of the log."""
 
-    partition: RereadPartition
-    start: int
-    stop: int
+    partition: ContiguousPartition
     floors: Mapping[str, int]
     """Topics to compact, and the physical offset below which each one's records do not count: they
     went with the topic, or the generation before has what is left of them."""
@@ -115,9 +107,17 @@ class PartitionSource:
     """When the generation that will have the records was made."""
     is_log = True
 
+    @property
+    def start(self) -> int:
+        return self.partition.start
+
+    @property
+    def stop(self) -> int:
+        return self.partition.stop
+
     def read(self) -> Iterator[Wanted]:
         """See `Source`. By a damaged key another message would be superseded."""
-        for wanted in self._wanted(self.partition.read()):
+        for wanted in self._wanted(self.partition.records()):
             chosen = np.zeros(len(wanted.records), np.bool_)
             chosen[wanted.index] = True
             records = wanted.records.chosen(chosen)
@@ -129,7 +129,7 @@ class PartitionSource:
 
     def read_at(self, places: IntArray) -> Iterator[Wanted]:
         """See `Source`."""
-        return self._wanted(self.partition.read_at(places))
+        return self._wanted(self.partition.records(places))
 
     def _wanted(self, pieces: Iterator[LogRecords | DamagedPlace]) -> Iterator[Wanted]:
         try:
@@ -150,11 +150,12 @@ class PartitionSource:
             raise CompactionError(f"the log cannot be read: {error}") from error
 
 
-class FormerPart(Protocol):
-    """A part of the generation before, wherever it is. Can be pickled."""
+@dataclass(frozen=True, slots=True)
+class FormerPart:
+    """A part of the generation before."""
 
-    @property
-    def description(self) -> GenerationPart: ...
+    files: GenerationFiles
+    description: GenerationPart
 
     def load(self) -> tuple[Bytes, Bytes]:
         """The content of both of its files, records and entries.
@@ -162,7 +163,23 @@ class FormerPart(Protocol):
         Raises:
             CompactionError: they cannot be read, or are not what the manifest says.
         """
-        ...
+        told = self.description
+        records, entries = part_names(told.number)
+        wanted = (
+            (records, told.records_bytes, told.records_sha256),
+            (entries, told.entries_bytes, told.entries_sha256),
+        )
+        try:
+            with self.files.opened() as read:
+                content = [read(name, 0, size) for name, size, _ in wanted]
+        except (RockoonError, GenerationReplaced, GenerationError, OSError) as error:
+            raise CompactionError(f"{self.files.name} cannot be read: {error}") from error
+        for found, (name, _, sha256) in zip(content, wanted, strict=True):
+            if hashlib.sha256(found.data).hexdigest() != sha256:
+                raise CompactionError(
+                    f"{self.files.name} is damaged: {name} does not have its checksum"
+                )
+        return content[0], content[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +202,6 @@ class FormerSource:
     def read(self) -> Iterator[Wanted]:
         """See `Source`."""
         records, encoded = self.part.load()
-        told = self.part.description
-        for content, sha256 in ((records, told.records_sha256), (encoded, told.entries_sha256)):
-            if hashlib.sha256(content.data).hexdigest() != sha256:
-                raise CompactionError(
-                    f"part {told.number} of the generation in force is damaged: a file does not "
-                    "have its checksum"
-                )
         try:
             entries = PartEntries.decode(encoded.data)
         except GenerationError as error:
@@ -223,7 +233,9 @@ def _wanted(records: LogRecords, floors: Mapping[str, int], kept_since_ms: IntAr
     return Wanted(records, index, topics, which[index], kept_since_ms[index])
 
 
-def first_stored_after(partitions: Sequence[LogPartition], time_ms: int, log_end: int) -> int:
+def first_stored_after(
+    partitions: Sequence[ContiguousPartition], time_ms: int, log_end: int
+) -> int:
     """Where a record starts before which none was stored after some time; `log_end` if none was.
 
     It is the first that bears a later time, unless store times go back behind it: what lies before
@@ -240,7 +252,7 @@ def first_stored_after(partitions: Sequence[LogPartition], time_ms: int, log_end
     number = bisect_right(partitions, time_ms, max(low + 1, 0), high, key=_first_stored_ms)
     # The partition before the first that begins too late has the place, or ends there.
     for partition in partitions[max(number - 1, 0) :]:
-        for found in partition.read():
+        for found in partition.records():
             if not isinstance(found, DamagedPlace):
                 late = found.store_timestamps_ms > time_ms
                 if late.any():
@@ -248,9 +260,9 @@ def first_stored_after(partitions: Sequence[LogPartition], time_ms: int, log_end
     return log_end
 
 
-def _first_stored_ms(partition: LogPartition) -> int:
+def _first_stored_ms(partition: ContiguousPartition) -> int:
     """When a partition's first record was stored; never, if it has none."""
-    for found in partition.read():
+    for found in partition.records():
         if not isinstance(found, DamagedPlace) and len(found):
             return int(found.store_timestamps_ms[0])
     return _NEVER_MS

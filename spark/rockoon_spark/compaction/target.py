@@ -8,7 +8,8 @@ from rockoon_format.generation import Manifest
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
-from rockoon_spark.compaction.sources import FormerPart, RereadPartition
+from rockoon_spark.compaction.sources import FormerPart
+from rockoon_spark.source.log_source import ContiguousPartition
 
 
 class Incoming(Protocol):
@@ -47,17 +48,12 @@ class CompactionTarget(Protocol):
         """
         ...
 
-    def partitions(
-        self, start: int, stop: int, split_bytes: int
-    ) -> Sequence[tuple[int, int, RereadPartition]]:
+    def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[ContiguousPartition]:
         """Cut a piece of the log.
 
         Args:
             start, stop: physical offsets; records start at both.
             split_bytes: of a partition, at most.
-
-        Returns:
-            Physical offsets of each, and the partition.
         """
         ...
 

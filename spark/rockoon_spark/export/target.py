@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from rockoon_spark.publish import held, sync
+from rockoon_spark.source.log_source import LastRecord
 
 Move = Callable[[str, str], None]
 """Renames a file, onto another one if need be."""
@@ -63,17 +64,6 @@ class ExportedFile:
     first_offset: int
     last_offset: int
     """Physical offsets of its first and its last message."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastRecord:
-    """A record by which a log is known again."""
-
-    offset: int
-    """Physical."""
-    bytes: int
-    crc32: int
-    """Of all of it."""
 
 
 @dataclass(frozen=True, slots=True)

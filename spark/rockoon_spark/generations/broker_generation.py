@@ -13,8 +13,14 @@ from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionRequest,
     ReadGenerationRequest,
 )
-from rockoon_spark.broker_calls import CompactionClient, GenerationClient
+from rockoon_spark.broker_calls import (
+    PLAN_RETRY_SECONDS,
+    READ_RETRY_SECONDS,
+    CompactionClient,
+    GenerationClient,
+)
 from rockoon_spark.generations.coverage import Coverage
+from rockoon_spark.generations.in_force import GenerationInForce
 from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
 from rockoon_spark.records.columns import Bytes
 
@@ -30,14 +36,12 @@ class BrokerGeneration:
         broker: name of the broker whose it is.
         address: where the broker was when the read was planned.
         number: the generation's.
-        retry_seconds: how long to ask a broker again that does not answer.
         endpoint: nameservers that know where it is by then.
     """
 
     broker: str
     address: str
     number: int
-    retry_seconds: float
     endpoint: str
 
     @property
@@ -49,7 +53,7 @@ class BrokerGeneration:
     def opened(self) -> Iterator[ReadPiece]:
         """See `GenerationFiles`."""
         with GenerationClient(
-            self.broker, self.address, self.retry_seconds, self.endpoint
+            self.broker, self.address, READ_RETRY_SECONDS, self.endpoint
         ) as client:
 
             def read(name: str, start: int, stop: int) -> Bytes:
@@ -80,19 +84,21 @@ class BrokerGeneration:
         return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
 
 
-def generation_in_force(
-    broker: str, address: str, retry_seconds: float
-) -> tuple[Manifest, Coverage] | None:
-    """What a broker serves of compacted topics, and what that covers; None if nothing.
+def generation_in_force(broker: str, address: str, endpoint: str) -> GenerationInForce | None:
+    """What a broker serves of compacted topics; None if nothing.
+
+    Args:
+        broker, address, endpoint: see `BrokerGeneration`.
 
     Raises:
         RockoonError: the broker does not answer.
         GenerationError: it answers with what is no manifest.
     """
-    with CompactionClient(broker, address, retry_seconds) as client:
+    with CompactionClient(broker, address, PLAN_RETRY_SECONDS) as client:
         reply: DescribeCompactionReply = client.read(DescribeCompactionRequest())
     if not reply.manifest:
         return None
     manifest = Manifest.from_json(reply.manifest)
     marks = {each.topic: each.dropped_below for each in reply.dropped}
-    return manifest, Coverage.of(manifest, marks)
+    files = BrokerGeneration(broker, address, manifest.generation, endpoint)
+    return GenerationInForce(files, manifest, Coverage.of(manifest, marks))

@@ -13,7 +13,9 @@ from rockoon_format.generation import (
     decode_current,
     generation_name,
 )
-from rockoon_spark.files import StoreError, read_piece, read_small
+from rockoon_spark.files import StoreError, generation_marks, read_piece, read_small
+from rockoon_spark.generations.coverage import Coverage
+from rockoon_spark.generations.in_force import GenerationInForce
 from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
 from rockoon_spark.records.columns import Bytes
 
@@ -73,12 +75,11 @@ class DirectoryGeneration:
         )
 
 
-def generation_in_force(store: str, broker: str) -> tuple[DirectoryGeneration, Manifest] | None:
+def generation_in_force(store: str, broker: str) -> GenerationInForce | None:
     """The generation that a broker serves; None if it has none.
 
     Args:
-        store: its directory, as a path of this machine or a URI.
-        broker: its name.
+        store, broker: see `DirectoryGeneration`.
 
     Raises:
         GenerationReplaced: it went while it was looked at.
@@ -89,10 +90,11 @@ def generation_in_force(store: str, broker: str) -> tuple[DirectoryGeneration, M
     if content is None:
         return None
     try:
-        found = DirectoryGeneration(store, broker, decode_current(content))
-        return found, found.manifest()
+        files = DirectoryGeneration(store, broker, decode_current(content))
+        manifest = files.manifest()
     except GenerationError as error:
         raise StoreError(
             f"{store}: the generation in force is damaged: {error}; option compacted=false reads"
             " the log without it"
         ) from error
+    return GenerationInForce(files, manifest, Coverage.of(manifest, generation_marks(store)))

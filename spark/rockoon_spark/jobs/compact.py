@@ -37,7 +37,7 @@ from rockoon_spark.compaction.steps import (
 )
 from rockoon_spark.compaction.survey import QueueName
 from rockoon_spark.compaction.target import CompactionTarget, Incoming
-from rockoon_spark.source.file_partition import SPLIT_BYTES
+from rockoon_spark.source.log_source import SPLIT_BYTES
 
 # So much of what is read makes one bucket: some million rows, which one task can sort.
 _BUCKET_BYTES = 1 << 30
@@ -169,8 +169,8 @@ def _sources(place: CompactionTarget, given: CompactionInput, split_bytes: int) 
     if log_floors:
         partitions = place.partitions(given.read_from, given.log_end, split_bytes)
         found += [
-            PartitionSource(partition, start, stop, log_floors, given.log_end, given.now_ms)
-            for start, stop, partition in partitions
+            PartitionSource(partition, log_floors, given.log_end, given.now_ms)
+            for partition in partitions
         ]
     return sorted(found, key=lambda source: source.start)
 

@@ -6,23 +6,27 @@ far each log is exported, which is where the next run begins (`rockoon_spark.exp
 """
 
 import uuid
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from rockoon_spark.export.broker_logs import BrokerLog, directory_log, live_logs
-from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered, wanted_rows
+from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
+from rockoon_spark.export.sections import (
+    ExportError,
+    SectionReading,
+    SectionSeen,
+    TopicChoice,
+    read_section,
+    told_gap,
+)
 from rockoon_spark.export.target import (
     ExportedFile,
     ExportManifest,
     ExportTarget,
     Gap,
-    LastRecord,
     Move,
     Position,
     Section,
@@ -33,47 +37,11 @@ from rockoon_spark.export.target import (
     recover,
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
-from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace, DataLost
-from rockoon_spark.source.rows import without_damaged
-from rockoon_spark.source.store_directory import StoreDirectory
+from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
 # Of a log, for one task: large files where there is much to read, every core at work where not.
 SECTION_BYTES_MIN, SECTION_BYTES_MAX = 64 << 20, 1 << 30
 _SECTIONS_PER_CORE = 2
-
-
-class ExportError(Exception):
-    """A log cannot be exported, or not into this target."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicChoice:
-    """Which topics are exported: those named, those that match a pattern, else all but the ones
-    that brokers keep for themselves."""
-
-    names: frozenset[str] | None = None
-    pattern: str | None = None
-
-    @property
-    def selection(self) -> Selection:
-        chosen = Selection(topic_pattern=self.pattern or "*")
-        return chosen if self.names is None else chosen.among("topic", self.names)
-
-    @property
-    def has_own(self) -> bool:
-        """Whether brokers' own topics are among them, where the choice says so."""
-        return self.names is not None or self.pattern is not None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"names": sorted(self.names) if self.names else None, "pattern": self.pattern}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "TopicChoice":
-        names = content["names"]
-        return cls(frozenset(names) if names else None, content["pattern"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +59,37 @@ class ExportReport:
     """What was passed over, having been allowed to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a log is read."""
+Ends = Mapping[str, tuple[int, LastRecord | None]]
+"""By broker: up to where its log was read, and the last record there, if there was one."""
 
-    topics: TopicChoice
-    fails_on_data_loss: bool
-    skips_damage: bool
-    is_final: bool = False
-    """Whether it was read before: what is behind a section is none of its business."""
+
+@dataclass(frozen=True, slots=True)
+class _LogPart:
+    """A log from where the last run ended, as far as this one looks at it."""
+
+    log: ContiguousLog
+    start: int
+    sealed_only: bool
+
+    @property
+    def end(self) -> int:
+        """Behind the last byte that is looked at, physical offset."""
+        return self.log.sealed_end if self._is_sealed_only else self.log.end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records may end before `end`: the tasks find out where."""
+        return not self.log.is_end_known and not self.sealed_only
+
+    @property
+    def _is_sealed_only(self) -> bool:
+        # Only of files nobody can tell whether their broker is writing the last one.
+        return self.sealed_only and not self.log.is_end_known
+
+    def cut(self, section_bytes: int) -> "Iterator[_Work]":
+        for at in range(self.start, self.end, section_bytes):
+            section = Section(self.log.broker, at, min(at + section_bytes, self.end))
+            yield _Work(section, at_record=at == self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +100,33 @@ class _Work:
     at_record: bool
 
 
-@dataclass(slots=True)
-class Seen:
-    """What the reading of a section came by."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a run reads, and what it goes on with."""
 
-    behind: int
-    """Physical offset behind the last record."""
-    last: LastRecord | None = None
-    gaps: list[Gap] = field(default_factory=list)
+    former: ExportManifest | None
+    reading: SectionReading
+    parts: Mapping[str, _LogPart]
+    """By broker."""
+    work: Sequence[_Work]
+    gaps: Sequence[Gap]
+    """What is gone before that."""
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        return dict(self.former.positions) if self.former else {}
+
+    @property
+    def former_run(self) -> int:
+        return self.former.run if self.former else 0
 
 
 def export(
     spark: SparkSession,
-    place: StoreDirectory | LiveCluster,
+    source: LogSource,
     target: str,
     *,
     topics: TopicChoice | None = None,
-    broker: str | None = None,
     sealed_only: bool = True,
     fails_on_data_loss: bool = True,
     skips_damage: bool = False,
@@ -134,13 +134,12 @@ def export(
     file_bytes: int = FILE_BYTES,
     move: Move | None = None,
 ) -> ExportReport:
-    """Export what the logs of a place have beyond what was exported into `target` before.
+    """Export what the logs of a source have beyond what was exported into `target` before.
 
     Args:
-        place: of a live cluster, what readers see when the run begins.
+        source: of a live cluster, what readers see when the run begins.
         target: a directory, as a path or URI, made if need be; every executor must see it.
         topics: the same in each run; by default all but the brokers' own.
-        broker: of a live cluster: only this one.
         sealed_only: of a directory: leave out the last file that has messages, which a broker may
             be writing. Without, nobody may write the store.
         fails_on_data_loss: whether to fail when retention deleted messages before they were
@@ -154,56 +153,76 @@ def export(
         ExportError: the log is damaged, or messages are gone that were not exported yet, or the
             target has another log's messages or other topics'. Nothing is published.
         ExportTargetError: the target holds something else, or another export is at it.
-        StoreError, BrokerAway, RockoonError: a log cannot be read.
+        BrokerAway, LogBroken, RockoonError, StoreError: a log cannot be read.
     """
-    reading = Reading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
+    reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)
+    # To the end: what is planned here counts on the newest manifest staying the newest.
     with locked(into):
+        # First of all: a run that died while it was publishing is this one's predecessor.
         recover(into)
         former = newest_manifest(into)
         _check_topics(into, former, reading.topics)
         if former is None:
-            _refuse_absent(place, reading.topics)
-        positions = dict(former.positions) if former else {}
-        logs = {log.broker: log for log in logs_of(place, broker, sealed_only=sealed_only)}
-        starts, gaps = _starts(logs, positions, fails_on_data_loss=fails_on_data_loss)
-        wanted_bytes = section_bytes or _section_bytes(spark, logs, starts)
-        work = [each for log in logs.values() for each in _cut(log, starts, wanted_bytes)]
-        run = former.run if former else 0
-        if not work:
-            return _report(run, {}, starts, [], gaps)
-        run_id = uuid.uuid4().hex
-        staging = into.staging(run_id)
-        into.make(staging)
-        try:
-            stem = f"{run + 1:08}-{run_id[:8]}"
-            answers = _write(spark, logs, work, reading, into, staging, stem, file_bytes)
-            files = [ExportedFile(**file) for answer in answers for file in answer["files"]]
-            gaps += [Gap(**gap) for answer in answers for gap in answer["gaps"]]
-            ends = _ends(logs, work, answers)
-            for name, (end, last) in ends.items():
-                known = positions.get(name)
-                positions[name] = Position(end, last or (known.last if known else None))
-            if former is None or positions != former.positions:
-                run += 1
-                sections = _sections_below(work, ends)
-                choice = reading.topics.to_json()
-                manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
-                publish(into, manifest, move)
-        finally:
-            discard(into, run_id)
-    return _report(run, ends, starts, files, gaps)
+            _refuse_absent(source, reading.topics)
+        plan = _planned(spark, source, former, reading, sealed_only, section_bytes)
+        if not plan.work:
+            return _report(plan, plan.former_run, {}, [], plan.gaps)
+        return _run(spark, plan, into, file_bytes, move)
+
+
+def _planned(
+    spark: SparkSession,
+    source: LogSource,
+    former: ExportManifest | None,
+    reading: SectionReading,
+    sealed_only: bool,
+    section_bytes: int | None,
+) -> _Plan:
+    positions = former.positions if former else {}
+    logs = {log.broker: log for log in source.logs()}
+    starts, gaps = _starts(logs, positions, fails_on_data_loss=reading.fails_on_data_loss)
+    parts = {name: _LogPart(log, starts[name], sealed_only) for name, log in logs.items()}
+    wanted_bytes = section_bytes or _section_bytes(spark, parts.values())
+    work = [each for part in parts.values() for each in part.cut(wanted_bytes)]
+    return _Plan(former, reading, parts, work, gaps)
+
+
+def _run(
+    spark: SparkSession, plan: _Plan, target: ExportTarget, file_bytes: int, move: Move | None
+) -> ExportReport:
+    """Write what was planned, and publish it."""
+    run_id = uuid.uuid4().hex
+    staging = target.staging(run_id)
+    target.make(staging)
+    run = plan.former_run
+    try:
+        stem = f"{run + 1:08}-{run_id[:8]}"
+        answers = _write(spark, plan, target, staging, stem, file_bytes)
+        files = [ExportedFile(**file) for answer in answers for file in answer["files"]]
+        gaps = [*plan.gaps, *(Gap(**gap) for answer in answers for gap in answer["gaps"])]
+        ends = _ends(plan, answers)
+        positions = plan.positions
+        for name, (end, last) in ends.items():
+            known = positions.get(name)
+            positions[name] = Position(end, last or (known.last if known else None))
+        # A position moves without a message too: what was read for nothing is not read again.
+        if plan.former is None or positions != plan.former.positions:
+            run += 1
+            sections = _sections_below(plan.work, ends)
+            choice = plan.reading.topics.to_json()
+            manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
+            publish(target, manifest, move)
+    finally:
+        discard(target, run_id)
+    return _report(plan, run, ends, files, gaps)
 
 
 def _report(
-    run: int,
-    ends: Mapping[str, tuple[int, LastRecord | None]],
-    starts: Mapping[str, int],
-    files: Sequence[ExportedFile],
-    gaps: Sequence[Gap],
+    plan: _Plan, run: int, ends: Ends, files: Sequence[ExportedFile], gaps: Sequence[Gap]
 ) -> ExportReport:
     return ExportReport(
-        log_bytes=sum(end - starts[broker] for broker, (end, _) in ends.items()),
+        log_bytes=sum(end - plan.parts[broker].start for broker, (end, _) in ends.items()),
         messages=sum(file.rows for file in files),
         files=len(files),
         bytes=sum(file.bytes for file in files),
@@ -212,19 +231,9 @@ def _report(
     )
 
 
-def logs_of(
-    place: StoreDirectory | LiveCluster, broker: str | None = None, *, sealed_only: bool
-) -> Sequence[BrokerLog]:
-    """The logs that a place has now, or the one of a live cluster's broker."""
-    if isinstance(place, LiveCluster):
-        return live_logs(place, broker)
-    log = directory_log(place, sealed_only=sealed_only)
-    return [log] if log else []
-
-
-def _refuse_absent(place: StoreDirectory | LiveCluster, topics: TopicChoice) -> None:
+def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
     # In the first run only: what was exported may be deleted later on.
-    absent = place.absent(topics.names or ())
+    absent = source.absent(topics.names or ())
     if absent:
         raise ExportError(f"topic {absent[0]!r} does not exist")
 
@@ -244,7 +253,10 @@ def _told(topics: Mapping[str, Any]) -> str:
 
 
 def _starts(
-    logs: Mapping[str, BrokerLog], positions: Mapping[str, Position], *, fails_on_data_loss: bool
+    logs: Mapping[str, ContiguousLog],
+    positions: Mapping[str, Position],
+    *,
+    fails_on_data_loss: bool,
 ) -> tuple[dict[str, int], list[Gap]]:
     """Where to begin in each log, and what is gone before that.
 
@@ -258,7 +270,7 @@ def _starts(
         if position is None:
             starts[broker] = log.start
             continue
-        if position.end_offset > log.bound or (position.last and log.knows(position.last) is False):
+        if position.end_offset > log.end or (position.last and log.knows(position.last) is False):
             raise ExportError(
                 f"the log of broker {broker!r} is not the one that was exported up to physical "
                 f"offset {position.end_offset}: it is another store's, or a crash took messages "
@@ -277,43 +289,25 @@ def _starts(
     return starts, gaps
 
 
-def told_gap(gap: Gap) -> str:
-    """A gap in words."""
-    return f"broker {gap.broker!r}: physical offsets {gap.start} to {gap.end} {gap.reason}"
-
-
-def _section_bytes(
-    spark: SparkSession, logs: Mapping[str, BrokerLog], starts: Mapping[str, int]
-) -> int:
-    total = sum(max(log.end - starts[broker], 0) for broker, log in logs.items())
+def _section_bytes(spark: SparkSession, parts: Collection[_LogPart]) -> int:
+    total = sum(max(part.end - part.start, 0) for part in parts)
     share = total // (spark.sparkContext.defaultParallelism * _SECTIONS_PER_CORE)
     return min(max(share, SECTION_BYTES_MIN), SECTION_BYTES_MAX)
 
 
-def _cut(log: BrokerLog, starts: Mapping[str, int], section_bytes: int) -> Iterator[_Work]:
-    start = starts[log.broker]
-    for at in range(start, log.end, section_bytes):
-        section = Section(log.broker, at, min(at + section_bytes, log.end))
-        yield _Work(section, at_record=at == start)
-
-
-def _ends(
-    logs: Mapping[str, BrokerLog], work: Sequence[_Work], answers: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[int, LastRecord | None]]:
-    """Up to where each log was read, and its last record there, if there was one."""
+def _ends(plan: _Plan, answers: Sequence[Mapping[str, Any]]) -> Ends:
     ends: dict[str, tuple[int, LastRecord | None]] = {}
-    for each, answer in zip(work, answers, strict=True):
+    for each, answer in zip(plan.work, answers, strict=True):
         broker = each.section.broker
+        is_open = plan.parts[broker].is_open
         last = LastRecord(**answer["last"]) if answer["last"] else None
         end, known = ends.get(broker, (each.section.start, None))
-        behind = answer["behind"] if logs[broker].is_open else each.section.stop
-        ends[broker] = max(end, behind) if last or not logs[broker].is_open else end, last or known
+        behind = answer["behind"] if is_open else each.section.stop
+        ends[broker] = max(end, behind) if last or not is_open else end, last or known
     return ends
 
 
-def _sections_below(
-    work: Sequence[_Work], ends: Mapping[str, tuple[int, LastRecord | None]]
-) -> list[Section]:
+def _sections_below(work: Sequence[_Work], ends: Ends) -> list[Section]:
     """What was read, without what lies behind each log's end."""
     sections = [each.section for each in work]
     return [
@@ -325,14 +319,15 @@ def _sections_below(
 
 def _write(
     spark: SparkSession,
-    logs: Mapping[str, BrokerLog],
-    work: Sequence[_Work],
-    reading: Reading,
+    plan: _Plan,
     target: ExportTarget,
     staging: str,
     stem: str,
     file_bytes: int,
 ) -> list[dict[str, Any]]:
+    reading, work = plan.reading, plan.work
+    logs = {name: part.log for name, part in plan.parts.items()}
+
     def write(number: int) -> dict[str, Any]:
         each = work[number]
         context = TaskContext.get()
@@ -342,7 +337,7 @@ def _write(
         writer = PartitionedWriter(
             target, section.broker, staging, f"{stem}-{number:05}-{attempt}", file_bytes
         )
-        seen = Seen(section.start)
+        seen = SectionSeen(section.start)
         records = read_section(
             logs[section.broker], section, reading, seen, at_record=each.at_record
         )
@@ -360,62 +355,3 @@ def _write(
         }
 
     return run_tasks(spark, len(work), write)
-
-
-def read_section(
-    log: BrokerLog, section: Section, reading: Reading, seen: Seen, *, at_record: bool
-) -> Iterator[LogRecords]:
-    """The wanted records of a section.
-
-    Raises:
-        ExportError: some are damaged or gone, and that is not allowed.
-    """
-    selection, own_topics = reading.topics.selection, reading.topics.has_own
-
-    def report(damage: DamagedPlace) -> None:
-        gap = Gap(section.broker, damage.start, damage.end, damage.fault)
-        if not reading.skips_damage:
-            raise ExportError(f"{told_gap(gap)}; skipping damage, the rest is exported")
-        seen.gaps.append(gap)
-
-    for found in _found(log, section, reading, seen, at_record=at_record):
-        if isinstance(found, DamagedPlace):
-            # What follows the last record is told too: it may have been damaged since.
-            if found.start < section.stop or not reading.is_final:
-                report(found)
-        elif len(found):
-            seen.behind, seen.last = _last_record(found)
-            wanted = wanted_rows(found, selection, own_topics=own_topics)
-            yield without_damaged(wanted, report)
-
-
-def _found(
-    log: BrokerLog, section: Section, reading: Reading, seen: Seen, *, at_record: bool
-) -> Iterator[LogRecords | DamagedPlace]:
-    start, broker = section.start, section.broker
-    while start < section.stop:
-        try:
-            for partition in log.partitions(start, section.stop, at_record=at_record):
-                yield from partition.read()
-        except (DataLost, FileNotFoundError) as error:
-            if reading.fails_on_data_loss:
-                raise ExportError(
-                    f"messages of broker {broker!r} went while they were read: {error}"
-                ) from error
-            oldest = log.oldest()
-            start, at_record = (oldest, True) if oldest > seen.behind else (section.stop, False)
-            lost = Gap(
-                broker, seen.behind, min(start, section.stop), "were deleted while they were read"
-            )
-            seen.gaps.append(lost)
-            seen.behind = lost.end
-        else:
-            return
-
-
-def _last_record(records: LogRecords) -> tuple[int, LastRecord]:
-    position, size = int(records.parts.starts[-1]), int(records.sizes[-1])
-    content = np.ascontiguousarray(records.buffer[position : position + size])
-    # Not by its place in the buffer: a broker leaves out records that went with their topic.
-    offset = int(records.prefix("physical_offset")[-1])
-    return offset + size, LastRecord(offset, size, zlib.crc32(content.data))

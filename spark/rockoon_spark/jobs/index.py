@@ -46,15 +46,13 @@ from rockoon_spark.index.target import (
 )
 from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.publish import Replace
-from rockoon_spark.source.file_partition import SPLIT_BYTES
-from rockoon_spark.whole_logs.stored_log import StoredLog
-from rockoon_spark.whole_logs.whole_log import (
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
+from rockoon_spark.source.log_source import (
+    SPLIT_BYTES,
     ContiguousLog,
     ContiguousPartition,
-    Extent,
-    LogBroken,
-    LogReading,
-    see_whole,
+    LogSource,
 )
 
 
@@ -90,7 +88,7 @@ class _Taken:
 
 def build_index(
     spark: SparkSession,
-    log: str | ContiguousLog,
+    source: str | LogSource,
     target: Path,
     *,
     slots: int = SLOTS_DEFAULT,
@@ -102,7 +100,7 @@ def build_index(
     """Index what a CommitLog has beyond what the index in `target` covers.
 
     Args:
-        log: a store directory, as a path or URI, or where else a log is (`ServedLog`).
+        source: a store directory, as a path or URI, or a broker of a live cluster.
         target: the index directory, made if need be; every executor must see it, and its parent.
         slots, units: shape of each file, as the broker's; the same in each run.
         sealed_only: leave out the last file that has messages. Without, nobody may write a store
@@ -122,17 +120,17 @@ def build_index(
     target = target.resolve()
     with locked(target):
         recover(target)
-        reading = _place(log).look()
-        former = read_manifest(target) or IndexManifest(shape, reading.start)
-        _check_former(target, former, shape, reading)
-        start = max(former.end_offset, reading.start)
-        stop = reading.sealed_end if sealed_only else reading.end
-        partitions = reading.partitions(start, stop, split_bytes)
+        log = contiguous_log(source)
+        former = read_manifest(target) or IndexManifest(shape, log.start)
+        _check_former(target, former, shape, log)
+        start = max(former.end_offset, log.start)
+        stop = log.sealed_end if sealed_only else log.end
+        partitions = log.partitions(start, stop, split_bytes)
         if not partitions:
             return IndexReport(0, 0, 0, len(former.files), former.end_offset)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, reading, partitions, scratch)
+            taken = _take_keys(spark, log, partitions, scratch)
             last = former.files[-1] if former.files else None
             # With its messages gone from the log, a broker may have deleted it.
             goes_on = last is not None and (target / last.name).exists()
@@ -155,7 +153,7 @@ def build_index(
 
 
 def verify_index(
-    spark: SparkSession, log: str | ContiguousLog, target: Path, *, split_bytes: int = SPLIT_BYTES
+    spark: SparkSession, source: str | LogSource, target: Path, *, split_bytes: int = SPLIT_BYTES
 ) -> list[str]:
     """Compare an index that `build_index` made with the log; each sentence is a difference.
 
@@ -173,55 +171,51 @@ def verify_index(
         manifest = read_manifest(target)
         if manifest is None:
             return [f"{target} has no manifest beside it: nothing was published"]
-        reading = _place(log).look()
+        log = contiguous_log(source)
         try:
-            check_files(target, manifest, reading.start)
+            check_files(target, manifest, log.start)
         except IndexTargetError as difference:
             return [str(difference)]
         end = manifest.end_offset
-        if end > reading.end:
-            return [f"{target} covers the log up to {end}, it ends at {reading.end}"]
-        partitions = reading.partitions(reading.start, end, split_bytes)
+        if end > log.end:
+            return [f"{target} covers the log up to {end}, it ends at {log.end}"]
+        partitions = log.partitions(log.start, end, split_bytes)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, reading, partitions, scratch)
-            return _compare(spark, manifest, target, taken, scratch, reading.start)
-
-
-def _place(log: str | ContiguousLog) -> ContiguousLog:
-    return StoredLog(log) if isinstance(log, str) else log
+            taken = _take_keys(spark, log, partitions, scratch)
+            return _compare(spark, manifest, target, taken, scratch, log.start)
 
 
 def _check_former(
-    target: Path, former: IndexManifest, shape: IndexShape, reading: LogReading
+    target: Path, former: IndexManifest, shape: IndexShape, log: ContiguousLog
 ) -> None:
-    check_files(target, former if former.files else None, reading.start)
+    check_files(target, former if former.files else None, log.start)
     if former.shape != shape:
         raise IndexBuildError(
             f"{target} has files of {former.shape.slots} slots and {former.shape.units} units, "
             f"not {shape.slots} and {shape.units}"
         )
-    if former.end_offset > reading.end:
+    if former.end_offset > log.end:
         raise IndexBuildError(
             f"{target} covers a log up to offset {former.end_offset}, this one ends at "
-            f"{reading.end}: it is the index of another store"
+            f"{log.end}: it is the index of another store"
         )
-    if former.files and not _has_last_record(reading, former.files[-1].header):
+    if former.files and not _has_last_record(log, former.files[-1].header):
         raise IndexBuildError(
             f"{target} ends with a record at offset {former.files[-1].header.end_offset} that "
             "this log does not have: it is the index of another store"
         )
 
 
-def _has_last_record(reading: LogReading, header: IndexHeader) -> bool:
+def _has_last_record(log: ContiguousLog, header: IndexHeader) -> bool:
     """Whether the record of an index's last key is in a log, or may have been."""
     at = header.end_offset
-    if at < reading.start:
+    if at < log.start:
         return True
     try:
         times_ms = [
             int(records.store_timestamps_ms[0])
-            for partition in reading.partitions(at, at + 1, 1)
+            for partition in log.partitions(at, at + 1, 1)
             for run in partition.runs()
             for records in run.scans(with_tag_codes=False)
         ]
@@ -232,7 +226,7 @@ def _has_last_record(reading: LogReading, header: IndexHeader) -> bool:
 
 def _take_keys(
     spark: SparkSession,
-    reading: LogReading,
+    log: ContiguousLog,
     partitions: Sequence[ContiguousPartition],
     scratch: ScratchKeys,
 ) -> _Taken:
@@ -254,7 +248,7 @@ def _take_keys(
     start, stop = partitions[0].start, partitions[-1].stop
     extents = [tuple(answer["extent"]) if answer["extent"] else None for answer in answers]
     counts = tuple(KeyCount(answer["keys"], tuple(answer["begins"])) for answer in answers)
-    return _Taken(counts, see_whole(reading, start, stop, extents))
+    return _Taken(counts, check_complete(log, start, stop, extents))
 
 
 def _take_partition(

@@ -23,15 +23,13 @@ from rockoon_format.frames import IntArray
 from rockoon_format.names import topic_fault
 from rockoon_format.scan import Scan
 from rockoon_spark.publish import Replace, published
-from rockoon_spark.source.file_partition import SPLIT_BYTES
-from rockoon_spark.whole_logs.stored_log import StoredLog
-from rockoon_spark.whole_logs.whole_log import (
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
+from rockoon_spark.source.log_source import (
+    SPLIT_BYTES,
     ContiguousLog,
     ContiguousPartition,
-    Extent,
-    LogBroken,
-    LogReading,
-    see_whole,
+    LogSource,
 )
 
 FILE_ENTRIES = 300_000
@@ -77,7 +75,7 @@ class RebuildReport:
 
 def rebuild_queues(
     spark: SparkSession,
-    log: str | ContiguousLog,
+    source: str | LogSource,
     target: Path,
     *,
     file_entries: int = FILE_ENTRIES,
@@ -88,8 +86,8 @@ def rebuild_queues(
     """Write the `consumequeue` directory that a CommitLog implies.
 
     Args:
-        log: a store directory that nobody writes, as a path or URI, or where else a log is
-            (`ServedLog`: everything that is durable now is taken).
+        source: a store directory that nobody writes, as a path or URI, or a broker of a
+            live cluster, of whose log everything that is durable now is taken.
         target: the directory to make; every executor must see it.
         file_entries: entries per file, as the broker's.
         delay_levels_ms: the broker's: entries of delayed messages bear deliver times.
@@ -102,9 +100,9 @@ def rebuild_queues(
         StoreError: there is no log.
         TargetExists: something is there already.
     """
-    reading = (StoredLog(log) if isinstance(log, str) else log).look()
-    partitions = reading.partitions(reading.start, reading.end, split_bytes)
-    levels, marks = tuple(delay_levels_ms), dict(reading.marks)
+    log = contiguous_log(source)
+    partitions = log.partitions(log.start, log.end, split_bytes)
+    levels, marks = tuple(delay_levels_ms), dict(log.marks)
 
     def entries_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -120,12 +118,12 @@ def rebuild_queues(
             return _write_file(Path(root), table, file_entries)
 
         written = runs.groupBy("topic", "queue", "file").applyInArrow(write, _WRITTEN).collect()
-        end = _see_log(reading, partitions, [row for row in written if row.topic is None])
+        end = _see_log(log, partitions, [row for row in written if row.topic is None])
         rows = [row for row in written if row.topic is not None]
         rows.sort(key=lambda row: (row.topic, row.queue, row.file))
         _see_queues(rows)
     return RebuildReport(
-        log_bytes=reading.end - reading.start,
+        log_bytes=log.end - log.start,
         entries=sum(row.entries for row in rows),
         queues=len({(row.topic, row.queue) for row in rows}),
         files=len(rows),
@@ -134,7 +132,7 @@ def rebuild_queues(
 
 
 def _see_log(
-    reading: LogReading, partitions: Sequence[ContiguousPartition], words: Sequence[Any]
+    log: ContiguousLog, partitions: Sequence[ContiguousPartition], words: Sequence[Any]
 ) -> int:
     """See that the tasks have taken in the whole log, from what each says of its partition; return
     where it ends."""
@@ -145,7 +143,7 @@ def _see_log(
         extents[number] = tuple(word["extent"]) if word["extent"] else None
     if len(words) != len(partitions):
         raise RuntimeError(f"{len(words)} of {len(partitions)} tasks have said what they read")
-    return see_whole(reading, reading.start, reading.end, extents)
+    return check_complete(log, log.start, log.end, extents)
 
 
 def _see_queues(rows: Sequence[Any]) -> None:

@@ -6,9 +6,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from rockoon_spark.export.broker_logs import BrokerLog
 from rockoon_spark.export.comparison import Comparison, file_problem
 from rockoon_spark.export.rows import gathered
+from rockoon_spark.export.sections import (
+    SectionReading,
+    SectionSeen,
+    TopicChoice,
+    read_section,
+)
 from rockoon_spark.export.target import (
     ExportedFile,
     ExportManifest,
@@ -18,16 +23,8 @@ from rockoon_spark.export.target import (
     manifests,
     recover,
 )
-from rockoon_spark.jobs.export import (
-    Reading,
-    Seen,
-    TopicChoice,
-    logs_of,
-    read_section,
-)
 from rockoon_spark.jobs.numbered_tasks import run_tasks
-from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.store_directory import StoreDirectory
+from rockoon_spark.source.log_source import ContiguousLog, LogSource
 
 _FILES_PER_TASK_BYTES = 256 << 20
 
@@ -46,13 +43,13 @@ class VerifiedExport:
 
 
 def verify_export(
-    spark: SparkSession, target: str, place: StoreDirectory | LiveCluster | None = None
+    spark: SparkSession, target: str, source: LogSource | None = None
 ) -> tuple[VerifiedExport, list[str]]:
     """Compare every file with its manifest, and every message that a log still has with the log.
 
     Args:
         target: what `export` wrote.
-        place: the logs; None: only the files are looked at.
+        source: the logs; None: only the files are looked at.
 
     Returns:
         What was compared, and a sentence for each difference.
@@ -60,7 +57,7 @@ def verify_export(
     Raises:
         ExportTargetError: a manifest is missing or cannot be read, or an export is at it.
         ExportError: a log is damaged.
-        StoreError, BrokerAway, RockoonError: a log cannot be read.
+        BrokerAway, LogBroken, RockoonError, StoreError: a log cannot be read.
     """
     into = ExportTarget.of(target)
     with locked(into):
@@ -75,8 +72,8 @@ def verify_export(
             if path not in known
         ]
         compared = 0
-        if place is not None and not problems:
-            compared, problems = _compare(spark, into, runs, place)
+        if source is not None and not problems:
+            compared, problems = _compare(spark, into, runs, source)
     report = VerifiedExport(
         runs=len(runs),
         files=len(files),
@@ -108,9 +105,9 @@ def _compare(
     spark: SparkSession,
     target: ExportTarget,
     runs: Sequence[ExportManifest],
-    place: StoreDirectory | LiveCluster,
+    source: LogSource,
 ) -> tuple[int, list[str]]:
-    logs = {log.broker: log for log in logs_of(place, sealed_only=False)}
+    logs = {log.broker: log for log in source.logs()}
     problems = []
     for broker, position in (runs[-1].positions if runs else {}).items():
         log = logs.get(broker)
@@ -136,7 +133,7 @@ def _compare(
 
 
 def _compare_section(
-    target: ExportTarget, run: ExportManifest, section: Section, log: BrokerLog
+    target: ExportTarget, run: ExportManifest, section: Section, log: ContiguousLog
 ) -> dict[str, Any]:
     files = [
         file
@@ -144,14 +141,14 @@ def _compare_section(
         if file.broker == section.broker and section.start <= file.first_offset < section.stop
     ]
     # What was damaged at the time is not in the files.
-    reading = Reading(
+    reading = SectionReading(
         TopicChoice.from_json(run.topics),
         fails_on_data_loss=True,
         skips_damage=bool(run.gaps),
         is_final=True,
     )
     start = max(section.start, log.start)
-    seen = Seen(start)
+    seen = SectionSeen(start)
     rest = replace(section, start=start)
     records = read_section(log, rest, reading, seen, at_record=start == log.start)
     comparison = Comparison(target, files)

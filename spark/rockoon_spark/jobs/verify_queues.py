@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_spark.jobs.rebuild import rebuild_queues
-from rockoon_spark.whole_logs.whole_log import ContiguousLog
+from rockoon_spark.source.log_source import LogSource
 
 _NAME_DIGITS = 20
 _PROBLEMS_MAX = 100
@@ -37,12 +37,12 @@ def queue_files(target: Path) -> list[Path]:
 
 
 def verify_queues(
-    spark: SparkSession, log: str | ContiguousLog, target: Path
+    spark: SparkSession, source: str | LogSource, target: Path
 ) -> tuple[VerifiedQueues, list[str]]:
     """Make the queues of a log again beside `target`, for which there has to be room, and compare.
 
     Args:
-        log: as `rebuild_queues` takes it; nobody may write it meanwhile.
+        source: as `rebuild_queues` takes it; nobody may write it meanwhile.
         target: a `consumequeue` directory with files of one length.
 
     Returns:
@@ -56,7 +56,7 @@ def verify_queues(
     entries = max(path.stat().st_size for path in there.values()) // ENTRY_BYTES
     again = target.parent / f".{target.name}.again-{uuid.uuid4().hex}"
     try:
-        report = rebuild_queues(spark, log, again, file_entries=max(entries, 1))
+        report = rebuild_queues(spark, source, again, file_entries=max(entries, 1))
         due = {str(path.relative_to(again)): path for path in queue_files(again)}
         problems = [
             f"{target / name} {fault}"

@@ -122,10 +122,10 @@ class LogReader(DataSourceReader):
         options = self._options
         if options.selection.is_empty:
             return []
-        absent = options.place.absent(options.topics)
+        absent = options.source.absent(options.topics)
         if absent:
             raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
-        partitions = options.place.partitions(options.selection, options.split_bytes)
+        partitions = options.source.partitions(options.selection, options.split_bytes)
         return [LogInputPartition(partition) for partition in partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

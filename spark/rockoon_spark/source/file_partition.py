@@ -1,20 +1,32 @@
-"""Partitions of a log that one task reads."""
+"""Partitions of CommitLog files, read while a broker may be writing them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_spark.files import LogFile, read_range
+from rockoon_format.frames import IntArray, sliding
+from rockoon_format.record import RECORD_BYTES_MIN
+from rockoon_spark.files import LogFile, dropped_marks, read_range
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.partition_scan import Found, find_records
+from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source.log_source import (
+    FORGED_FAULT,
+    ContiguousPartition,
+    DamagedPlace,
+    in_batches,
+    report_loss,
+)
 
-SPLIT_BYTES = 64 << 20
-# What is read behind a split, so that its last record is whole; more when that is not enough.
+# What is read behind a partition, so that its last record is whole; more when that is not enough.
 _BEYOND_BYTES = 1 << 20
 _RECORD_BYTES_MAX = 64 << 20
+_HEAD_BYTES = 4
 # How far before its end a file's last record is looked for, one after the other.
 _TAILS_BYTES = (1 << 20, 16 << 20)
 # How often damage at the end of what is written is looked at before it is believed.
@@ -22,58 +34,123 @@ _LOOKS_MAX = 3
 _LOOK_INTERVAL_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The records that start in a partition of a CommitLog file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePartition(ContiguousPartition):
+    """A piece of one CommitLog file; see `ContiguousPartition`."""
 
     file: LogFile
-    start: int
-    """Positions in the file, the end exclusive."""
-    stop: int
+    broker: str = ""
+    """Whose store it is in."""
+    store: str | None = None
+    """The store directory, which says what topics were deleted."""
+
+    @classmethod
+    def of(cls, file: LogFile) -> "FilePartition":
+        """A whole file, of whatever store."""
+        return cls(file=file, start=file.start, stop=file.start + file.bytes)
+
+    def look(self, wait: Callable[[float], object] = time.sleep) -> tuple[NDArray[np.uint8], Found]:
+        """Bytes from `start` on, and the records that start here; positions count from there.
+
+        Args:
+            wait: spends so many seconds.
+        """
+        looks = 0
+        while True:
+            buffer, found = self._look_once()
+            looks += 1
+            behind = self.start + len(buffer)
+            is_last = bool(found.damages) and found.damages[-1].end >= behind
+            if not is_last or looks == _LOOKS_MAX:
+                return buffer, found
+            # Nothing whole stands behind it: a broker may be writing this very record.
+            wait(_LOOK_INTERVAL_SECONDS)
+
+    def _look_once(self) -> tuple[NDArray[np.uint8], Found]:
+        first, behind = self.start - self.file.start, self.stop - self.file.start
+        # A file begins with a record, whoever has cut it.
+        proven = self.at_record or not first
+        beyond = _BEYOND_BYTES
+        while True:
+            buffer = read_range(self.file, first, behind, beyond)
+            goes_on = first + len(buffer) < self.file.bytes and beyond < _RECORD_BYTES_MAX
+            length = behind - first
+            found = find_records(buffer, self.start, 0, length, proven=proven, goes_on=goes_on)
+            if not found.is_cut:
+                return buffer, found
+            beyond *= 8
+
+    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+        """See `LogPartition`."""
+        marks = None
+        try:
+            for found in self.records():
+                if isinstance(found, DamagedPlace):
+                    yield found
+                    continue
+                if marks is None:
+                    # After the records: a mark is there before any record of a topic that was
+                    # created again, so messages of the former topic never come with its own.
+                    marks = dropped_marks(self.store) if self.store else {}
+                kept = found.chosen(_kept(found, marks))
+                yield kept if self.coverage is None else self.coverage.left(kept)
+        except FileNotFoundError:
+            sentence = f"{self.file.uri} was deleted, as retention does, after the read was planned"
+            report_loss(sentence, fails=self.fails_on_data_loss)
+
+    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
+        """See `ContiguousPartition`."""
+        if offsets is not None:
+            yield from self._records_at(offsets)
+            return
+        buffer, found = self.look()
+        for damage in found.damages:
+            yield DamagedPlace(self.file.uri, damage.start, damage.end)
+        if found.forgery is not None:
+            forged = found.forgery
+            yield DamagedPlace(self.file.uri, forged.start, forged.end, FORGED_FAULT)
+        yield from in_batches(buffer, self.start, found.starts, found.sizes, self.broker)
+
+    def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedPlace]:
+        # What lies between is not looked at: the second reading costs what is left, not the log.
+        first, behind = self.start - self.file.start, self.stop - self.file.start
+        buffer = read_range(self.file, first, behind, _RECORD_BYTES_MAX)
+        starts = offsets - self.start
+        sizes = sliding(buffer, ">i4")[starts].astype(np.int64)
+        wrong = (sizes < RECORD_BYTES_MIN) | (sizes > len(buffer) - starts)
+        for offset in offsets[wrong].tolist():
+            yield DamagedPlace(self.file.uri, offset, offset + _HEAD_BYTES)
+        yield from in_batches(buffer, self.start, starts[~wrong], sizes[~wrong], self.broker)
+
+    def runs(self) -> Iterator[RecordRun]:
+        """See `ContiguousPartition`."""
+        file = self.file
+        try:
+            buffer, found = self.look()
+        except FileNotFoundError as error:
+            raise LogBroken(file_gone(file)) from error
+        except (OSError, ValueError) as error:
+            raise LogBroken(f"{file.uri} cannot be read: {error}") from error
+        if found.damages:
+            raise LogBroken(no_record(file.uri, found.damages[0].start, found.damages[0].end))
+        if len(found.starts):
+            stop = int(found.starts[-1] + found.sizes[-1])
+            yield RecordRun(buffer, self.start, int(found.starts[0]), stop)
 
 
-def split_files(files: Sequence[LogFile], split_bytes: int) -> list[Split]:
-    """Cut files into partitions of at most `split_bytes`; each has to be 1 or more."""
-    return [
-        Split(file, start, min(start + split_bytes, file.bytes))
-        for file in files
-        for start in range(0, file.bytes, split_bytes)
-    ]
+def file_gone(file: LogFile) -> str:
+    """What is wrong where a file is missing, in one sentence."""
+    return f"{file.uri} went while it was read: retention deleted it; run again"
 
 
-def read_split(
-    split: Split, *, proven: bool = False, wait: Callable[[float], object] = time.sleep
-) -> tuple[NDArray[np.uint8], Found]:
-    """A split's bytes, and the records that start in it; positions count from its start.
-
-    Args:
-        proven: a record starts at the split's start, or nothing was written from there on; it is
-            so at a file's start.
-        wait: spends so many seconds.
-    """
-    looks = 0
-    while True:
-        buffer, found = _look(split, proven=proven or split.start == 0)
-        looks += 1
-        behind = split.file.start + split.start + len(buffer)
-        is_last = bool(found.damages) and found.damages[-1].end >= behind
-        if not is_last or looks == _LOOKS_MAX:
-            return buffer, found
-        # Nothing whole stands behind it: a broker may be writing this very record.
-        wait(_LOOK_INTERVAL_SECONDS)
-
-
-def _look(split: Split, *, proven: bool) -> tuple[NDArray[np.uint8], Found]:
-    length = split.stop - split.start
-    base = split.file.start + split.start
-    beyond = _BEYOND_BYTES
-    while True:
-        buffer = read_range(split.file, split.start, split.stop, beyond)
-        goes_on = split.start + len(buffer) < split.file.bytes and beyond < _RECORD_BYTES_MAX
-        found = find_records(buffer, base, 0, length, proven=proven, goes_on=goes_on)
-        if not found.is_cut:
-            return buffer, found
-        beyond *= 8
+def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which records did not go with their topic."""
+    kept = np.ones(len(records), np.bool_)
+    for topic, mark in marks.items():
+        if records.base < mark:
+            of_topic = Selection().among("topic", frozenset({topic})).mask(records)
+            kept &= ~(of_topic & (records.prefix("physical_offset") < mark))
+    return kept
 
 
 def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> list[LogFile]:
@@ -96,21 +173,21 @@ def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> lis
 
 def _ends_before(file: LogFile, time_ms: int) -> bool:
     """Whether the last record of a file is proved to have been stored before some time."""
+    stop = file.start + file.bytes
     for tail_bytes in _TAILS_BYTES:
-        tail = Split(file, max(file.bytes - tail_bytes, 0), file.bytes)
-        buffer, found = read_split(tail)
+        tail = FilePartition(file=file, start=max(stop - tail_bytes, file.start), stop=stop)
+        buffer, found = tail.look()
         if found.damages:
             return False
         if len(found.starts):
-            base = file.start + tail.start
-            last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
+            last = LogRecords.of(buffer, tail.start, found.starts[-1:], found.sizes[-1:], "")
             return int(last.store_timestamps_ms[0]) < time_ms
     return False
 
 
 def _first_time_ms(file: LogFile) -> int | None:
     """Store time of a file's first record, None if there is none."""
-    buffer, found = read_split(Split(file, 0, 1))
+    buffer, found = FilePartition(file=file, start=file.start, stop=file.start + 1).look()
     if not len(found.starts):
         return None
     records = LogRecords.of(buffer, file.start, found.starts, found.sizes, "")

@@ -5,37 +5,29 @@ to its end. Every message whose sender had its acknowledgement before that is in
 """
 
 import logging
+import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rockoon.errors import LogTrimmed, RockoonError
-from rockoon_format.generation import Manifest
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
-from rockoon_spark.broker_addresses import absent_topics, broker_addresses
-from rockoon_spark.broker_calls import LogClient
-from rockoon_spark.generations.broker_generation import BrokerGeneration, generation_in_force
+from rockoon_spark.broker_addresses import absent_topics, broker_addresses, live_addresses
+from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient
+from rockoon_spark.generations.broker_generation import generation_in_force
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.parts import (
-    GenerationPartition,
-    GenerationReplaced,
-    generation_partitions,
-)
-from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.records.selection import Range, Selection
-from rockoon_spark.source.log_source import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.generations.in_force import GenerationInForce, with_generation
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.records.selection import EVERYTHING, Range, Selection
+from rockoon_spark.source.broker_partition import BrokerPartition, records_of
+from rockoon_spark.source.log_source import LastRecord, LogPartition
 
 log = logging.getLogger(__name__)
 
-# How long a broker that does not answer is asked again: at most, before a read is planned.
-PLAN_RETRY_SECONDS = 2.0
-# And while its log is read: a broker that is restarted comes back within this.
-READ_RETRY_SECONDS = 20.0
 _NEVER_MS = 1 << 62
-# Looking again is for a generation that another replaces while a read is planned.
-_LOOKS_MAX = 5
+
+Found = TypeVar("Found")
 
 
 class BrokerAway(Exception):
@@ -44,23 +36,23 @@ class BrokerAway(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LiveCluster:
-    """A cluster.
+    """A cluster; see `LogSource`.
 
     Args:
         endpoint: its nameservers, as `rockoon.connect` takes them.
         skips_brokers_away: whether to read the others when a broker does not answer.
         fails_on_data_loss: whether to fail when messages are deleted before they are read.
         compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
+        broker: name of the only one that is read; None for all.
     """
 
     endpoint: str
     skips_brokers_away: bool = False
     fails_on_data_loss: bool = True
     compacted: bool = False
+    broker: str | None = None
 
-    def partitions(
-        self, selection: Selection, split_bytes: int
-    ) -> Sequence["BrokerPartition | GenerationPartition"]:
+    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
         """See `LogSource`.
 
         Raises:
@@ -69,7 +61,24 @@ class LiveCluster:
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker takes one generation after the other into force.
         """
-        found: list[BrokerPartition | GenerationPartition] = []
+
+        def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
+            return self.partitions_of(broker, address, selection, split_bytes)
+
+        found = self._of_brokers(selection, of_broker)
+        return [partition for own in found for partition in own]
+
+    def _of_brokers(
+        self, selection: Selection, of_broker: Callable[[str, str], Found]
+    ) -> list[Found]:
+        """Ask every broker that is selected, by its name and address.
+
+        Raises:
+            BrokerAway, RockoonError: see `partitions`.
+        """
+        if self.broker is not None:
+            selection = selection.among("broker", frozenset({self.broker}))
+        found: list[Found] = []
         addresses, failures = broker_addresses(self.endpoint)
         unknown = selection.one_of.get("broker", frozenset()) - addresses.keys() - failures.keys()
         if unknown:
@@ -78,21 +87,13 @@ class LiveCluster:
             if not selection.wants_broker(broker):
                 continue
             try:
-                found += self.partitions_of(broker, address, selection, split_bytes)
+                found.append(of_broker(broker, address))
             except RockoonError as error:
                 failures[broker] = error
         for broker, failure in failures.items():
             if selection.wants_broker(broker):
                 self._report_away(broker, failure)
         return found
-
-    def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogSource`.
-
-        Raises:
-            RockoonError: no nameserver answers.
-        """
-        return absent_topics(self.endpoint, topics) if topics else ()
 
     def _report_away(self, broker: str, error: RockoonError) -> None:
         sentence = f"broker {broker!r} of the cluster at {self.endpoint} cannot be read: {error}"
@@ -102,7 +103,7 @@ class LiveCluster:
 
     def partitions_of(
         self, broker: str, address: str, selection: Selection, split_bytes: int
-    ) -> "Sequence[BrokerPartition | GenerationPartition]":
+    ) -> Sequence[LogPartition]:
         """Cut the log of one broker; see `partitions`.
 
         Raises:
@@ -110,77 +111,172 @@ class LiveCluster:
             GenerationReplaced: it takes one generation after the other into force.
         """
         with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
-            found = self._generation(broker, address)
-            for _ in range(_LOOKS_MAX):
-                partitions = self._cut(client, found, selection, split_bytes)
-                # Once more after the log's ends were asked for: when a generation came into force
-                # in between, the log may have lost what only that one holds.
-                before, found = found, self._generation(broker, address)
-                # What another generation covers may have gone from the log since.
-                if partitions is not None and found == before:
-                    return partitions
-        raise GenerationReplaced(f"broker {broker!r} takes generation after generation")
 
-    def _generation(self, broker: str, address: str) -> tuple[Manifest, Coverage] | None:
-        if not self.compacted:
-            return None
-        return generation_in_force(broker, address, PLAN_RETRY_SECONDS)
+            def in_force() -> GenerationInForce | None:
+                if not self.compacted:
+                    return None
+                return generation_in_force(broker, address, self.endpoint)
 
-    def _cut(
-        self,
-        client: LogClient,
-        found: tuple[Manifest, Coverage] | None,
-        selection: Selection,
-        split_bytes: int,
-    ) -> "Sequence[BrokerPartition | GenerationPartition] | None":
-        """The partitions of a broker, None if its generation is not in force any more."""
-        if found is None:
-            return self._of_log(client, selection, split_bytes, None)
-        manifest, coverage = found
-        files = BrokerGeneration(
-            client.broker, client.address, manifest.generation, READ_RETRY_SECONDS, self.endpoint
-        )
-        try:
-            parts = generation_partitions(files, manifest.parts, coverage, selection, split_bytes)
-        except GenerationReplaced:
-            return None
-        return [*parts, *self._of_log(client, selection, split_bytes, coverage)]
+            def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
+                return self._of_log(client, selection, split_bytes, coverage)
+
+            return with_generation(in_force, of_log, selection, split_bytes)
 
     def _of_log(
-        self,
-        client: LogClient,
-        selection: Selection,
-        split_bytes: int,
-        coverage: Coverage | None,
-    ) -> "list[BrokerPartition]":
+        self, client: LogClient, selection: Selection, split_bytes: int, coverage: Coverage | None
+    ) -> list[BrokerPartition]:
         # Nothing is asked for but the ends. Once, for all partitions: what is appended during the
         # read belongs to none of them.
         ends = client.read(ReadLogRequest())
         start, end = ends.log_min_offset, ends.visible_end
         if coverage is not None and coverage.holds_all(selection):
             start = max(start, coverage.log_end)
-        partitions = [
-            BrokerPartition(
-                client.broker,
-                client.address,
-                cut,
-                min(cut + split_bytes, end),
-                cut == start,
-                self,
-                coverage,
-            )
-            for cut in range(start, end, split_bytes)
-        ]
+        whole = BrokerLog.of(self, client, ends).between(start, end)
+        partitions = replace(whole, coverage=coverage).cut(split_bytes)
         wanted = selection.ranges.get("store_time")
         if wanted is None:
             return partitions
         begins = [*ends.time_run_starts, end]
         return _of_times(client, partitions, wanted, begins)
 
+    def absent(self, topics: Collection[str]) -> Sequence[str]:
+        """See `LogSource`.
+
+        Raises:
+            RockoonError: no nameserver answers.
+        """
+        return absent_topics(self.endpoint, topics) if topics else ()
+
+    def log(self) -> "BrokerLog":
+        """See `LogSource`."""
+        broker, address = self._only_broker()
+        try:
+            return self._look(broker, address)
+        except RockoonError as error:
+            raise LogBroken(f"broker {broker!r} cannot be read: {error}") from error
+
+    def logs(self) -> "Sequence[BrokerLog]":
+        """See `LogSource`."""
+        found = self._of_brokers(EVERYTHING, self._look)
+        return [log for log in found if log.end > log.start]
+
+    def _look(self, broker: str, address: str) -> "BrokerLog":
+        with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
+            # Nothing is asked for but the ends.
+            return BrokerLog.of(self, client, client.read(ReadLogRequest()))
+
+    def _only_broker(self) -> tuple[str, str]:
+        addresses = live_addresses(self.endpoint)
+        names = ", ".join(addresses) or "none"
+        if self.broker is None and len(addresses) == 1:
+            return addresses.popitem()
+        if self.broker is None:
+            raise LogBroken(f"say which broker of the cluster at {self.endpoint}: {names}")
+        if self.broker not in addresses:
+            raise LogBroken(
+                f"broker {self.broker!r} is not in the routes of the cluster at {self.endpoint}; "
+                f"there are: {names}"
+            )
+        return self.broker, addresses[self.broker]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLog:
+    """What a broker had when it was asked; see `ContiguousLog`.
+
+    Args:
+        broker: its name.
+        address: where it was.
+        endpoint: nameservers that know where it is by then.
+        start, sealed_end, end, marks: see `ContiguousLog`.
+        fails_on_data_loss: see `ContiguousPartition`.
+    """
+
+    broker: str
+    address: str
+    endpoint: str
+    start: int
+    sealed_end: int
+    end: int
+    marks: Mapping[str, int] = field(default_factory=dict)
+    fails_on_data_loss: bool = True
+    is_end_known = True
+
+    @classmethod
+    def of(cls, cluster: LiveCluster, client: LogClient, ends: ReadLogReply) -> "BrokerLog":
+        """A log by what its broker says of its ends."""
+        start = ends.log_min_offset
+        # A message that a crash can still take back must not be in anything that is made of the
+        # log: its place may be another's then.
+        end = max(min(ends.visible_end, ends.durable_end), start)
+        newest = end - 1
+        return cls(
+            broker=client.broker,
+            address=client.address,
+            endpoint=cluster.endpoint,
+            start=start,
+            sealed_end=max(newest - newest % ends.log_file_bytes, start),
+            end=end,
+            marks={each.topic: each.dropped_below for each in ends.dropped},
+            fails_on_data_loss=cluster.fails_on_data_loss,
+        )
+
+    def between(self, start: int, stop: int) -> BrokerPartition:
+        """What lies between two physical offsets, in one; a record starts at `start`."""
+        return BrokerPartition(
+            broker=self.broker,
+            address=self.address,
+            endpoint=self.endpoint,
+            start=start,
+            stop=stop,
+            at_record=True,
+            fails_on_data_loss=self.fails_on_data_loss,
+        )
+
+    def partitions(
+        self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
+    ) -> list[BrokerPartition]:
+        """See `ContiguousLog`."""
+        whole = replace(self.between(start, stop), at_record=at_record)
+        # However long one is, it comes in small replies.
+        return whole.cut(split_bytes or max(stop - start, 1))
+
+    def following(self, offset: int) -> int:
+        """See `ContiguousLog`."""
+        return self.between(offset, offset + 1).following()
+
+    def is_end(self, offset: int) -> bool:
+        """See `ContiguousLog`."""
+        return offset >= self.end
+
+    def name_at(self, _offset: int, /) -> str:
+        """See `ContiguousLog`."""
+        return f"broker {self.broker!r}"
+
+    def oldest(self) -> int:
+        """See `ContiguousLog`."""
+        with LogClient(self.broker, self.address, PLAN_RETRY_SECONDS) as client:
+            return int(client.read(ReadLogRequest()).log_min_offset)
+
+    def knows(self, last: LastRecord) -> bool | None:
+        """See `ContiguousLog`."""
+        request = ReadLogRequest(
+            physical_offset=last.offset, at_record=True, end_offset=last.offset + 1, max_bytes=1
+        )
+        with LogClient(self.broker, self.address, PLAN_RETRY_SECONDS) as client:
+            try:
+                reply = client.read(request)
+            except LogTrimmed:
+                return None
+        if reply.frames:
+            return zlib.crc32(reply.frames) == last.crc32
+        # It went with its topic, unless something else is there.
+        return False if reply.skipped_bytes else None
+
 
 def _of_times(
-    client: LogClient, partitions: list["BrokerPartition"], wanted: Range, begins: Sequence[int]
-) -> list["BrokerPartition"]:
+    client: LogClient, partitions: list[BrokerPartition], wanted: Range, begins: Sequence[int]
+) -> list[BrokerPartition]:
     """The partitions that can hold records stored within some time.
 
     Args:
@@ -207,7 +303,7 @@ def _of_times(
     return found
 
 
-def _first_store_ms(client: LogClient, partition: "BrokerPartition", end: int) -> int:
+def _first_store_ms(client: LogClient, partition: BrokerPartition, end: int) -> int:
     """Store time of the first record at or behind a partition's beginning."""
     position, at_record = partition.start, partition.at_record
     while position < end:
@@ -222,132 +318,3 @@ def _first_store_ms(client: LogClient, partition: "BrokerPartition", end: int) -
             break
         position, at_record = reply.next_offset, reply.next_at_record
     return _NEVER_MS
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerPartition:
-    """A partition of one broker's log."""
-
-    broker: str
-    address: str
-    """Where it was when the read was planned."""
-    start: int
-    """Physical offset."""
-    stop: int
-    """Exclusive."""
-    at_record: bool
-    """Whether a record starts at `start`; if not, the partition begins with the first behind it."""
-    cluster: LiveCluster
-    coverage: Coverage | None = None
-    """Records that are read from elsewhere."""
-
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `LogPartition`.
-
-        Raises:
-            DataLost: retention, or a crash, took messages before they were read.
-            RockoonError: the broker does not answer any more, or its disk refuses.
-        """
-        with self._client() as client:
-            ended = yield from self._parts(client, _request(self.start, self.stop, self.at_record))
-            if ended is None:
-                return
-            behind, goes_on = ended
-            if goes_on:
-                # That record is another partition's, which would not see it if it is damaged.
-                for part in self._parts(client, _request(behind, behind + 1, at_record=True)):
-                    if isinstance(part, DamagedPlace):
-                        yield part
-            if behind > self.stop:
-                # The next partition begins with it, unless a body holds what looks like a record.
-                for part in self._parts(client, _request(self.stop, behind, at_record=False)):
-                    if not isinstance(part, DamagedPlace) and len(part):
-                        forged = int(part.prefix("physical_offset")[0])
-                        yield DamagedPlace(self._log, forged, behind, FORGED_FAULT)
-
-    def _client(self) -> LogClient:
-        endpoint = self.cluster.endpoint
-        return LogClient(self.broker, self.address, READ_RETRY_SECONDS, endpoint)
-
-    def _parts(
-        self, client: LogClient, request: ReadLogRequest
-    ) -> Generator[LogRecords | DamagedPlace, None, tuple[int, bool] | None]:
-        """What starts within a request's bounds.
-
-        Returns:
-            Where the last record ends, and whether the log goes on there; None without any.
-        """
-        stop = request.end_offset
-        sees_records = request.at_record
-        damaged_from: int | None = None
-        client.ask(request)
-        while True:
-            position, at_record = request.physical_offset, request.at_record
-            try:
-                reply = client.answer()
-            except LogTrimmed as trimmed:
-                resume = int(trimmed.details["log_min_offset"])
-                self._report_loss(position, min(resume, stop), "retention deleted")
-                reply = ReadLogReply(next_offset=resume, next_at_record=True)
-            following = _request(reply.next_offset, stop, reply.next_at_record)
-            # A reply that leads nowhere: the log ends before what it had when the read was planned.
-            is_stuck = following == request
-            is_over = reply.next_offset >= stop or is_stuck
-            if not is_over:
-                # It is on its way while this one is decoded.
-                client.ask(following)
-            # Only behind a place where a record must start. Behind a cut the bytes are the middle
-            # of one.
-            if reply.skipped_bytes and at_record:
-                damaged_from = position
-            if damaged_from is not None and (reply.next_at_record or is_over):
-                yield DamagedPlace(self._log, damaged_from, position + reply.skipped_bytes)
-                damaged_from = None
-            sees_records |= bool(reply.frames)
-            yield from self._records(reply)
-            if is_stuck:
-                self._report_loss(position, stop, "a crash of the broker took")
-            if is_over:
-                goes_on = reply.next_at_record and reply.next_offset < reply.visible_end
-                return (reply.next_offset, goes_on) if sees_records else None
-            request = following
-
-    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedPlace]:
-        """The records of a reply, but for those that say that they are of another place."""
-        # Each has to leave room for those before and behind it; without deleted topics' between
-        # them, which are left out, that is exactly one place.
-        first = reply.first_offset
-        spare = reply.next_offset - first - len(reply.frames)
-        for records in records_of(reply, self.broker):
-            stated = records.prefix("physical_offset")
-            least = first + np.cumsum(records.sizes) - records.sizes
-            displaced = (stated < least) | (stated > least + spare)
-            for index in np.flatnonzero(displaced).tolist():
-                start = int(least[index])
-                end = start + int(records.sizes[index]) + spare
-                yield DamagedPlace(self._log, start, end)
-            first += int(records.sizes.sum())
-            kept = records.chosen(np.logical_not(displaced)) if displaced.any() else records
-            yield kept if self.coverage is None else self.coverage.left(kept)
-
-    @property
-    def _log(self) -> str:
-        return f"broker {self.broker!r}"
-
-    def _report_loss(self, start: int, end: int, what: str) -> None:
-        sentence = (
-            f"{what} physical offsets {start} to {end} of the log of broker {self.broker!r}, which"
-            " were there when the read was planned"
-        )
-        report_loss(sentence, fails=self.cluster.fails_on_data_loss)
-
-
-def _request(position: int, stop: int, at_record: bool) -> ReadLogRequest:
-    return ReadLogRequest(physical_offset=position, end_offset=stop, at_record=at_record)
-
-
-def records_of(reply: ReadLogReply, broker: str) -> Iterator[LogRecords]:
-    """The records of a reply."""
-    sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
-    frames = np.frombuffer(reply.frames, np.uint8)
-    yield from in_batches(frames, reply.first_offset, np.cumsum(sizes) - sizes, sizes, broker)

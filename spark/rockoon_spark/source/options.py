@@ -8,9 +8,8 @@ from pathlib import PurePath
 
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import QueueKey, Range, Selection
-from rockoon_spark.source.file_partition import SPLIT_BYTES
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import LogSource
+from rockoon_spark.source.log_source import SPLIT_BYTES, LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
 
 
@@ -22,7 +21,7 @@ class OptionError(ValueError):
 class ReadOptions:
     """What a reader was asked for."""
 
-    place: LogSource
+    source: LogSource
     columns: tuple[str, ...]
     topics: frozenset[str]
     """Those that were named; they have to exist."""
@@ -42,7 +41,7 @@ class ReadOptions:
         if unknown:
             raise OptionError(f"unknown options: {', '.join(sorted(unknown))}")
         return cls(
-            place=_place(given),
+            source=_source(given),
             columns=columns_of(given.get("columns")),
             topics=topics_of(given),
             selection=_selection(given),
@@ -74,7 +73,7 @@ _OPTIONS = (
 )
 
 
-def _place(given: Mapping[str, str]) -> LogSource:
+def _source(given: Mapping[str, str]) -> LogSource:
     endpoint, path = given.get("endpoint", ""), given.get("path", "")
     if bool(endpoint) == bool(path):
         raise OptionError(

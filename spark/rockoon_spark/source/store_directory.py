@@ -1,32 +1,26 @@
 """The log of a store directory: the files are read as they are, whoever wrote them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import zlib
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from rockoon_format.generation import Manifest
-from rockoon_spark.files import StoreError, dropped_marks, generation_marks, list_log
+from rockoon_format.record import MAGIC_BLANK
+from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.directory_generation import DirectoryGeneration, generation_in_force
-from rockoon_spark.generations.parts import (
-    GenerationPartition,
-    GenerationReplaced,
-    generation_partitions,
-)
-from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.generations.directory_generation import generation_in_force
+from rockoon_spark.generations.in_force import GenerationInForce, with_generation
+from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.file_partition import Split, files_of_times, read_split, split_files
-from rockoon_spark.source.log_source import FORGED_FAULT, DamagedPlace, in_batches, report_loss
+from rockoon_spark.source.file_partition import FilePartition, file_gone, files_of_times
+from rockoon_spark.source.log_source import SPLIT_BYTES, LastRecord, LogPartition
 
-# Looking again is for a generation that another replaces while files are listed.
-_LOOKS_MAX = 5
+_HEAD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """A store, Rockoon's or RocketMQ's.
+    """A store, Rockoon's or RocketMQ's; see `LogSource`.
 
     Args:
         path: a path of this machine, or a URI.
@@ -36,109 +30,152 @@ class StoreDirectory:
     """
 
     path: str
-    broker: str
+    broker: str = ""
     compacted: bool = False
     fails_on_data_loss: bool = True
 
-    def partitions(
-        self, selection: Selection, split_bytes: int
-    ) -> Sequence["FilePartition | GenerationPartition"]:
+    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
         """See `LogSource`.
 
         Raises:
             StoreError: this is no store, or a file is missing, or the generation is damaged.
+            GenerationReplaced: the broker takes one generation after the other into force.
         """
-        for look in range(_LOOKS_MAX):
-            try:
-                found = self._generation()
-                partitions = self._cut(found, selection, split_bytes)
-                # What another generation covers may have gone from the log since.
-                if found == self._generation():
-                    return partitions
-            except (GenerationReplaced, FileNotFoundError):
-                if look == _LOOKS_MAX - 1:
-                    raise
-        raise StoreError(f"{self.path}: files come and go while they are listed")
+
+        def in_force() -> GenerationInForce | None:
+            return generation_in_force(self.path, self.broker) if self.compacted else None
+
+        def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
+            return self._of_log(selection, split_bytes, coverage)
+
+        return with_generation(in_force, of_log, selection, split_bytes)
+
+    def _of_log(
+        self, selection: Selection, split_bytes: int, coverage: Coverage | None
+    ) -> list[FilePartition]:
+        files = list_log(self.path)
+        wanted = selection.ranges.get("store_time")
+        if wanted is not None:
+            files = files_of_times(files, wanted.least // 1000, -(-wanted.most // 1000))
+        found = DirectoryLog(self, files, {}).cut_all(split_bytes)
+        if coverage is None:
+            return found
+        low = coverage.log_end if coverage.holds_all(selection) else 0
+        return [replace(each, coverage=coverage) for each in found if each.stop > low]
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
         """See `LogSource`: none, since what a log holds is known when it has been read."""
         del topics
         return ()
 
-    def _generation(self) -> tuple[DirectoryGeneration, Manifest] | None:
-        return generation_in_force(self.path, self.broker) if self.compacted else None
-
-    def _cut(
-        self,
-        found: tuple[DirectoryGeneration, Manifest] | None,
-        selection: Selection,
-        split_bytes: int,
-    ) -> "Sequence[FilePartition | GenerationPartition]":
-        if found is None:
-            return self._of_log(selection, split_bytes, None)
-        files, manifest = found
-        coverage = Coverage.of(manifest, generation_marks(self.path))
-        return [
-            *generation_partitions(files, manifest.parts, coverage, selection, split_bytes),
-            *self._of_log(selection, split_bytes, coverage),
-        ]
-
-    def _of_log(
-        self, selection: Selection, split_bytes: int, coverage: Coverage | None
-    ) -> "list[FilePartition]":
+    def log(self) -> "DirectoryLog":
+        """See `LogSource`."""
         files = list_log(self.path)
-        wanted = selection.ranges.get("store_time")
-        if wanted is not None:
-            files = files_of_times(files, wanted.least // 1000, -(-wanted.most // 1000))
-        splits = split_files(files, split_bytes)
-        if coverage is not None and coverage.holds_all(selection):
-            splits = [each for each in splits if each.file.start + each.stop > coverage.log_end]
-        return [FilePartition(self, split, coverage=coverage) for split in splits]
+        # Brokers make files ahead, behind the one that they write.
+        while len(files) > 1 and not any(_head(files[-1], 0)):
+            files.pop()
+        return DirectoryLog(self, tuple(files), dict(dropped_marks(self.path)))
+
+    def logs(self) -> "Sequence[DirectoryLog]":
+        """See `LogSource`."""
+        log = self.log()
+        return [log] if log.files and not log.is_end(log.start) else []
 
 
 @dataclass(frozen=True, slots=True)
-class FilePartition:
-    """A partition of one file."""
+class DirectoryLog:
+    """The log of a store directory; see `ContiguousLog`.
+
+    Args:
+        directory: whose it is.
+        files: those that have something in them, in order.
+        marks: see `ContiguousLog`.
+    """
 
     directory: StoreDirectory
-    split: Split
-    at_record: bool = False
-    """A record is known to start at the split's start, or nothing was written there."""
-    coverage: Coverage | None = None
-    """Records that are read from elsewhere."""
+    files: Sequence[LogFile]
+    marks: Mapping[str, int]
+    is_end_known = False
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `LogPartition`.
+    @property
+    def broker(self) -> str:
+        return self.directory.broker
 
-        Raises:
-            DataLost: the file was deleted after the read was planned.
-        """
-        split = self.split
-        try:
-            buffer, found = read_split(split, proven=self.at_record)
-        except FileNotFoundError:
-            sentence = (
-                f"{split.file.uri} was deleted, as retention does, after the read was planned"
+    @property
+    def start(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    @property
+    def sealed_end(self) -> int:
+        return self.files[-1].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        return self.files[-1].start + self.files[-1].bytes if self.files else 0
+
+    def partitions(
+        self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
+    ) -> list[FilePartition]:
+        """See `ContiguousLog`."""
+        found: list[FilePartition] = []
+        for file in self.files:
+            first, behind = max(start, file.start), min(stop, file.start + file.bytes)
+            whole = FilePartition(
+                file=file,
+                start=first,
+                stop=behind,
+                at_record=at_record and first == start,
+                broker=self.directory.broker,
+                store=self.directory.path,
+                fails_on_data_loss=self.directory.fails_on_data_loss,
             )
-            report_loss(sentence, fails=self.directory.fails_on_data_loss)
-            return
-        for damage in found.damages:
-            yield DamagedPlace(split.file.uri, damage.start, damage.end)
-        if found.forgery is not None:
-            forged = found.forgery
-            yield DamagedPlace(split.file.uri, forged.start, forged.end, FORGED_FAULT)
-        marks = dropped_marks(self.directory.path)
-        base = split.file.start + split.start
-        for records in in_batches(buffer, base, found.starts, found.sizes, self.directory.broker):
-            kept = records.chosen(_kept(records, marks))
-            yield kept if self.coverage is None else self.coverage.left(kept)
+            found += whole.cut(split_bytes or SPLIT_BYTES)
+        return found
+
+    def cut_all(self, split_bytes: int) -> list[FilePartition]:
+        """Everything, see `partitions`."""
+        return self.partitions(self.start, self.end, split_bytes)
+
+    def following(self, offset: int) -> int:
+        """See `ContiguousLog`."""
+        file = self._file_of(offset)
+        closing = _head(file, offset - file.start)
+        is_closed = int.from_bytes(closing[4:], signed=True) == MAGIC_BLANK
+        if len(closing) < _HEAD_BYTES or is_closed:
+            return file.start + file.bytes
+        return offset
+
+    def is_end(self, offset: int) -> bool:
+        """See `ContiguousLog`."""
+        file = self.files[-1]
+        return offset >= file.start and not any(_head(file, offset - file.start))
+
+    def name_at(self, offset: int, /) -> str:
+        """See `ContiguousLog`."""
+        return self._file_of(offset).uri
+
+    def oldest(self) -> int:
+        """See `ContiguousLog`."""
+        files = list_log(self.directory.path)
+        return files[0].start if files else self.end
+
+    def knows(self, last: LastRecord) -> bool | None:
+        """See `ContiguousLog`."""
+        for file in self.files:
+            position = last.offset - file.start
+            if 0 <= position < file.bytes:
+                record = read_range(file, position, position + last.bytes, 0)
+                return zlib.crc32(record.tobytes()) == last.crc32
+        return None
+
+    def _file_of(self, offset: int) -> LogFile:
+        return self.files[max(bisect_right(self.files, offset, key=lambda file: file.start), 1) - 1]
 
 
-def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which records did not go with their topic."""
-    kept = np.ones(len(records), np.bool_)
-    for topic, mark in marks.items():
-        if records.base < mark:
-            of_topic = Selection().among("topic", frozenset({topic})).mask(records)
-            kept &= ~(of_topic & (records.prefix("physical_offset") < mark))
-    return kept
+def _head(file: LogFile, position: int) -> bytes:
+    """Size and magic of what stands at a position of a file, less at its end."""
+    try:
+        stop = min(position + _HEAD_BYTES, file.bytes)
+        return read_range(file, position, stop, 0).tobytes()
+    except FileNotFoundError as error:
+        raise LogBroken(file_gone(file)) from error

@@ -17,9 +17,8 @@ from rockoon_proto.v1.broker_pb2 import (
     PullReply,
     PullRequest,
 )
-from rockoon_spark.broker_calls import PullClient
+from rockoon_spark.broker_calls import READ_RETRY_SECONDS, PullClient
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.source.live_cluster import READ_RETRY_SECONDS
 from rockoon_spark.source.log_source import DataLost, in_batches
 from rockoon_spark.stream.plan import OffsetRange
 

@@ -3,13 +3,15 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rockoon_spark.whole_logs.served_log import ServedLog, ServedReading
-from rockoon_spark.whole_logs.stored_log import StoredLog
-from rockoon_spark.whole_logs.whole_log import Extent, LogBroken, LogReading, see_whole
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
+from rockoon_spark.source.live_cluster import BrokerLog, LiveCluster
+from rockoon_spark.source.log_source import ContiguousLog
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.seeds import seeds
@@ -26,24 +28,24 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
         yield running
 
 
-async def look(broker: RunningBroker, nameserver: BrokerRoutes) -> ServedReading:
-    found = await asyncio.to_thread(ServedLog(nameserver.address).look)
+async def look(broker: RunningBroker, nameserver: BrokerRoutes) -> BrokerLog:
+    found = await asyncio.to_thread(LiveCluster(nameserver.address).log)
     assert found.address == broker.address
     return found
 
 
-async def read(reading: LogReading, stop: int, split_bytes: int) -> bytes:
+async def read(log: ContiguousLog, stop: int, split_bytes: int) -> bytes:
     """The records up to `stop`, back to back."""
 
     def walk() -> bytes:
         frames, extents = [], []
-        for partition in reading.partitions(reading.start, stop, split_bytes):
+        for partition in log.partitions(log.start, stop, split_bytes):
             extent: Extent = None
             for run in partition.runs():
                 frames.append(run.buffer[run.start : run.stop].tobytes())
                 extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
             extents.append(extent)
-        see_whole(reading, reading.start, stop, extents)
+        check_complete(log, log.start, stop, extents)
         return b"".join(frames)
 
     return await asyncio.to_thread(walk)
@@ -63,7 +65,7 @@ async def test_it_is_what_the_files_hold_wherever_it_is_cut(
         await broker.append("T", 0, bytes(9000))
         await broker.append("T", 0, bytes(9000))
         served = await look(broker, nameserver)
-        files = StoredLog(str(tmp_path)).look()
+        files = contiguous_log(str(tmp_path))
         assert served.start == files.start
         assert served.sealed_end == files.sealed_end > FILE_BYTES
         assert served.marks == files.marks
@@ -101,7 +103,7 @@ async def test_what_retention_or_a_crash_took_is_told(
         with pytest.raises(LogBroken, match=f"deleted physical offsets 0 to {FILE_BYTES} .* again"):
             await read(served, served.end, 1 << 20)
         assert (await look(broker, nameserver)).start == FILE_BYTES
-        longer = ServedReading("broker-a", address, FILE_BYTES, FILE_BYTES, served.end + 99)
+        longer = replace(served, start=FILE_BYTES, sealed_end=FILE_BYTES, end=served.end + 99)
         sentence = f"a crash took physical offsets {served.end} to {served.end + 99}"
         with pytest.raises(LogBroken, match=sentence):
             await read(longer, longer.end, 1 << 20)

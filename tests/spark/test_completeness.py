@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.settings import Flush
-from rockoon_spark.whole_logs.stored_log import StoredLog, StoredReading
-from rockoon_spark.whole_logs.whole_log import Extent, LogBroken, see_whole
+from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
+from rockoon_spark.source.log_source import ContiguousLog
 from support.store_directory import Owner, settings
 
 FILE_BYTES = 1024
@@ -24,25 +25,25 @@ def ends(tmp_path: Path) -> list[int]:
 
 
 @pytest.fixture
-def reading(tmp_path: Path, ends: list[int]) -> StoredReading:
+def log(tmp_path: Path, ends: list[int]) -> ContiguousLog:
     assert ends
-    return StoredLog(str(tmp_path)).look()
+    return contiguous_log(str(tmp_path))
 
 
 def test_records_follow_one_another_over_files_and_empty_partitions(
-    reading: StoredReading, ends: list[int]
+    log: ContiguousLog, ends: list[int]
 ) -> None:
     a, b, c = ends
     extents = [(0, a), None, (a, b), None, (FILE_BYTES, c), None]
-    assert see_whole(reading, 0, reading.end, extents) == c
-    assert see_whole(reading, 0, FILE_BYTES, extents[:3]) == FILE_BYTES
-    assert see_whole(reading, 0, b, extents[:3]) == b
-    assert see_whole(reading, FILE_BYTES, FILE_BYTES, []) == FILE_BYTES
+    assert check_complete(log, 0, log.end, extents) == c
+    assert check_complete(log, 0, FILE_BYTES, extents[:3]) == FILE_BYTES
+    assert check_complete(log, 0, b, extents[:3]) == b
+    assert check_complete(log, FILE_BYTES, FILE_BYTES, []) == FILE_BYTES
 
 
 @pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
 def test_whatever_is_missing_is_told(
-    reading: StoredReading, ends: list[int], missing: Sequence[int]
+    log: ContiguousLog, ends: list[int], missing: Sequence[int]
 ) -> None:
     a, b, c = ends
     places = [(0, a), (a, b), (FILE_BYTES, c)]
@@ -51,4 +52,4 @@ def test_whatever_is_missing_is_told(
     ]
     first = places[missing[0]][0]
     with pytest.raises(LogBroken, match=f"physical offsets {first} to .* hold no record"):
-        see_whole(reading, 0, reading.end, extents)
+        check_complete(log, 0, log.end, extents)
