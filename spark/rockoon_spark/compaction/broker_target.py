@@ -51,7 +51,7 @@ class BrokerTarget:
             partitions = self.partitions(start, end, min(split_bytes, _SEARCH_BYTES))
             time_ms = found.as_of_ms - min_lag_ms
             early = first_stored_after(partitions, time_ms, end)
-            # What is compacted already stays so.
+            # What is compacted already stays so: a generation never ends before the former one.
             chosen = max(early, former.log_end if former else 0, start)
             if chosen:
                 found = self._describe(chosen)

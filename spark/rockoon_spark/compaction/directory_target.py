@@ -77,6 +77,7 @@ class FileWriter:
             sync(attempt)
             if not _reads_as(attempt, content):
                 raise CompactionError(f"{attempt} does not read as it was written: a bad disk?")
+            # Two attempts at a task may write at once: none must see half of the other's.
             attempt.replace(self.directory / name)
         except OSError as error:
             raise CompactionError(f"{attempt} cannot be written: {error.strerror}") from error
@@ -110,6 +111,8 @@ class _IncomingDirectory:
                     path.unlink()
             (self._directory / MANIFEST_FILE).touch(0o600)
             (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+            # Before the rename: under that name the broker takes it into force, and may let go of
+            # the log that it was made of.
             sync_tree(self._directory)
             if self._target.exists():
                 raise CompactionError(f"{self._target} was made meanwhile")
@@ -200,6 +203,7 @@ class DirectoryTarget:
         self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():
+            # Only under the lock: otherwise they may be those of a run that goes on.
             for stale in self._generations.glob(f"{_OWN_INCOMING}*"):
                 shutil.rmtree(stale)
             if target.exists():

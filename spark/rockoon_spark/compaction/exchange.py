@@ -96,9 +96,11 @@ class SparkMessages:
         return SparkMessages(self._rows.mapInArrow(run, _MESSAGE))
 
     def to_addresses(self, addresses: int, step: Step) -> "SparkMessages":
+        # By the number itself, not by its hash: each address gets a task of its own.
         return SparkMessages(self._rows.repartitionById(addresses, "address")).then(step)
 
     def kept(self) -> "SparkMessages":
+        # Without it each use would read the log again.
         return SparkMessages(self._rows.persist())
 
     def let_go(self) -> None:

@@ -79,6 +79,7 @@ def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int
         first, behind, torn, trouble = json.loads(answer.content)
         if trouble:
             raise CompactionError(trouble)
+        # A partition that begins at a cut does not see what is damaged before its first record.
         if broken is None and first is not None and first != end:
             broken = end
         if broken is None:
@@ -100,6 +101,7 @@ def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
         return _Extent(trouble=f"{partition.file.uri} cannot be read: {error}; run again")
     base = partition.start
     extent = _Extent(broken=found.damages[0].start if found.damages else None)
+    # Store times ascend over a file, so the last one answers for all.
     last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
     if len(last) and int(last.store_timestamps_ms[0]) < durable_ms:
         extent.first = base + int(found.starts[0])

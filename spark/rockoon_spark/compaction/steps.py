@@ -127,6 +127,7 @@ class Decide:
         of_source = np.repeat(np.array(numbers, np.int64), [len(each) for each in rows])
         chosen = newest(together)
         keys = len(chosen)
+        # Only now: a tombstone whose time is over still supersedes what is older than it.
         chosen = chosen[~together.leave_nothing[chosen]]
         places, which = together.physical_offsets[chosen], of_source[chosen]
         order = np.lexsort((places, which))

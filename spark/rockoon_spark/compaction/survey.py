@@ -76,6 +76,8 @@ def survey(
             continue
         hashes, keyed = _hashes(wanted, key_hash)
         leave_nothing = np.zeros(len(wanted), np.bool_)
+        # A tombstone of the log stays, however short its time: it has to be in one generation at
+        # least, or a reader of the one before never hears that the key is gone.
         if not source.is_log:
             limits = np.array([retention_ms.get(topic, 0) for topic in wanted.topics], np.int64)
             expired = now_ms - wanted.kept_since_ms >= limits[wanted.which]

@@ -93,6 +93,7 @@ class Upload:
         backoff = Backoff()
         address = self.address
         while True:
+            # A channel of its own for each attempt: the broker may have another address by then.
             with dialer(CHANNEL_OPTIONS).blocking_channel(address) as channel:
                 try:
                     return call(BrokerStub(channel), timeout)

@@ -126,6 +126,8 @@ def _found(
                 raise ExportError(
                     f"messages of broker {broker!r} went while they were read: {error}"
                 ) from error
+            # From where the log begins now, not from the place that failed: retention takes whole
+            # files, and goes on while this is read.
             oldest = log.oldest()
             start, at_record = (oldest, True) if oldest > seen.behind else (section.stop, False)
             lost = Gap(

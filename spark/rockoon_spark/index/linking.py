@@ -42,17 +42,17 @@ _NAMED_MS_MAX = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of the keys that were taken out of one split."""
+    """Some of the keys that were taken out of one partition."""
 
-    split: int
+    partition: int
     first: int
-    """Numbers of keys within the split, the end exclusive."""
+    """Numbers of keys within the partition, the end exclusive."""
     behind: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCount:
-    """How many keys were taken out of a split."""
+    """How many keys were taken out of a partition."""
 
     keys: int
     begins: tuple[int, ...] = ()
@@ -60,32 +60,32 @@ class KeyCount:
 
 
 class ScratchKeys:
-    """Keys of splits as files of a directory that all tasks see: int64[3, n], a row each for
+    """Keys of partitions as files of a directory that all tasks see: int64[3, n], a row each for
     hashes, offsets and times."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def save(self, split: int, keys: Sequence[KeyEntries]) -> "KeyCount":
-        """Keep the keys of a split, given in parts; return how many they are."""
+    def save(self, partition: int, keys: Sequence[KeyEntries]) -> "KeyCount":
+        """Keep the keys of a partition, given in parts; return how many they are."""
         columns = [np.zeros((3, 0), np.int64)]
         columns += [np.stack([part.hashes, part.offsets, part.timestamps_ms]) for part in keys]
         together = np.concatenate(columns, axis=1)
         # A task may run twice: each attempt has a file of its own.
-        unfinished = self._directory / f"{split}.{uuid.uuid4().hex}"
+        unfinished = self._directory / f"{partition}.{uuid.uuid4().hex}"
         # Not by np.save: it does not notice when the disk is full at the end of a small array.
         unfinished.write_bytes(together.tobytes())
-        unfinished.rename(self._path(split))
+        unfinished.rename(self._path(partition))
         goes_back = np.flatnonzero(np.diff(together[2]) < 0) + 1
         return KeyCount(int(together.shape[1]), tuple(goes_back.tolist()))
 
     def load(self, piece: Piece) -> KeyEntries:
-        together = np.memmap(self._path(piece.split), np.int64, "r").reshape(3, -1)
+        together = np.memmap(self._path(piece.partition), np.int64, "r").reshape(3, -1)
         columns = together[:, piece.first : piece.behind]
         return KeyEntries(columns[0], columns[1], columns[2])
 
-    def _path(self, split: int) -> Path:
-        return self._directory / f"{split}.keys"
+    def _path(self, partition: int) -> Path:
+        return self._directory / f"{partition}.keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class FilePlan:
 
 
 def cut_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[Piece, ...]]:
-    """Share out the keys of all splits, one split after the other.
+    """Share out the keys of all partitions, one partition after the other.
 
     Args:
-        counts: keys of each split.
-        bounds: numbers of keys, over all splits, at which a share begins; the last one ends.
+        counts: keys of each partition.
+        bounds: numbers of keys, over all partitions, at which a share begins; the last one ends.
     """
     ends = np.cumsum(counts)
     starts = ends - counts
@@ -133,7 +133,7 @@ def plan_files(
     """Decide which keys go into which file.
 
     Args:
-        counts: keys of each split.
+        counts: keys of each partition.
         last: the last file that was made.
         goes_on: it is still there, and gets keys if it has room.
     """
@@ -163,17 +163,17 @@ def plan_files(
 def _file_begins(
     counts: Sequence[KeyCount], scratch: ScratchKeys, last: IndexedFile | None
 ) -> list[int]:
-    """Numbers of keys, over all splits, at which a file must begin, since store times go back
+    """Numbers of keys, over all partitions, at which a file must begin, since store times go back
     there; behind them the number of all."""
     begins: list[int] = []
     before_ms = 0 if last is None else last.header.end_timestamp_ms
     total = 0
-    for split, count in enumerate(counts):
+    for partition, count in enumerate(counts):
         if count.keys:
-            if _first_time_ms(scratch, Piece(split, 0, 1)) < before_ms:
+            if _first_time_ms(scratch, Piece(partition, 0, 1)) < before_ms:
                 begins.append(total)
             begins += [total + begin for begin in count.begins]
-            before_ms = _first_time_ms(scratch, Piece(split, count.keys - 1, count.keys))
+            before_ms = _first_time_ms(scratch, Piece(partition, count.keys - 1, count.keys))
         total += count.keys
     return [*begins, total]
 

@@ -78,7 +78,7 @@ class CompactReport:
 
 def compact(
     spark: SparkSession,
-    place: CompactionTarget,
+    target: CompactionTarget,
     *,
     min_lag_seconds: float = 0.0,
     split_bytes: int = SPLIT_BYTES,
@@ -88,7 +88,7 @@ def compact(
 
     Args:
         spark: where the tasks run.
-        place: the broker's store.
+        target: the broker's store.
         min_lag_seconds: records younger than that are left for the next run.
         split_bytes: bytes of log that one task reads.
         part_bytes: how long a part is to become, about.
@@ -99,12 +99,12 @@ def compact(
     """
     exchange = SparkExchange(spark)
     lag_ms = round(min_lag_seconds * 1000)
-    return compact_on(exchange, place, lag_ms, split_bytes=split_bytes, part_bytes=part_bytes)
+    return compact_on(exchange, target, lag_ms, split_bytes=split_bytes, part_bytes=part_bytes)
 
 
 def compact_on(
     exchange: Exchange,
-    place: CompactionTarget,
+    target: CompactionTarget,
     min_lag_ms: int = 0,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -112,16 +112,16 @@ def compact_on(
 ) -> CompactReport:
     """See `compact`, whoever runs the tasks."""
     began = time.monotonic()
-    given = place.look(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
+    given = target.look(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
     if given.is_done():
         in_force = given.former.generation if given.former else 0
-        return CompactReport(place.name, in_force, is_new=False, log_end=given.log_end)
+        return CompactReport(target.name, in_force, is_new=False, log_end=given.log_end)
     looked = time.monotonic()
-    sources = _sources(place, given, split_bytes)
+    sources = _sources(target, given, split_bytes)
     buckets = _buckets(sources, exchange.parallel_tasks)
     secret = secrets.token_bytes(SECRET_BYTES)
     look = Look(sources, buckets, secret, dict(given.retention_ms), given.now_ms)
-    with place.incoming(given.number) as incoming:
+    with target.incoming(given.number) as incoming:
         surveyed = exchange.start(len(sources), look)
         messages = surveyed.to_addresses(buckets, Decide(len(sources))).kept()
         try:
@@ -156,18 +156,18 @@ def compact_on(
         "deciding_cpu": found.decision.seconds,
         "copying_cpu": sum(part.seconds for part in copied),
     }
-    return _report(place.name, given, sources, found, copied, seconds)
+    return _report(target.name, given, sources, found, copied, seconds)
 
 
-def _sources(place: CompactionTarget, given: CompactionInput, split_bytes: int) -> list[Source]:
+def _sources(target: CompactionTarget, given: CompactionInput, split_bytes: int) -> list[Source]:
     """What is to be read, in the order of the log."""
     former_floors, log_floors = given.former_floors, given.log_floors
     found: list[Source] = []
     if given.former is not None and former_floors:
-        parts = place.former_parts(given.former)
+        parts = target.former_parts(given.former)
         found += [FormerSource(part, former_floors) for part in parts]
     if log_floors:
-        partitions = place.partitions(given.read_from, given.log_end, split_bytes)
+        partitions = target.partitions(given.read_from, given.log_end, split_bytes)
         found += [
             PartitionSource(partition, log_floors, given.log_end, given.now_ms)
             for partition in partitions
@@ -203,6 +203,8 @@ def _publish(
     parts = sorted((part.part for part in copied), key=lambda part: part.number)
     manifest = manifest_of(given, topics, parts)
     decided = sum(found.decision.left)
+    # Spark runs a lost task again, and the log may have changed between two readings: what was
+    # written is compared with what was decided before a generation can replace the one in force.
     if manifest.records != decided:
         raise CompactionError(f"{manifest.records} records were written, and {decided} are left")
     incoming.publish(manifest)

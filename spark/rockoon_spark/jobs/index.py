@@ -78,7 +78,7 @@ class _Taken:
     """The keys that were taken out of some partitions."""
 
     counts: tuple[KeyCount, ...]
-    """Of each split."""
+    """Of each partition."""
     end_offset: int
 
     @property

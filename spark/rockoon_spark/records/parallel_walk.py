@@ -1,8 +1,8 @@
-"""The chain of records of a range, walked in many lanes at once.
+"""The chain of a partition's records, walked from many places at once.
 
-Each lane begins at a proven start and follows the sizes; all take a step together, as one NumPy
+Each walk begins at a proven start and follows the sizes; all take a step together, as one NumPy
 operation. What they found is proved at the end: record after record without a gap, each with parts
-that add up and in the place that it names. Where that fails, `ranges` looks closer.
+that add up and in the place that it names. Where that fails, `partition_scan` looks closer.
 """
 
 import math
@@ -19,7 +19,7 @@ from rockoon_spark.records.touch_pages import touch_pages
 Bytes = NDArray[np.uint8]
 
 _MAGIC_MASK = 0xFFFFFFFF
-_LANES_MAX = 4096
+_WALKS_MAX = 4096
 # So many records have their parts looked at together: what stays in a processor's cache.
 _BLOCK_RECORDS = 4096
 
@@ -48,13 +48,13 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
     last = len(buffer) - RECORD_BYTES_MIN
     if first > last:
         return None
-    # A step costs much the same for any number of lanes, a lane costs what proves its start: this
+    # A step costs much the same for any number of walks, a walk costs what proves its start: this
     # many make the sum least.
-    lanes = min(math.isqrt((stop - first) // 32) + 1, _LANES_MAX)
-    bounds = np.linspace(first, stop, lanes + 1)[1:-1].astype(np.int64)
+    walks = min(math.isqrt((stop - first) // 32) + 1, _WALKS_MAX)
+    bounds = np.linspace(first, stop, walks + 1)[1:-1].astype(np.int64)
     later = first_records(buffer, base, bounds[bounds > first], stop)
-    lane_starts = np.append(first, later[later > first])
-    starts = _follow(buffer, lane_starts, np.append(lane_starts[1:], stop))
+    walk_starts = np.append(first, later[later > first])
+    starts = _follow(buffer, walk_starts, np.append(walk_starts[1:], stop))
     if int(starts[-1]) > last:
         return None
     head = int(sliding(buffer, ">i8")[starts[-1]])
@@ -79,7 +79,7 @@ def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
     while len(positions):
         visited.append(positions)
         sizes = heads[positions] >> 32
-        # What says that it is shorter than any record leads nowhere: the lane stops there.
+        # What says that it is shorter than any record leads nowhere: the walk stops there.
         following = np.where(sizes < RECORD_BYTES_MIN, ends, positions + sizes)
         going = following < ends
         if going.all():

@@ -1,9 +1,9 @@
-"""Finding the records of any partition of a CommitLog file, without an index and without its start.
+"""Scan of a partition: the records of any piece of a CommitLog file, without an index.
 
 A record names its own physical offset, so where one starts can be proved in the middle of a file:
-magic at +4, its own place at +28, parts that add up. That makes any byte range a split: it owns the
-records that *start* in it, and tells of the damage that follows any of them. `parallel_walk` walks
-a range that is in order; one that is not is looked at here, record by record.
+magic at +4, its own place at +28, parts that add up. So a file may be cut anywhere: a partition
+has the records that *start* in it, and tells of the damage that follows any of them.
+`parallel_walk` walks one that is in order; one that is not is looked at here, record by record.
 
 Bodies are not looked at here: their checksums are for those who read them (`columns`).
 """
@@ -32,22 +32,22 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The records that start in a range of a buffer."""
+    """The records that start in a partition."""
 
     starts: IntArray
     """Their positions in the buffer, ascending."""
     sizes: IntArray
     """Bytes."""
     end: int
-    """Position behind the last of them, or behind the damage that follows it; the range's start
-    when there are none."""
+    """Position behind the last of them, or behind the damage that follows it; the
+    partition's start when there are none."""
     at_log_end: bool = False
     """Nothing was ever written behind `end`, or the file is closed there."""
     damages: Sequence[Damage] = ()
     is_cut: bool = False
     """What stands at the buffer's end is cut off by it: more of the file has to be looked at."""
     forgery: Damage | None = None
-    """Behind the range, but within its last record: what the next range takes for a record."""
+    """Behind `stop`, but within the last record: what the next partition takes for one."""
 
 
 def find_records(
@@ -61,9 +61,9 @@ def find_records(
 ) -> Found:
     """The whole records that start in [start, stop), and the damage that follows any of them.
 
-    Of neighbouring ranges each damaged place is told by one: that which has the record before it,
-    or the file's start. It also sees whether the next one will begin where this one ends: a body
-    may hold the bytes of a record, and whoever sent it may have guessed where it would be stored.
+    Of neighbouring partitions each damaged place is told by one: that which has the record before
+    it, or the file's start. It also sees whether the next one will begin where this one ends: a
+    body may hold the bytes of a record, and its sender may have guessed where it would be stored.
 
     Args:
         buffer: a CommitLog file from `base` on, so far that the last record is whole, and the head
@@ -71,7 +71,7 @@ def find_records(
         base: physical offset of the buffer's first byte.
         start, stop: positions in the buffer.
         proven: a record starts at `start`, or the file ends there: what else is there is damage.
-            Otherwise the range begins with the first record that can be proved.
+            Otherwise the partition begins with the first record that can be proved.
         goes_on: the file does, behind the buffer.
     """
     first = start if proven else first_record(buffer, base, start, stop, goes_on=goes_on)
@@ -88,7 +88,7 @@ def find_records(
         forged = first_record(buffer, base, stop, min(found.end, len(buffer)), goes_on=goes_on)
         forgery = None if forged is None else Damage(base + forged, base + found.end)
     if found.end >= stop and not found.at_log_end:
-        # The record there is another range's; whoever begins with the next one does not see it.
+        # The record there is another partition's; whoever begins with the next one does not see it.
         damages += _one_by_one(buffer, base, found.end, found.end + 1, records_max=1).damages
     reached = max(found.end, damages[-1].end - base if damages else 0)
     is_cut = goes_on and reached >= len(buffer)
@@ -98,7 +98,7 @@ def find_records(
 def _one_by_one(
     buffer: Bytes, base: int, first: int, stop: int, records_max: int = RECORDS_MAX_DEFAULT
 ) -> Found:
-    """Walk the range with every check; damage is passed over and told."""
+    """Walk the partition with every check; damage is passed over and told."""
     starts: list[IntArray] = []
     sizes: list[IntArray] = []
     damages: list[Damage] = []

@@ -104,6 +104,8 @@ class BrokerPartition(ContiguousPartition):
             if is_stuck:
                 self._report_loss(position, stop, "a crash of the broker took")
             if is_over:
+                # Behind a cut without any record there is one that began before it: what follows
+                # that is told by the partition that has it.
                 goes_on = reply.next_at_record and reply.next_offset < reply.visible_end
                 return (reply.next_offset, goes_on) if sees_records else None
             request = following

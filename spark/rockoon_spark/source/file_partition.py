@@ -73,6 +73,8 @@ class FilePartition(ContiguousPartition):
         beyond = _BEYOND_BYTES
         while True:
             buffer = read_range(self.file, first, behind, beyond)
+            # No record is longer: what is cut off even then is damage, and reading on would take
+            # in the rest of the file for one forged size.
             goes_on = first + len(buffer) < self.file.bytes and beyond < _RECORD_BYTES_MAX
             length = behind - first
             found = find_records(buffer, self.start, 0, length, proven=proven, goes_on=goes_on)

@@ -74,6 +74,8 @@ class StoreDirectory:
         # Brokers make files ahead, behind the one that they write.
         while len(files) > 1 and not any(_head(files[-1], 0)):
             files.pop()
+        # After the files: of a topic that is deleted and created again in between, two records
+        # would have one queue offset otherwise.
         return DirectoryLog(self, tuple(files), dict(dropped_marks(self.path)))
 
     def logs(self) -> "Sequence[DirectoryLog]":

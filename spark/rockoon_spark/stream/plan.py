@@ -66,6 +66,8 @@ def backlog(
                 queue, Place(known.offset, known.create_revision), found, losses
             )
         else:
+            # A queue that came since is read from its beginning, whatever the starting options:
+            # they were decided once, and what was sent to it while nobody looked is not lost.
             first = starting[queue] if start.is_initial else 0
             begins[queue] = _within(
                 queue, Place(first, found.create_revision, first), found, losses
@@ -166,6 +168,7 @@ def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """What lies between two logged offsets, queue by queue."""
     found = []
     for queue, place in sorted(end.queues.items()):
+        # `first` counts if it is there: of a queue that joined, the batch before says nothing.
         first = start.queues[queue].offset if place.first is None else place.first
         if first < place.offset:
             found.append(OffsetRange(queue, first, place.offset, place.create_revision))

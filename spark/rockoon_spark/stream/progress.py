@@ -82,6 +82,7 @@ class GroupProgress:
         for queue, answer in found.items():
             if not isinstance(answer, Start):
                 raise answer
+            # Only now: a queue that could not be joined for is asked about again.
             self._create_revisions[queue] = create_revisions[queue]
             if answer.reason not in _KEPT:
                 self._unread.add(queue)
@@ -105,6 +106,7 @@ class GroupProgress:
         if not news and not self._is_behind:
             return
         try:
+            # Before any commit: one would take messages away from members who read them.
             await self._refuse_members({queue.topic for queue in news or finished})
             for queue, offset in news.items():
                 await self._tell(queue, offset)

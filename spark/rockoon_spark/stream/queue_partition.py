@@ -90,6 +90,7 @@ class QueuePartition(InputPartition):
             max_messages=min(self.range.stop - position, _MESSAGES_PER_PULL_MAX),
             max_bytes=_BYTES_PER_PULL,
             route_revision=self.route_revision,
+            # A queue that was deleted and created again has other messages at these offsets.
             create_revision=self.range.create_revision,
         )
 

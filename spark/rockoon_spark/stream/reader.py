@@ -124,6 +124,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = set(self._options.topics).difference(queue.topic for queue in now)
         if finished.is_initial and missing:
             raise OptionError(f"option topics: topic {min(missing)!r} does not exist")
+        # Before a batch is planned: a group that was reset or is read by others ends the stream
+        # here, and not after another batch.
         self._planner.join_group(now)
         self._planner.commit(
             {
@@ -136,9 +138,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is not asked for any more was not lost.
         wanted = finished.of_topics(self._options.wants)
         found = backlog(wanted, now, starting)
+        # Before Spark logs the new end: an offset that is logged has passed over the gap for good.
         self._report(found.losses)
         end = ends_after(finished, found, self._limited(finished, found, limit))
         if end is finished:
+            # The very same: Spark compares texts, and any other one is a batch, if an empty one.
             return start
         # For whoever follows the query's progress: whose it is.
         group = {"group": self._options.group} if self._options.group else {}
@@ -177,6 +181,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = ranges(StreamOffsets.parse(start), StreamOffsets.parse(end))
         planned = self._still_there(planned, StreamOffsets.parse(end))
+        # From the logged offsets alone: a batch that is run again after a crash has the same rows.
         pieces = cut(planned, self._options.partitions_min)
         return self._planner.partitions(pieces)
 
