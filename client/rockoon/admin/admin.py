@@ -69,6 +69,7 @@ from rockoon_proto.v1.offset_pb2 import (
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import AccessKeyAdmin
     from rockoon.admin.dead_letters import DeadLetters
+    from rockoon.admin.logs import LogAdmin
     from rockoon.net.connection import Connection
 
 
@@ -105,6 +106,13 @@ class Admin:
         from rockoon.admin.access_keys import AccessKeyAdmin
 
         return AccessKeyAdmin(self._cluster)
+
+    @property
+    def logs(self) -> "LogAdmin":
+        """Logs, their copies, and who leads them."""
+        from rockoon.admin.logs import LogAdmin
+
+        return LogAdmin(self._cluster)
 
     # Topics
 

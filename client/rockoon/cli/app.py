@@ -13,6 +13,7 @@ from rockoon.cli import (
     delayed,
     group_members,
     groups,
+    logs,
     messages,
     offsets,
     spark,
@@ -43,6 +44,8 @@ groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
 app.add_typer(groups.app, name="group")
 app.add_typer(brokers.app, name="broker")
+app.add_typer(logs.app, name="log")
+app.add_typer(logs.replica_app, name="replica")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")

@@ -121,7 +121,7 @@ class LogService(LogsServicer):
         return reply
 
     def _log(self, key: LogKey) -> pb.Log | None:
-        log = self._follower.table.logs.log(key)
+        log = self._follower.table.log(key)
         if log is not None:
             address(log.nodes, external=self._external)
         return log

@@ -38,6 +38,7 @@ from rockoon_nameserver.keyspace import (
 )
 from rockoon_nameserver.log_table import LogTable
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
+from rockoon_proto.v1.logs_pb2 import Log
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     Group,
@@ -173,6 +174,13 @@ class RouteTable:
     def nodes(self) -> list[Node]:
         """Live ones, in the order of kinds and names."""
         return [self._nodes[key] for key in sorted(self._nodes)]
+
+    def log(self, key: LogKey) -> Log | None:
+        """A log with its live nodes, also a broker that knows nothing of copies."""
+        log, node = self.logs.log(key), self._registered.get(NodeKey(key.kind, key.log))
+        if log is not None and node is not None:
+            log.nodes.append(node)
+        return log
 
     def has_queues(self, broker: str) -> bool:
         return self._block_counts[broker] > 0

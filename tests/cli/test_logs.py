@@ -1,0 +1,76 @@
+"""`rockoon log` and `rockoon replica`: a log's copies shown, elected, adopted, replaced."""
+
+from typing import Any
+
+import pytest
+
+from rockoon.admin.logs import LogDescription
+from rockoon.cli.logs import price, show
+from rockoon.errors import InvalidArgument
+from rockoon_proto.v1.logs_pb2 import Log
+from support.log_states import led_log, new_log, replica_node, report
+
+
+def described(*, frozen: str = "") -> LogDescription:
+    """An election in which only "b" has reported, and "c" is away."""
+    state = report(new_log(), "b", 40, epoch=0).state
+    state.frozen = frozen
+    return LogDescription.from_wire(Log(state=state, nodes=[replica_node("a"), replica_node("b")]))
+
+
+@pytest.fixture(scope="module")
+def broker(cluster: Any) -> Any:
+    return cluster.brokers[0]
+
+
+def test_every_broker_has_a_log_and_leads_it(rockoon: Any, cluster: Any, broker: str) -> None:
+    shown = rockoon("log", "list").words
+    assert [broker, "1", broker, "1", "of", "1", "1", "led"] in shown
+    logs = rockoon("log", "list", "--json").json
+    assert [each["log"] for each in logs] == sorted(cluster.brokers)
+    said = rockoon("log", "describe", broker, "--json").json
+    (replica,) = said["replicas"]
+    assert (said["leader"], said["quorum"]) == (replica["id"], 1)
+    assert "1 of 1 copies commit a message" in rockoon("log", "describe", broker).out
+
+
+def test_what_cannot_be_done_with_a_log_of_one_copy_is_said(rockoon: Any, broker: str) -> None:
+    for arguments, why in (
+        (("log", "describe", "nothing"), "no log is named"),
+        (("log", "elect", broker, "--accept-loss", "--yes"), "has a leader"),
+        (("log", "adopt", broker, "--yes"), "is not frozen"),
+        (("log", "adopt", broker), "Say so with --yes"),
+        (("replica", "replace", broker, "x", "y"), "is no replica of"),
+    ):
+        ran = rockoon(*arguments, status=1)
+        assert why in ran.err, arguments
+
+
+def test_a_log_in_trouble_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show(described(), as_json=False)
+    shown = capsys.readouterr().out
+    assert "log broker-a: WITHOUT LEADER" in shown
+    assert "2 of 3 copies commit a message" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["broker-a-b", "b", "in", "sync", "b:10911", "-", "40", "in", "epoch", "0"] in lines
+    assert ["broker-a-c", "c", "in", "sync", "AWAY", "-", "-"] in lines
+    show(described(frozen="etcd went back"), as_json=False)
+    assert "FROZEN: etcd went back" in capsys.readouterr().out
+
+
+def test_the_price_of_a_forced_election_names_who_is_silent() -> None:
+    question = price(described())
+    assert "broker-a-b ends at 40 in epoch 0" in question
+    assert "What only broker-a-a, broker-a-c may have is lost" in question
+
+
+def test_a_replica_is_named_by_its_id_where_two_have_one_name() -> None:
+    state = led_log()
+    state.replicas.add(replica_id="d", name="broker-a-b")
+    log = LogDescription.from_wire(Log(state=state))
+    assert log.replica("broker-a-c").id == log.replica("c").id == "c"
+    assert log.replica("d").name == "broker-a-b"
+    with pytest.raises(InvalidArgument, match=r"more than one.*\(b\).*\(d\)"):
+        log.replica("broker-a-b")
+    with pytest.raises(InvalidArgument, match="no replica"):
+        log.replica("x")
