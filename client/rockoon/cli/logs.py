@@ -86,15 +86,12 @@ def elect(
     are gone for good: the best of those that are left leads.
     """
 
-    async def look(cluster: "Cluster") -> "LogDescription":
-        return await cluster.admin.logs.describe(log)
-
-    before = with_cluster(nameservers, look)
-    confirm(price(before) if accept_loss else f"Begin an election of log {log}?", yes=yes)
-
     async def work(cluster: "Cluster") -> "LogDescription":
+        found = await cluster.admin.logs.describe(log)
+        # The loop stands still while somebody thinks; it has nothing else to do.
+        confirm(price(found) if accept_loss else f"Begin an election of log {log}?", yes=yes)
         return await cluster.admin.logs.elect(
-            log, accept_loss=accept_loss, expected_version=before.version
+            log, accept_loss=accept_loss, expected_version=found.version
         )
 
     show(with_cluster(nameservers, work), as_json=as_json)
