@@ -1,0 +1,192 @@
+"""A broker of a fake cluster."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rockoon_core import errors
+from rockoon_core.changes import Changes
+from rockoon_format import sql92
+from rockoon_format.hashes import tags_code
+from rockoon_format.message_id import encode_offset_id
+from rockoon_format.names import dlq_topic, retry_topic
+from rockoon_format.properties import decode, encode
+from rockoon_format.record import Record, decode_record, encode_host, encode_record
+from rockoon_proto.v1 import broker_pb2 as broker_wire
+from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+from support.fakes.listener import Listener
+
+HOST = encode_host("127.0.0.1", 10911)
+
+
+@dataclass
+class FakeQueue:
+    min_offset: int = 0
+    frames: list[bytes] = field(default_factory=list)
+    """From `min_offset` on."""
+    codes: list[int] = field(default_factory=list)
+
+    @property
+    def max_offset(self) -> int:
+        return self.min_offset + len(self.frames)
+
+    def append(self, topic: str, queue_id: int, body: bytes, tags: str) -> int:
+        offset = self.max_offset
+        record = Record(
+            topic=topic.encode(),
+            queue_id=queue_id,
+            queue_offset=offset,
+            physical_offset=1000 * offset,
+            body=body,
+            properties=encode({"TAGS": tags} if tags else {}),
+            born_timestamp_ms=1,
+            born_host=HOST,
+            store_timestamp_ms=1000 + offset,
+            store_host=HOST,
+        )
+        self.frames.append(encode_record(record))
+        self.codes.append(tags_code(tags) if tags else 0)
+        return offset
+
+    def take_back(self, original: Record, topic: str, properties: dict[str, str]) -> None:
+        record = replace(
+            original,
+            topic=topic.encode(),
+            queue_id=0,
+            queue_offset=self.max_offset,
+            physical_offset=1000 * self.max_offset,
+            properties=encode(properties),
+            reconsume_times=original.reconsume_times + 1,
+        )
+        self.frames.append(encode_record(record))
+        self.codes.append(tags_code(properties.get("TAGS", "")))
+
+    def expire(self, offset: int) -> None:
+        """Retention deletes what lies below an offset."""
+        gone = offset - self.min_offset
+        del self.frames[:gone], self.codes[:gone]
+        self.min_offset = offset
+
+
+class FakeBroker(BrokerServicer):
+    """Queues in memory, with long polling; store time of message n is 1000 + n."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.listener = Listener(add_BrokerServicer_to_server, self)
+        self.queues: dict[tuple[str, int], FakeQueue] = {}
+        self.appended = Changes()
+        self.pulls: list[tuple[str, int, int]] = []
+        self.damaged: set[tuple[str, int, int]] = set()
+        """Topic, queue id, offset of messages that the disk does not give."""
+        self.damaged_tags: set[tuple[str, int, int]] = set()
+        """Of messages whose tags are not what they were: who filters by tags is told so."""
+        self.sent_back: list[tuple[broker_wire.SendBackRequest, broker_wire.SendBackReply]] = []
+        self.refuse_send_backs: errors.RockoonError | None = None
+        """Raised by SendBack while it is set."""
+        self.knows_originals = True
+        """False: retention has deleted them all."""
+        self.refused_bodies: set[bytes] = set()
+        """What SendBack takes for too large."""
+
+    def _find(self, topic: str, queue_id: int) -> FakeQueue:
+        found = self.queues.get((topic, queue_id))
+        if found is None:
+            raise errors.QueueNotFound(topic=topic, queue=queue_id, broker=self.name)
+        return found
+
+    async def Pull(self, request: Any, _: Any) -> broker_wire.PullReply:
+        queue = self._find(request.topic, request.queue_id)
+        self.pulls.append((request.topic, request.queue_id, request.offset))
+        try:
+            async with asyncio.timeout(request.wait_ms / 1000):
+                while request.offset == queue.max_offset:
+                    await self.appended.wait(self.appended.count)
+        except TimeoutError:
+            pass
+        reply = broker_wire.PullReply(min_offset=queue.min_offset, max_offset=queue.max_offset)
+        if queue.max_offset == 0:
+            reply.status = broker_wire.NO_MESSAGE_IN_QUEUE
+        elif request.offset < queue.min_offset:
+            reply.status, reply.next_offset = broker_wire.OFFSET_TOO_SMALL, queue.min_offset
+        elif request.offset == queue.max_offset:
+            reply.status, reply.next_offset = broker_wire.OFFSET_OVERFLOW_ONE, request.offset
+        elif request.offset > queue.max_offset:
+            reply.status, reply.next_offset = broker_wire.OFFSET_OVERFLOW_BADLY, queue.max_offset
+        else:
+            self._fill(reply, queue, request)
+        return reply
+
+    def _fill(self, reply: broker_wire.PullReply, queue: FakeQueue, request: Any) -> None:
+        start = request.offset - queue.min_offset
+        stop = min(start + (request.max_messages or 1024), len(queue.frames))
+        wanted = set(request.tag_hashes)
+        selects = sql92.compile(request.sql_expression or "TRUE").matches_encoded
+        found: list[bytes] = []
+        for index in range(start, stop):
+            if wanted and queue.codes[index] not in wanted:
+                continue
+            place = (request.topic, request.queue_id, queue.min_offset + index)
+            if place in self.damaged or (wanted and place in self.damaged_tags):
+                if not found:
+                    raise errors.StoreCorrupt(path="commitlog/0", reason="no record")
+                stop = index
+                break
+            if selects(decode_record(queue.frames[index], check_crc=False).properties) is True:
+                found.append(queue.frames[index])
+        reply.status = broker_wire.FOUND if found else broker_wire.NO_MATCHED_MESSAGE
+        reply.next_offset = queue.min_offset + stop
+        reply.frames = b"".join(found)
+        reply.record_lengths = b"".join(len(frame).to_bytes(4, "little") for frame in found)
+
+    async def SendBack(self, request: Any, _: Any) -> broker_wire.SendBackReply:
+        """Retries come at once, whatever the delay; dead letters lie in the group's topic."""
+        if self.refuse_send_backs is not None:
+            raise self.refuse_send_backs
+        reply = broker_wire.SendBackReply()
+        attempts_max = request.attempts_max if request.HasField("attempts_max") else 16
+        for failed in request.messages:
+            result = reply.results.add()
+            if not failed.record and not self.knows_originals:
+                missing = errors.MessageNotFound(position=failed.queue_offset)
+                result.error.CopyFrom(missing.to_wire())
+                continue
+            frame = failed.record
+            if not frame:
+                held = self._find(failed.topic, failed.queue_id)
+                frame = held.frames[failed.queue_offset - held.min_offset]
+            original = decode_record(frame)
+            if original.body in self.refused_bodies:
+                result.error.CopyFrom(errors.PropertiesTooLarge(index=0, limit=0).to_wire())
+                continue
+            result.dead = failed.delay_level < 0 or original.reconsume_times >= attempts_max
+            result.topic = (dlq_topic if result.dead else retry_topic)(request.group)
+            result.attempts = original.reconsume_times + 1
+            kept = decode(original.properties)
+            properties = {
+                "RETRY_TOPIC": failed.topic,
+                "ORIGIN_MESSAGE_ID": encode_offset_id(HOST, failed.physical_offset),
+                **kept,
+                "ROCKOON_FAILURE": failed.failure,
+            }
+            result.origin_message_id = properties["ORIGIN_MESSAGE_ID"]
+            queue = self.queues.setdefault((result.topic, 0), FakeQueue())
+            queue.take_back(original, result.topic, properties)
+        self.sent_back.append((request, reply))
+        self.appended.note()
+        return reply
+
+    async def QueueStatus(self, request: Any, _: Any) -> broker_wire.QueueStatusReply:
+        reply = broker_wire.QueueStatusReply(as_of_ms=10_000)
+        for wanted in request.queues:
+            queue = self._find(wanted.topic, wanted.queue_id)
+            reply.queues.add(queue=wanted, min_offset=queue.min_offset, max_offset=queue.max_offset)
+        return reply
+
+    async def SearchOffset(self, request: Any, _: Any) -> broker_wire.SearchOffsetReply:
+        reply = broker_wire.SearchOffsetReply()
+        for wanted in request.queues:
+            queue = self._find(wanted.topic, wanted.queue_id)
+            offset = min(max(request.timestamp_ms - 1000, queue.min_offset), queue.max_offset)
+            reply.offsets.add(queue=wanted, offset=offset)
+        return reply
