@@ -106,6 +106,7 @@ def encode_batch(
     # Most batches hold few distinct property lengths, so topic and length are packed once for each.
     tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
     pieces: list[bytes] = [ending] * (5 * count)
+    # Structured items would leave NumPy as tuples.
     pieces[0::5] = heads.view(f"V{head.itemsize}").tolist()
     pieces[1::5] = bodies
     pieces[2::5] = map(tails.__getitem__, property_lengths)

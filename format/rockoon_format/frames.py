@@ -129,7 +129,8 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
         return []
     length = int(lengths[0])
     if length > 0 and (lengths == length).all():
-        # Items of one width leave NumPy as bytes without a slice object each.
+        # Items of one width leave NumPy as bytes without a slice object each. As V: items of type
+        # S would lose the zero bytes that they end with.
         pieces: list[bytes] = sliding(buffer, f"V{length}")[starts].tolist()
         return pieces
     return list(map(buffer.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
@@ -184,6 +185,7 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
         value_lengths = np.where(found, ends, room)
         unsure = ((~found) & (room > _TAGS_WINDOW_BYTES)) | (value_starts > last)
         exact[first[unsure]] = True
+        # Lengths that may lead out of the buffer; these are hashed again below.
         value_lengths[unsure] = 0
         data = np.frombuffer(buffer, np.uint8)
         codes[first] = java_hash_codes(data, value_starts, value_lengths)

@@ -135,6 +135,8 @@ def _codes_of_width(
     if (rows & _NOT_ASCII).any():
         odd |= (rows & _NOT_ASCII).any(axis=1)
 
+    # Of ASCII alone, no step before the last exceeds its type: a byte of 128 or more would, and is
+    # odd. The last keeps 32 bits, as Java's int does.
     pairs = rows.view("<u2")
     pairs = (pairs & 0xFF) * np.uint16(31) + (pairs >> 8)
     fours = pairs.view("<u4")

@@ -191,6 +191,8 @@ def _walk(
         if size < RECORD_BYTES_MIN:
             why = ScanEnd.SIZE_MISMATCH
             break
+        # A wrong size leads to a place where no record begins. That does not end the walk for sure;
+        # the checks of what was walked do, which go up to the first record that fails.
         starts.append(at)
         sizes.append(size)
         at += size
@@ -245,6 +247,7 @@ def _leading_right(
     missing = np.zeros(count, np.bool_)
     if checksums_from is not None:
         missing = ~checks.whole & (parts.starts >= checksums_from)
+        # Those that are too long for one were stored without, and are no torn writes.
         missing &= parts.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX
     bad = wrong | missing
     if not bad.any():

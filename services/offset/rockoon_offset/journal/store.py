@@ -130,6 +130,8 @@ class Store:
             return
         self._journal.append([encode(record) for record in records])
         if self._journal.wants_rotation:
+            # In the step that appends: replay begins with the snapshot, so a change between the two
+            # would be lost with the former journal, or be made twice.
             snapshot = self.ledger.snapshot()
             self._journal.rotate(encoded(snapshot))
 
@@ -157,6 +159,8 @@ class Store:
         """
         if self._failure is not None:
             raise self._failure
+        # All of it, not only what the caller has written: what it saw of others' changes must not
+        # be taken back either.
         wanted = self._journal.appended_batches
         if self._synced >= wanted:
             return

@@ -59,6 +59,8 @@ class Handovers:
             is_heard: the owner has called since the service started.
         """
         key = (progress.group, progress.queue)
+        # Silence is never shorter than the bound: a member that asks less often than that would
+        # begin its wait anew each time, and an owner that hangs keep the queue for good.
         wait = self._waits.get(key, {}).get(member_id)
         if (
             wait is None
