@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from grpc import aio
 from offset.cluster import GROUP, Cluster, running
-from offset.test_journal import Outcomes, numbered
+from offset.journals import Outcomes, numbered
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable

@@ -1,106 +1,24 @@
 """The journal: what was acknowledged is there after any crash, or the start is refused."""
 
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from offset.journals import FaultyDisk, Outcomes, newest, numbered, opened, write
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.generation_files import (
     Contents,
-    generations,
-    journal_path,
     read_contents,
-    snapshot_path,
 )
 from rockoon_offset.journal.journal import Journal
 from support.waiting import DEADLINE_SECONDS
-
-
-class Outcomes:
-    """What the writer thread reported."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.synced = 0
-        self.failure: StoreFailed | None = None
-
-    def on_synced(self, batches: int) -> None:
-        with self.changed:
-            self.synced = batches
-            self.changed.notify_all()
-
-    def on_failed(self, failure: StoreFailed) -> None:
-        with self.changed:
-            self.failure = failure
-            self.changed.notify_all()
-
-    def wait_synced(self, batches: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.synced >= batches or self.failure, 10)
-            if self.failure is not None:
-                raise self.failure
-
-
-class FaultyDisk(Disk):
-    """Fails at the n-th call of a kind; a failing write leaves a part behind."""
-
-    def __init__(self, call: str, at: int) -> None:
-        self._call = call
-        self._left = at
-
-    def _maybe_fail(self, call: str) -> None:
-        if call == self._call:
-            self._left -= 1
-            if self._left <= 0:
-                raise OSError(5, "Input/output error")
-
-    def fdatasync(self, fd: int) -> None:
-        self._maybe_fail("fdatasync")
-        super().fdatasync(fd)
-
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
-        try:
-            self._maybe_fail("pwrite")
-        except OSError:
-            super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
-            raise
-        return super().pwrite(fd, data, position)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._maybe_fail("rename")
-        super().rename(source, target)
-
-
-def opened(directory: Path, disk: Disk | None = None, **more: Any) -> tuple[Journal, Outcomes]:
-    outcomes = Outcomes()
-    book = Journal(directory, outcomes.on_synced, outcomes.on_failed, disk=disk, **more)
-    book.start()
-    return book, outcomes
-
-
-def write(directory: Path, batches: list[list[bytes]]) -> None:
-    """One frame per batch."""
-    book, outcomes = opened(directory)
-    for batch in batches:
-        outcomes.wait_synced(book.append(batch))
-    book.close()
-
-
-def numbered(first: int, last: int) -> list[bytes]:
-    return [b"record %d" % number for number in range(first, last)]
-
-
-def newest(directory: Path) -> Path:
-    return journal_path(directory, generations(directory, "journal")[-1])
 
 
 def test_records_come_back_in_order_after_a_restart(tmp_path: Path) -> None:
@@ -316,108 +234,6 @@ def test_a_journal_whose_first_write_was_torn_holds_nothing(tmp_path: Path) -> N
     assert read_contents(tmp_path).records == numbered(0, 2)
 
 
-def rotated(directory: Path, rounds: int) -> list[bytes]:
-    """A directory that went through some generations; returns all records."""
-    book, outcomes = opened(directory, bytes_max=1)
-    records: list[bytes] = []
-    for number in range(rounds):
-        batch = numbered(number * 10, number * 10 + 3)
-        records += batch
-        outcomes.wait_synced(book.append(batch))
-        thread = book._snapshot_thread
-        if thread is not None:
-            thread.join()
-        assert book.wants_rotation
-        book.rotate(iter(list(records)))
-        outcomes.wait_synced(book.append([b"mark %d" % number]))
-        records.append(b"mark %d" % number)
-    book.close()
-    return records
-
-
-def test_a_journal_past_its_bound_begins_a_new_generation(tmp_path: Path) -> None:
-    records = rotated(tmp_path, 5)
-    assert generations(tmp_path, "snapshot") == [5, 6]
-    assert generations(tmp_path, "journal") == [5, 6]
-    assert read_contents(tmp_path).records == records
-
-
-def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    records = rotated(tmp_path, 3)
-    path = snapshot_path(tmp_path, 4)
-    whole = path.read_bytes()
-    for position in range(0, len(whole), 7):
-        bad = bytearray(whole)
-        bad[position] ^= 0x01
-        path.write_bytes(bytes(bad))
-        assert read_contents(tmp_path).records == records
-    path.write_bytes(whole[:-1])
-    assert read_contents(tmp_path).records == records
-    assert "going back to the generation before" in caplog.text
-
-
-def test_a_damaged_first_snapshot_costs_nothing_either(tmp_path: Path) -> None:
-    records = rotated(tmp_path, 1)
-    snapshot_path(tmp_path, 2).write_bytes(b"no snapshot at all")
-    assert read_contents(tmp_path).records == records
-
-
-def test_two_damaged_snapshots_are_refused(tmp_path: Path) -> None:
-    rotated(tmp_path, 3)
-    for generation in (3, 4):
-        snapshot_path(tmp_path, generation).write_bytes(b"no snapshot at all")
-    with pytest.raises(StoreCorrupt, match="snapshot"):
-        read_contents(tmp_path)
-
-
-@pytest.mark.parametrize("generation", [3, 4])
-def test_a_missing_journal_is_refused(tmp_path: Path, generation: int) -> None:
-    rotated(tmp_path, 3)
-    snapshot_path(tmp_path, 4).write_bytes(b"damaged, so that both are needed")
-    journal_path(tmp_path, generation).unlink()
-    with pytest.raises(StoreCorrupt):
-        read_contents(tmp_path)
-
-
-def test_an_acknowledged_frame_cut_off_an_older_journal_is_refused(tmp_path: Path) -> None:
-    rotated(tmp_path, 3)
-    snapshot_path(tmp_path, 4).unlink()
-    path = journal_path(tmp_path, 3)
-    mark = len(frames.frame(0, [b"mark 1"]))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: frames.FILE_HEADER_BYTES + mark])
-    with pytest.raises(StoreCorrupt, match="expected"):
-        read_contents(tmp_path)
-
-
-def test_a_crash_while_the_snapshot_was_written_loses_nothing(tmp_path: Path) -> None:
-    book, outcomes = opened(tmp_path, bytes_max=1)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
-    wait = threading.Event()
-
-    def snapshot() -> Iterator[bytes]:
-        yield from numbered(0, 3)
-        assert wait.wait(DEADLINE_SECONDS)
-
-    book.rotate(snapshot())
-    outcomes.wait_synced(book.append(numbered(3, 5)))
-    # What a killed process would leave at this moment.
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in tmp_path.glob("0*"):
-        (copy / path.name).write_bytes(path.read_bytes())
-    (copy / "000000000002.snapshot.new").write_bytes(b"half a snap")
-    assert not book.wants_rotation
-    wait.set()
-    book.close()
-    assert read_contents(copy).records == numbered(0, 5)
-    write(copy, [numbered(5, 6)])
-    assert read_contents(copy).records == numbered(0, 6)
-    assert not list(copy.glob("*.new"))
-
-
 # The header comes first; each frame is written, synced and marked.
 @pytest.mark.parametrize(("call", "at"), [("fdatasync", 4), ("pwrite", 6)])
 def test_nothing_is_acknowledged_after_the_disk_failed_once(
@@ -521,10 +337,3 @@ def test_whatever_happens_to_the_tail_the_acknowledged_prefix_is_read_or_refused
         if position <= at:
             intact += len(batch)
     assert len(found) >= intact
-
-
-def test_the_lock_and_temporary_files_of_others_are_no_generation(tmp_path: Path) -> None:
-    write(tmp_path, [numbered(0, 1)])
-    (tmp_path / "notes.txt").write_text("x")
-    assert generations(tmp_path, "journal") == [1]
-    assert os.path.getsize(newest(tmp_path)) > frames.FILE_HEADER_BYTES

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from offset.test_journal import numbered, opened
+from offset.journals import numbered, opened
 
 from rockoon_core.errors import StoreFailed
 from rockoon_offset.journal.generation_files import read_contents

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from offset.test_journal import Outcomes, opened
+from offset.journals import Outcomes, opened
 
 from rockoon_broker.store.errors import StoreFailed
 from rockoon_broker.store.settings import Flush

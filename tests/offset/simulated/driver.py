@@ -5,8 +5,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from offset.simulated.account import Call
 from offset.simulated.service import Service
-from offset.simulated.witness import Call, Witness
+from offset.simulated.witness import Witness
 from offset.simulated.world import SECOND_NS, World
 
 from rockoon_core.errors import RockoonError

@@ -3,13 +3,13 @@
 from functools import partial
 from pathlib import Path
 
+from offset.simulated.account import LEASE_NS, Call, Holding, Member
 from offset.simulated.driver import (
     GROUPS,
     KEPT_MAX,
     TOPICS,
     Driver,
 )
-from offset.simulated.witness import LEASE_NS, Call, Holding, Member
 
 from rockoon.allocation import STRATEGIES, allocate
 from rockoon_core.errors import (

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from offset.simulated.account import Call
 from offset.simulated.driver import (
     BROKERS,
     CALLS_MAX,
@@ -19,7 +20,6 @@ from offset.simulated.driver import (
 )
 from offset.simulated.members import MemberDoings
 from offset.simulated.service import HANDOVER_SECONDS, HEARTBEAT_SECONDS, LEASE_SECONDS
-from offset.simulated.witness import Call
 from offset.simulated.world import SECOND_NS
 
 from rockoon_core.errors import (
