@@ -99,16 +99,18 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
         leader, follower: boundaries of their logs; the oldest may be missing.
 
     Returns:
-        None where they have no epoch in common: nothing says that a single record is the same. So
-        too where the follower has more of epoch 0 than the leader. That epoch is of a time with one
-        copy, which was committed whole: none of it is ever cut.
+        0 where all their epochs are known and they have none in common: one of them is of a first
+        leader that nobody followed. None where they have none in common that is known: nothing says
+        that a single record is the same. So too where some of the follower's epoch 0 would be cut,
+        which is of a time with one copy and was committed whole.
     """
     ends = {(each.epoch, each.first): each.end for each in leader}
     for each in reversed(follower):
         if (each.epoch, each.first) in ends:
             end = ends[each.epoch, each.first]
             return min(each.end, end) if each.epoch or each.end <= end else None
-    return None
+    both_whole = leader and follower and leader[0].first == follower[0].first == 0
+    return 0 if both_whole and follower[0].epoch else None
 
 
 def quorum_end(config: Config, ends: Mapping[str, int]) -> int:

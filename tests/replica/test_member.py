@@ -165,6 +165,15 @@ def test_the_first_epoch_is_of_one_copy_and_none_of_it_is_cut() -> None:
     assert consistent_point(other, single) == 40
 
 
+def test_a_first_leader_that_nobody_followed_is_followed_by_its_log_from_the_beginning() -> None:
+    """Else each first election that fails would leave a replica that can never vote again."""
+    alone, followed = [Boundary(1, 0, 17)], [Boundary(2, 0, 17), Boundary(3, 17, 50)]
+    assert consistent_point(followed, alone) == 0
+    oldest_unknown = [Boundary(3, 17, 50)]
+    assert consistent_point(oldest_unknown, alone) is None
+    assert consistent_point(followed, [Boundary(0, 0, 40)]) is None
+
+
 def test_a_silent_leader_is_waited_for_longer_after_elections_that_committed_nothing() -> None:
     log = written_log(committed=True)
     member = Member("b", ReplicaFacts(), log)

@@ -144,9 +144,8 @@ class Leadership:
         if hello.end == hello.min_offset:
             return self._log.min_offset
         point = consistent_point(self._log.boundaries(), hello.boundaries)
-        if point is None or point < self._log.min_offset or point <= hello.min_offset:
-            # The leader lacks what comes next, or nothing of the follower's log would be left
-            # to prove that it is the same one.
+        if point is None or point < max(self._log.min_offset, hello.min_offset):
+            # The leader, or the follower, has deleted what is there.
             return None
         return point
 
@@ -234,8 +233,9 @@ class Leadership:
         if in_sync == config.in_sync:
             return
         if self._replica not in in_sync:
-            # The next leader does it: one that votes no longer leads no longer.
-            self._leaving = _Leaving()
+            # The next leader does it: one that votes no longer leads no longer. The only voter has
+            # nobody to hand over to: it has to become one of several first.
+            self._leaving = _Leaving() if len(config.in_sync) > 1 else None
             return
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
@@ -261,8 +261,8 @@ class Leadership:
     # Handing over
 
     def leave(self, successor: str | None) -> None:
-        """Append nothing more; who has everything leads next."""
-        if self._leaving is None:
+        """Append nothing more; who has everything leads next. Not where nobody else votes."""
+        if self._leaving is None and self._configs[0].in_sync != {self._replica}:
             self._leaving = _Leaving(successor)
             self.advance()
 

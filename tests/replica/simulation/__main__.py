@@ -1,0 +1,85 @@
+"""Runs the simulation by seeds, with all rules in force or with one of them broken.
+
+PYTHONPATH=tests python -m replica.simulation --seeds 1000
+PYTHONPATH=tests python -m replica.simulation --bug elect_longest
+PYTHONPATH=tests python -m replica.simulation --all-bugs
+"""
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+
+import pytest
+
+from replica.simulation.broken import BROKEN, NAMES
+from replica.simulation.truth import Stuck, Violation
+from replica.simulation.world import SHAPES, World
+
+STEPS = 1200
+
+
+def run(seed: int, shape: str | None = None, bug: str | None = None) -> World:
+    """One run, to its end.
+
+    Raises:
+        Violation, ValueError, AssertionError: whatever the seed brings out.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if bug in BROKEN:
+            BROKEN[bug](patch)
+        world = World(seed, shape, () if bug is None else (bug,))
+        try:
+            world.run(STEPS)
+            world.settle()
+        except Exception as error:
+            error.add_note(f"seed {seed}, {world.shape}, step {world.steps}")
+            raise
+    return world
+
+
+def hunt(bug: str, first: int, seeds: int, shape: str | None) -> bool:
+    for seed in range(first, first + seeds):
+        try:
+            run(seed, shape, bug)
+        except Stuck:
+            continue
+        except (Violation, ValueError, AssertionError) as error:
+            print(f"{bug:22} {error.__notes__[0]}: {str(error)[:100]}", flush=True)
+            return True
+    print(f"{bug:22} not found in {seeds} seeds", flush=True)
+    return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--stop", type=int, default=3, help="so many seeds that find something")
+    parser.add_argument("--bug", choices=NAMES)
+    parser.add_argument("--all-bugs", action="store_true")
+    options = parser.parse_args()
+    if options.bug or options.all_bugs:
+        bugs = [options.bug] if options.bug else list(NAMES)
+        missed = [bug for bug in bugs if not hunt(bug, options.first, options.seeds, options.shape)]
+        sys.exit(", ".join(missed) or 0)
+    counts: Counter[str] = Counter()
+    found = 0
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            world = run(seed, options.shape)
+        except (Violation, ValueError, AssertionError):
+            found += 1
+            traceback.print_exc()
+            if found >= options.stop:
+                sys.exit(1)
+            continue
+        counts.update(world.counts)
+        counts["committed bytes"] += world.truth.end
+    print(f"{options.seeds} seeds, {found} found something: {dict(counts)}")
+    sys.exit(found > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Broken rules: what a seed must bring out when a member, a node or the nameservers break one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rockoon_core import replication_rules
+from rockoon_core.replication_rules import Config
+from rockoon_replica import copying, leadership, member
+from rockoon_replica.actions import Acknowledge, RoundAgreed
+from rockoon_replica.copying import Copying
+from rockoon_replica.leadership import Leadership
+from rockoon_replica.member import Member
+from rockoon_replica.messages import Ack
+
+Patch = pytest.MonkeyPatch
+
+# Rules that the world breaks, not the member.
+OF_THE_WORLD = {
+    "volatile_promise": "a restart forgets what was promised",
+    "identity_by_name": "a replica on an empty disk is the one it was",
+    "hand_over_unversioned": "a hand-over that was given up may come late",
+    "operator_writes": "operators write the quorum themselves",
+    "restored_unfrozen": "etcd is restored, and elections go on by what it says",
+    "demotion_in_memory": "a deposed leader keeps what it knew of senders",
+    "no_sequences": "a message that is sent again is stored again",
+}
+
+
+def _no_checksum(patch: Patch) -> None:
+    """Checksums of tails find much of what epochs are for, too late or by luck."""
+    for module in (copying, leadership):
+        patch.setattr(module, "tail_size", lambda *_: 0)
+
+
+def no_fence(patch: Patch) -> None:
+    """A follower goes on with a leader that it promised to leave."""
+    patch.setattr(Copying, "leave", lambda _: None)
+
+
+def elect_first(patch: Patch) -> None:
+    """The first that reports leads."""
+    real = replication_rules.elected
+
+    def first(config: Config, reports: Any, preference: Any = ()) -> str | None:
+        voters = [who for who in reports if who in config.in_sync]
+        return voters[0] if real(config, reports, preference) else None
+
+    patch.setattr(replication_rules, "elected", first)
+
+
+def elect_longest(patch: Patch) -> None:
+    """The longest log leads, whatever its epochs."""
+    real = replication_rules.elected
+
+    def longest(config: Config, reports: Any, preference: Any = ()) -> str | None:
+        voters = [who for who in reports if who in config.in_sync]
+        if real(config, reports, preference) is None:
+            return None
+        return max(voters, key=lambda who: (reports[who].rank.end, who))
+
+    patch.setattr(replication_rules, "elected", longest)
+
+
+def small_election(patch: Patch) -> None:
+    """One voter fewer takes part in an election."""
+    real = replication_rules.election_size
+    patch.setattr(replication_rules, "election_size", lambda config: max(1, real(config) - 1))
+
+
+def no_epoch_record(patch: Patch) -> None:
+    """What older epochs wrote is committed by counting, before the epoch has a record there."""
+    patch.setattr(Leadership, "epoch_start", lambda _: -1)
+
+
+def truncate_to_committed(patch: Patch) -> None:
+    """A follower cuts to what it knows to be committed."""
+    _no_checksum(patch)
+    real = Copying.welcome
+
+    def welcome(self: Copying, session: int, said: Any) -> bool:
+        log = self._log
+        if said.truncate_to is not None and log.end > log.min_offset:
+            said = said._replace(truncate_to=max(log.committed_end, log.min_offset))
+        return real(self, session, said)
+
+    patch.setattr(Copying, "welcome", welcome)
+
+
+def no_truncation(patch: Patch) -> None:
+    """A follower goes on behind what it has."""
+    _no_checksum(patch)
+    patch.setattr(Leadership, "_matching", lambda self, hello: max(hello.end, self._log.min_offset))
+
+
+def config_old_only(patch: Patch) -> None:
+    """While a change of the voters is on its way, the old ones decide."""
+    real = leadership.committed_end
+    patch.setattr(
+        leadership, "committed_end", lambda configs, *rest: real(list(configs)[:1], *rest)
+    )
+
+
+def config_new_only(patch: Patch) -> None:
+    """While a change of the voters is on its way, the new ones decide."""
+    real = leadership.committed_end
+    patch.setattr(
+        leadership, "committed_end", lambda configs, *rest: real(list(configs)[-1:], *rest)
+    )
+
+
+def config_given_up(patch: Patch) -> None:
+    """A change that is not answered counts as not made."""
+    real = Leadership.repeat
+
+    def repeat(self: Leadership) -> None:
+        if self._change is not None:
+            self._configs, self._change = self._configs[:1], None
+        real(self)
+
+    patch.setattr(Leadership, "repeat", repeat)
+
+
+def propose_lagging(patch: Patch) -> None:
+    """Voters are proposed that do not have what may be committed."""
+    patch.setattr(leadership, "may_propose", lambda *_: True)
+
+
+def unsound_counts(patch: Patch) -> None:
+    """A replica that lost what it acknowledged counts in elections."""
+    real = member.Report
+    patch.setattr(member, "Report", lambda rank, _sound: real(rank, sound=True))
+
+
+def ack_unsynced(patch: Patch) -> None:
+    """Written is acknowledged as durable."""
+
+    def acknowledge(self: Copying, number: int) -> None:
+        assert self._session is not None
+        self._acked = Ack(self._log.end, max(number, self._acked.round))
+        self._out.append(Acknowledge(self._session, self._acked))
+
+    patch.setattr(Copying, "_acknowledge", acknowledge)
+
+
+def commit_unsynced(patch: Patch) -> None:
+    """A leader counts what it has written itself."""
+    patch.setattr(
+        Leadership,
+        "_durable_ends",
+        lambda self: {**self._ends, self._replica: self._log.end},
+    )
+
+
+def resumed_leader(patch: Patch) -> None:
+    """A leader that restarts goes on in its epoch."""
+    real = Member._lead
+
+    def lead(self: Member, *arguments: Any) -> None:
+        self.facts = self.facts._replace(alone=True)
+        real(self, *arguments)
+
+    patch.setattr(Member, "_lead", lead)
+
+
+def alone_for_ever(patch: Patch) -> None:
+    """A leader that was alone once thinks that it still is."""
+    real = Member._persist
+
+    def persist(self: Member, **changes: Any) -> None:
+        if changes != {"alone": False}:
+            real(self, **changes)
+
+    patch.setattr(Member, "_persist", persist)
+
+
+def early_hand_over(patch: Patch) -> None:
+    """Leadership is handed to who has not got everything."""
+    real = Leadership._hand_over
+
+    def hand_over(self: Leadership, committed: int) -> None:
+        kept = self._ends
+        self._ends = dict.fromkeys(kept, self._log.end)
+        real(self, self._log.end)
+        self._ends = kept
+
+    patch.setattr(Leadership, "_hand_over", hand_over)
+    patch.setattr(member, "rank_of", lambda *_: replication_rules.Rank(1 << 30, 0))
+
+
+def hand_over_resumes(patch: Patch) -> None:
+    """A leader that gave up waiting appends again, and its hand-over may come late."""
+
+    def stay(self: Leadership) -> None:
+        self._leaving = None
+        self.advance()
+
+    patch.setattr(Leadership, "stay", stay)
+
+
+def unchecked_read(patch: Patch) -> None:
+    """A leader answers from memory, without asking whether it still leads."""
+
+    def ask(self: Leadership) -> None:
+        self.round += 1
+        self._out.append(RoundAgreed(self.round))
+
+    patch.setattr(Leadership, "ask_round", ask)
+
+
+def cut_all(patch: Patch) -> None:
+    """No common epoch means: begin at 0."""
+    real = Leadership._matching
+    patch.setattr(Leadership, "_matching", lambda self, hello: real(self, hello) or 0)
+
+
+BROKEN: dict[str, Callable[[Patch], None]] = {
+    each.__name__: each
+    for each in (
+        no_fence,
+        elect_first,
+        elect_longest,
+        small_election,
+        no_epoch_record,
+        truncate_to_committed,
+        no_truncation,
+        config_old_only,
+        config_new_only,
+        config_given_up,
+        propose_lagging,
+        unsound_counts,
+        ack_unsynced,
+        commit_unsynced,
+        resumed_leader,
+        alone_for_ever,
+        early_hand_over,
+        hand_over_resumes,
+        unchecked_read,
+        cut_all,
+    )
+}
+NAMES = (*BROKEN, *OF_THE_WORLD)

@@ -1,0 +1,291 @@
+"""Node: a process with one copy of a log, and all that carries out what its member decides."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from replica.simulation.truth import Violation
+from rockoon_replica import actions, events
+from rockoon_replica.actions import Action
+from rockoon_replica.events import Event
+from rockoon_replica.log_state import Version
+from rockoon_replica.member import Member, Role
+from rockoon_replica.messages import Chunk
+from rockoon_replica.replica_facts import ReplicaFacts
+from support.byte_log import VALUE
+
+if TYPE_CHECKING:
+    from replica.simulation.world import World
+
+
+class Link:
+    """A connection from a follower to a leader; what is sent arrives in order, or it ends.
+
+    Args:
+        number: the session, at both ends.
+    """
+
+    def __init__(self, number: int, follower: Node, leader: Node) -> None:
+        self.number = number
+        self.follower, self.leader = follower, leader
+        self.up: deque[Event] = deque()
+        self.down: deque[Event] = deque()
+        # Where the next chunk begins; None before the welcome.
+        self.next: int | None = None
+        self.broken = False
+
+
+class Node:
+    """One process. Durable are its log, as far as it is synced, and the facts."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.replica = name
+        self.facts = ReplicaFacts()
+        self.log = world.new_log()
+        self.up = False
+        # Values, where their records are; what a broker's ledger of sequences is.
+        self.ledger: dict[int, tuple[int, int]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing of this outlives the process."""
+        self.target: actions.Connect | None = None
+        self.links: dict[int, Link] = {}
+        self.appends = False
+        self.waiting: dict[int, tuple[int, int]] = {}
+        self.reads: list[tuple[int, int, int]] = []
+        self.life = getattr(self, "life", 0) + 1
+
+    def start(self) -> None:
+        """Open the log, as any process does: what is in it is made durable first."""
+        self.forget()
+        self.up = True
+        self.log.sync_nowait()
+        if self.world.chance(0.5):
+            # The recovery point is older than what was known.
+            self.log.committed_end = self.world.random.randint(0, self.log.committed_end)
+            self.log.committed_end = max(self.log.committed_end, self.log.min_offset)
+        if "demotion_in_memory" not in self.world.bugs:
+            self.ledger = {}
+        self.member = Member(self.replica, self.facts, self.log, lag_max=self.world.lag_max)
+        self.handle(events.Started())
+
+    def stop(self) -> None:
+        """The process ends; its connections may be seen to, later."""
+        self.up = False
+        self.break_links()
+        self.forget()
+
+    def break_links(self) -> None:
+        """End all connections, those too whose first message is still on its way."""
+        for link in self.world.links:
+            if self in (link.follower, link.leader):
+                link.broken = True
+
+    def handle(self, event: Event) -> None:
+        """Tell the member, and do what it says; a crash may come anywhere between."""
+        if not self.up:
+            return
+        life = self.life
+        for action in self.member.handle(event):
+            if self.world.chance(self.world.crashes_between):
+                self.world.crash(self)
+            if self.life != life:
+                return
+            self.do(action)
+
+    def do(self, action: Action) -> None:
+        """Carry out one action."""
+        self.world.counts[type(action).__name__] += 1
+        method = getattr(self, "_" + type(action).__name__.lower(), None)
+        if method is not None:
+            method(action)
+        elif hasattr(action, "epoch"):
+            self.world.calls.append((self.replica, action))
+
+    # Its disk
+
+    def _persist(self, action: actions.Persist) -> None:
+        self.facts = action.facts
+
+    def _openepoch(self, action: actions.OpenEpoch) -> None:
+        self.world.truth.leads(self.replica, action.epoch, self.log)
+        self.log.open_epoch(action.epoch)
+        self.learn_values()
+
+    def learn_values(self) -> None:
+        """What a new leader knows of senders, it has from its log."""
+        self.ledger.update(
+            (int(record.body), (record.first, record.end))
+            for record in self.log.records()
+            if record.kind == VALUE
+        )
+
+    def _write(self, action: actions.Write) -> None:
+        self.log.write(action.offset, action.data)
+
+    def _sync(self, _action: actions.Sync) -> None:
+        """It happens when the world says so."""
+
+    def _truncate(self, action: actions.Truncate) -> None:
+        self.log.truncate(action.offset)
+
+    def _commit(self, action: actions.Commit) -> None:
+        end = min(action.end, self.log.end)
+        if end <= self.log.committed_end:
+            return
+        self.log.commit(end)
+        self.world.truth.committed(self.replica, self.member.epoch, self.log, end)
+        for value, (first, record_end) in list(self.waiting.items()):
+            if record_end <= end:
+                del self.waiting[value]
+                self.world.acknowledge(value, first, record_end)
+
+    def _allowdeletion(self, action: actions.AllowDeletion) -> None:
+        self.log.delete_below(min(action.min_offset, self.log.committed_end))
+
+    # Its connections
+
+    def _connect(self, action: actions.Connect) -> None:
+        self.disconnect()
+        self.target = action
+
+    def _disconnect(self, _action: actions.Disconnect) -> None:
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """End the connection to a leader."""
+        self.target = None
+        for number, link in list(self.links.items()):
+            if link.follower is self:
+                link.broken = True
+                del self.links[number]
+
+    def _sayhello(self, action: actions.SayHello) -> None:
+        if action.session in self.links:
+            link = self.links[action.session]
+            link.up.append(events.HelloArrived(link.number, action.hello))
+
+    def _acknowledge(self, action: actions.Acknowledge) -> None:
+        if action.session in self.links:
+            # How much was sent is filled in where it arrives.
+            link = self.links[action.session]
+            link.up.append(events.AckArrived(link.number, action.ack, 0))
+
+    def _saywelcome(self, action: actions.SayWelcome) -> None:
+        link = self.links.get(action.session)
+        if link is not None:
+            link.next = action.welcome.truncate_to
+            link.down.append(events.WelcomeArrived(link.number, action.welcome))
+
+    def _endsession(self, action: actions.EndSession) -> None:
+        link = self.links.pop(action.session, None)
+        if link is not None:
+            link.broken = True
+
+    def _sendround(self, _action: actions.SendRound) -> None:
+        for link in list(self.links.values()):
+            self.send_chunk(link, 0)
+
+    def send_chunk(self, link: Link, bytes_max: int) -> None:
+        """Send what comes next in a session; 0 bytes: only what is known."""
+        if link.leader is not self or link.next is None or not self.member.epoch:
+            return
+        if link.next < self.log.min_offset:
+            # Deleted before it was sent: a new session says that the copy is to be made anew.
+            link.broken = True
+            return
+        data = self.log.read(link.next, bytes_max) if bytes_max else b""
+        member, log = self.member, self.log
+        known = (log.committed_end, log.min_offset, member.round)
+        chunk = Chunk(member.epoch, self.replica, link.next, data, *known)
+        link.next += len(data)
+        link.down.append(events.ChunkArrived(link.number, chunk))
+
+    # The service around the log
+
+    def _established(self, action: actions.Established) -> None:
+        self.world.truth.leads(self.replica, action.epoch, self.log)
+        self.learn_values()
+
+    def _allowappends(self, action: actions.AllowAppends) -> None:
+        self.appends = action.allowed
+
+    def _roundagreed(self, action: actions.RoundAgreed) -> None:
+        for read in list(self.reads):
+            if read[0] <= action.round:
+                self.reads.remove(read)
+                self.world.truth.read(*read[1:])
+
+    def _alarm(self, _action: actions.Alarm) -> None:
+        """Somebody reads it."""
+
+    def _reopen(self, _action: actions.Reopen) -> None:
+        self.break_links()
+        self.start()
+
+    def _remake(self, _action: actions.Remake) -> None:
+        self.become_new()
+        self.start()
+
+    def _halt(self, action: actions.Halt) -> None:
+        raise Violation(f"{self.replica}: {action.reason}")
+
+    def append(self, value: int) -> None:
+        """A sender sends a message, perhaps again."""
+        if not self.appends or self.member.role is not Role.LEADING:
+            return
+        if value in self.ledger and "no_sequences" not in self.world.bugs:
+            place = self.ledger[value]
+        else:
+            first = self.log.append(b"%d" % value)
+            place = self.ledger[value] = (first, self.log.end)
+        if place[1] <= self.log.committed_end:
+            self.world.acknowledge(value, *place)
+        else:
+            self.waiting[value] = place
+
+    def ask(self) -> None:
+        """A reader asks what decides something."""
+        if self.member.role is Role.LEADING:
+            known = (self.world.truth.acked_end, self.log.committed_end)
+            self.reads.append((self.member.round + 1, *known))
+            self.handle(events.RoundAsked())
+
+    # Its end
+
+    def become_new(self) -> None:
+        """An empty disk: another replica, except where the rule is broken."""
+        self.break_links()
+        self.forget()
+        self.log = self.world.new_log()
+        self.facts = ReplicaFacts()
+        self.ledger = {}
+        if "identity_by_name" not in self.world.bugs:
+            self.replica = self.world.new_name()
+
+    def forget_promise(self) -> None:
+        """A restart after which nothing was promised (broken)."""
+        self.facts = self.facts._replace(promised=0, led=0, version=Version(0, 0))
+
+    def lose_records(self, kept: int) -> None:
+        """A damaged disk: whole records are gone, and the start says so."""
+        self.log.durable_end = self.log.min_offset
+        self.log.lose_power(kept)
+        self.facts = self.facts._replace(sound=False)
+
+    def describe(self) -> dict[str, Any]:
+        """For a story."""
+        return {
+            "replica": self.replica,
+            "up": self.up,
+            "role": self.member.role.value if self.up else "-",
+            "facts": self.facts,
+            "end": self.log.end,
+            "durable": self.log.durable_end,
+            "committed": self.log.committed_end,
+            "min": self.log.min_offset,
+            "boundaries": [tuple(each) for each in self.log.boundaries()],
+        }

@@ -1,0 +1,445 @@
+"""World: members of one log under a scheduler that is out to break them.
+
+One seed is one run. Nothing has a clock: whatever may happen may happen now. Messages are late by
+any number of steps, connections break anywhere, calls to nameservers are lost, come twice and out
+of order, states are seen late; anybody is suspected at any time; processes die between any two
+actions, machines lose power (what was not synced is cut), disks are lost or damaged; retention
+deletes files; operators move replicas; etcd is restored from backups.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from replica.simulation.node import Link, Node
+from replica.simulation.register import Register, first_state
+from replica.simulation.truth import Stuck, Truth
+from rockoon_core.replication_rules import election_size
+from rockoon_replica import events
+from rockoon_replica.actions import Action
+from rockoon_replica.member import Role
+from support.byte_log import VALUE, ByteLog
+
+SHAPES = ("three", "three and a spare", "one", "five", "one becomes three")
+VOTERS = {"three": 3, "three and a spare": 3, "one": 1, "five": 5, "one becomes three": 1}
+SPARES = {"three and a spare": 1, "one becomes three": 2}
+
+
+class World:
+    """One run.
+
+    Args:
+        seed: of everything; it chooses a shape too, unless one is given.
+        bugs: names of rules that nodes or the register break; members break their own.
+    """
+
+    def __init__(self, seed: int, shape: str | None = None, bugs: tuple[str, ...] = ()) -> None:
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.shape = shape or SHAPES[seed % len(SHAPES)]
+        self.bugs = frozenset(bugs)
+        self.counts: Counter[str] = Counter()
+        self.truth = Truth()
+        self.calls: list[tuple[str, Action]] = []
+        self.links: list[Link] = []
+        self.cut: set[frozenset[str]] = set()
+        self.unacked: set[int] = set()
+        self.crashes_between = self.random.choice([0, 0.002, 0.01])
+        self.full_disks = self.random.choice([0, 0.5])
+        self.lag_max = self.random.choice([0, 100, 1 << 20])
+        self.file_bytes = self.random.choice([150, 400, 1 << 20])
+        self.steps = self._values = self._names = self._sessions = 0
+        # One disk is lost or damaged in a run: what is committed is on two.
+        self._harms_left = 1
+        self._restores_left = 1
+        voters, spares = VOTERS[self.shape], SPARES.get(self.shape, 0)
+        if self.shape.startswith("one"):
+            self._harms_left = 0
+        self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
+        names = [node.replica for node in self.nodes]
+        copies = 3 if self.shape == "one becomes three" else voters
+        first = first_state(names[:voters], names[voters:], voters // 2 + 1, copies)
+        self.register = Register(first, self.bugs)
+        for node in self.nodes:
+            node.start()
+        weather = self._weather()
+        self._happenings, self._weights = list(weather), list(weather.values())
+
+    # Chances and names
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def new_name(self) -> str:
+        self._names += 1
+        return f"r{self._names:03}"
+
+    def new_log(self) -> ByteLog:
+        return ByteLog(self.file_bytes, marks="no_marks" not in self.bugs)
+
+    def node(self, replica: str | None) -> Node | None:
+        return next((each for each in self.nodes if each.replica == replica and each.up), None)
+
+    def leaders(self) -> list[Node]:
+        return [node for node in self.nodes if node.up and node.member.role is Role.LEADING]
+
+    def acknowledge(self, value: int, first: int, end: int) -> None:
+        """A sender hears that its message is stored."""
+        self.counts["acks"] += 1
+        self.unacked.discard(value)
+        self.truth.acknowledged(value, first, end)
+
+    # Steps
+
+    def run(self, steps: int) -> None:
+        """Let things happen.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        for _ in range(steps):
+            self.step()
+        self.check_pairs()
+
+    def step(self) -> None:
+        self.steps += 1
+        happening = self.random.choices(self._happenings, self._weights)[0]
+        happening(self.random.choice(self.nodes))
+        self.check()
+        if self.steps % 40 == 0:
+            self.check_pairs()
+
+    def check(self) -> None:
+        self.truth.check({node.replica: node.log for node in self.nodes})
+
+    def check_pairs(self) -> None:
+        logs = {node.replica: node.log for node in self.nodes}
+        self.truth.check_pairs(logs)
+        self.truth.check_values(logs)
+
+    def _weather(self) -> dict[Callable[[Node], None], float]:
+        """How often what happens, of its own in each run: calm ones get far, rough ones break."""
+        draw = self.random
+        rough = draw.choice([0.1, 0.3, 1.0, 3.0])
+        weather: dict[Callable[[Node], None], float] = {
+            self.deliver_some: 40,
+            self.call_some: 8,
+            self.learn: draw.choice([3, 12]),
+            self.connect: 8,
+            self.send: 14,
+            self.append: draw.choice([3, 8]),
+            self.sync: draw.choice([3, 8]),
+            self.ask: draw.choice([1, 6]),
+            self.repeat: 2,
+            self.start: 2,
+            self.join: 1,
+            self.crash: rough * draw.choice([0, 0.3, 1]),
+            self.suspect: rough * draw.choice([0.3, 1, 2]),
+            self.hand_over: rough * draw.choice([0, 1, 3]),
+            self.part: rough * draw.choice([0, 0.5, 2]),
+            self.break_link: rough * draw.choice([0.1, 0.5, 2]),
+            self.retain: draw.choice([0, 0.5, 2]),
+            self.move: draw.choice([0, 1, 4]),
+            self.stall: rough * draw.choice([0, 0.1]),
+            self.freeze: draw.choice([0, 0, 0.05, 0.3]),
+            self.adopt: 0.5,
+        }
+        if "operator_writes" in self.bugs:
+            weather[self.write_quorum] = 0.5
+        # Some runs are mostly about one thing, in calm weather but for what it takes to be seen.
+        focus = draw.choice([None, self.move, self.ask, self.hand_over, self.retain])
+        if focus is not None:
+            calm = {self.crash: 0.1, self.suspect: 0.5, self.part: 0.5, self.freeze: 0}
+            weather |= {**calm, focus: 6, self.append: 8, self.call_some: 5}
+        return weather
+
+    # The network
+
+    def deliver_some(self, _node: Node) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            if self.links:
+                self.deliver(self.random.choice(self.links))
+
+    def deliver(self, link: Link) -> None:
+        """One message, in either direction; or word that the connection has ended."""
+        if link.broken and (not (link.up or link.down) or self.chance(0.3)):
+            self._close(link)
+            return
+        ends = frozenset((link.follower.replica, link.leader.replica))
+        if ends in self.cut and not link.broken:
+            return
+        upward = bool(link.up) and (not link.down or self.chance(0.5))
+        queue = link.up if upward else link.down
+        if not queue:
+            return
+        event = queue.popleft()
+        node = link.leader if upward else link.follower
+        if link.number not in node.links:
+            if not upward or not isinstance(event, events.HelloArrived) or link.broken:
+                return
+            node.links[link.number] = link
+        if isinstance(event, events.AckArrived):
+            event = event._replace(sent_end=link.next or 0)
+        node.handle(event)
+
+    def _close(self, link: Link) -> None:
+        self.links.remove(link)
+        for node in (link.follower, link.leader):
+            if node.links.get(link.number) is link:
+                del node.links[link.number]
+                node.handle(events.SessionClosed(link.number))
+
+    def connect(self, node: Node) -> None:
+        target = node.target
+        if target is None or any(link.follower is node for link in node.links.values()):
+            return
+        leader = self.node(target.leader)
+        if leader is None or frozenset((node.replica, leader.replica)) in self.cut:
+            return
+        self._sessions += 1
+        link = Link(self._sessions, node, leader)
+        self.links.append(link)
+        node.links[link.number] = link
+        node.handle(events.SessionOpened(link.number))
+
+    def send(self, _node: Node) -> None:
+        for leader in [each for each in self.nodes if each.up and each.member.epoch]:
+            for link in list(leader.links.values()):
+                if self.chance(0.6) and not link.broken:
+                    leader.send_chunk(link, self.random.choice([0, 1, 60, 400]))
+
+    def part(self, node: Node) -> None:
+        # Two replicas; or one and all nameservers.
+        other = self.random.choice(self.nodes)
+        self.cut.add(frozenset((node.replica, other.replica)))
+
+    def join(self, _node: Node) -> None:
+        self.cut.clear()
+
+    def break_link(self, _node: Node) -> None:
+        if self.links:
+            self.random.choice(self.links).broken = True
+
+    # Nameservers
+
+    def call_some(self, _node: Node) -> None:
+        """A call arrives: any of those on their way; some arrive twice, some never."""
+        if not self.calls:
+            return
+        at = self.random.randrange(len(self.calls))
+        who, action = self.calls[at]
+        if not self.chance(0.05):
+            del self.calls[at]
+        if not self.chance(0.05) and frozenset((who,)) not in self.cut:
+            self.register.call(who, action)
+
+    def learn(self, node: Node) -> None:
+        """A nameserver tells what it knows by now."""
+        if frozenset((node.replica,)) in self.cut:
+            return
+        past = self.register.past
+        late = 0 if self.chance(0.7) else self.random.randint(0, min(5, len(past) - 1))
+        node.handle(events.StateSeen(past[-1 - late]))
+        if node.up:
+            self.register.assign(node.replica)
+
+    def repeat(self, node: Node) -> None:
+        node.handle(events.RepeatDue())
+
+    def suspect(self, node: Node) -> None:
+        """Anybody may find the leader silent; or somebody ends the epoch by hand."""
+        if self.chance(0.3):
+            node.handle(events.LeaderLost())
+        elif self.chance(0.5):
+            node.handle(events.LeaderHeard())
+        else:
+            self.register.depose()
+
+    def freeze(self, _node: Node) -> None:
+        if not self._restores_left or len(self.register.past) < 8:
+            return
+        self._restores_left = 0
+        past = [state for state in self.register.past[:-1] if not state.frozen]
+        if self.chance(0.5):
+            now = self.register.state
+            changed = [s for s in past if s.epoch == now.epoch and s.config != now.config]
+            past = changed or past
+        restored = self.random.choice(past)
+        self.counts["restores"] += 1
+        self.register.restore(restored, frozen="restored_unfrozen" not in self.bugs)
+
+    def adopt(self, _node: Node) -> None:
+        facts = [node.facts for node in self.nodes if node.facts.config is not None]
+        if not self.register.state.frozen or not facts:
+            return
+        newest = max(facts, key=lambda each: each.version)
+        assert newest.config is not None
+        if newest.config.in_sync <= {node.replica for node in self.nodes}:
+            # Who is not there any more cannot say what it knew; an operator names the set then.
+            self.register.adopt(facts)
+            self.counts["adoptions"] += 1
+
+    def move(self, _node: Node) -> None:
+        """An operator wants another replica in the place of one, rather one that is lost."""
+        voters = sorted(self.register.state.config.in_sync)
+        names = {each.replica for each in self.nodes}
+        lost = [who for who in voters if who not in names]
+        spares = sorted(names - set(voters))
+        if spares:
+            leaves = self.random.choice(lost or voters)
+            self.register.move(leaves, self.random.choice(spares))
+
+    def write_quorum(self, _node: Node) -> None:
+        size = len(self.register.state.config.in_sync)
+        self.register.write_quorum(self.random.randint(size // 2 + 1, size))
+
+    # Senders, readers, disks
+
+    def append(self, _node: Node) -> None:
+        leaders = [each for each in self.nodes if each.up and each.appends]
+        if leaders:
+            self.random.choice(leaders).append(self.next_value())
+
+    def next_value(self) -> int:
+        """A message that is new, or was not acknowledged."""
+        if self.unacked and self.chance(0.3):
+            return self.random.choice(sorted(self.unacked))
+        self._values += 1
+        self.unacked.add(self._values)
+        return self._values
+
+    def ask(self, _node: Node) -> None:
+        for node in self.leaders():
+            node.ask()
+
+    def sync(self, node: Node) -> None:
+        if node.up:
+            node.log.sync_nowait()
+            node.handle(events.Synced())
+
+    def retain(self, _node: Node) -> None:
+        """A leader deletes what all voters have; or, its disk being full, what is committed."""
+        for node in self.leaders():
+            log = node.log
+            waits = self.unacked
+            unacked = (r.first for r in log.records() if r.kind == VALUE and int(r.body) in waits)
+            end = min(log.committed_end, log.durable_end, next(unacked, log.end))
+            if not self.chance(self.full_disks):
+                end = min(end, node.member.retention_end())
+            log.delete_below(end)
+
+    def stall(self, node: Node) -> None:
+        node.handle(events.LogStalled())
+
+    def hand_over(self, _node: Node) -> None:
+        for node in self.leaders():
+            gives_up = self.chance(0.4)
+            node.handle(events.HandOverAbandoned() if gives_up else events.HandOverAsked())
+
+    # Life and death
+
+    def start(self, node: Node) -> None:
+        if not node.up:
+            node.start()
+
+    def crash(self, node: Node) -> None:
+        if not node.up:
+            return
+        self.counts["crashes"] += 1
+        node.stop()
+        if "volatile_promise" in self.bugs:
+            node.forget_promise()
+        if self.chance(0.5):
+            log = node.log
+            log.lose_power(self.random.randint(log.durable_end, log.end))
+        if self._harms_left and self.chance(0.2):
+            self._harms_left -= 1
+            self.counts["harms"] += 1
+            if self.chance(0.5):
+                node.become_new()
+            else:
+                node.lose_records(self.random.randint(node.log.min_offset, node.log.end))
+
+    # The end
+
+    def settle(self, rounds: int = 400) -> None:
+        """Everybody is up and connected, and nobody else interferes: it works again.
+
+        Raises:
+            Stuck: it does not.
+            Violation: something is lost.
+        """
+        self.crashes_between = 0
+        self.cut.clear()
+        value: int | None = None
+        for number in range(rounds):
+            for node in self.nodes:
+                self.start(node)
+                self.learn(node)
+            self._operate(number)
+            for node in self.leaders():
+                node.handle(events.HandOverAbandoned())
+            for node in self.nodes:
+                self.connect(node)
+                if number % 10 == 9:
+                    node.handle(events.RepeatDue())
+                if number % 40 == 39 and not node.member.is_matched:
+                    node.handle(events.LeaderLost())
+            while self.calls:
+                self.call_some(self.nodes[0])
+            self.send(self.nodes[0])
+            for link in list(self.links):
+                for _ in range(len(link.up) + len(link.down) + 1):
+                    if link in self.links:
+                        self.deliver(link)
+            for node in self.nodes:
+                self.sync(node)
+            self.check()
+            leader = next((each for each in self.leaders() if each.appends), None)
+            if leader is not None:
+                value = value or self.next_value()
+                leader.append(value)
+            if value in self.truth.acked and self._is_whole():
+                self.check_pairs()
+                return
+        raise Stuck(f"does not work again: {self.describe()}")
+
+    def _is_whole(self) -> bool:
+        """Whether all voters are there and have what is committed."""
+        config = self.register.state.config
+        logs = {node.replica: node.log for node in self.nodes}
+        return all(who in logs and logs[who].end >= self.truth.end for who in config.in_sync)
+
+    def _operate(self, number: int) -> None:
+        """Operators do what is theirs: adopt, and have lost or stuck replicas replaced."""
+        if self.register.state.frozen:
+            self.adopt(self.nodes[0])
+            if self.register.state.frozen:
+                self._adopt_by_name()
+        if number % 30 != 29:
+            return
+        logs = {node.replica: node for node in self.nodes}
+        for who in sorted(self.register.state.config.in_sync):
+            if who not in logs or (number > 200 and logs[who].log.end < self.truth.end):
+                spares = sorted(logs.keys() - self.register.state.config.in_sync)
+                if not spares:
+                    extra = Node(self, self.new_name())
+                    self.nodes.append(extra)
+                    extra.start()
+                    spares = [extra.replica]
+                self.register.move(who, spares[0])
+
+    def _adopt_by_name(self) -> None:
+        """Somebody who knew is gone: an operator answers for the set that the others remember."""
+        facts = [node.facts for node in self.nodes if node.facts.config is not None]
+        if facts:
+            newest = max(facts, key=lambda each: each.version).config
+            assert newest is not None
+            here = {node.replica for node in self.nodes}
+            if len(newest.in_sync & here) >= election_size(newest):
+                self.register.adopt(facts)
+
+    def describe(self) -> dict[str, Any]:
+        """For a story."""
+        return {"register": self.register.state, "nodes": [each.describe() for each in self.nodes]}
