@@ -19,6 +19,24 @@ FOUND_BY = {
     "no_epoch_record": 1,
     "truncate_to_committed": 5,
     "no_truncation": 1,
+    "config_old_only": 584,
+    "config_new_only": 341,
+    "config_given_up": 169,
+    "propose_lagging": 244,
+    "unsound_counts": 1315,
+    "ack_unsynced": 50,
+    "commit_unsynced": 7,
+    "resumed_leader": 69,
+    "alone_for_ever": 69,
+    "early_hand_over": 1,
+    "volatile_promise": 2,
+    "demotion_in_memory": 22,
+    "no_sequences": 1,
+    "operator_writes": 5,
+    "hand_over_resumes": 645,
+    "unchecked_read": 44,
+    "identity_by_name": 243,
+    "cut_all": 479,
 }
 
 
@@ -28,6 +46,11 @@ def test_logs_are_equal_and_nothing_is_lost_taken_back_or_read_too_early(
     seed: int, shape: str
 ) -> None:
     run(seed, shape)
+
+
+@pytest.mark.parametrize("seed", seeds(10, (1623,)))
+def test_it_holds_with_what_nameservers_make_of_calls(seed: int) -> None:
+    run(seed, nameserver=True)
 
 
 @pytest.mark.parametrize("bug", FOUND_BY)

@@ -207,6 +207,9 @@ class Member:
 
     def _take_part(self, state: LogState) -> None:
         """Do what the epoch that was promised wants of this replica."""
+        if not state.epoch:
+            # The log waits for its first replicas.
+            return
         if state.leader is None:
             if not state.frozen:
                 self._report(state)

@@ -19,7 +19,9 @@ from replica.simulation.world import SHAPES, World
 STEPS = 1200
 
 
-def run(seed: int, shape: str | None = None, bug: str | None = None) -> World:
+def run(
+    seed: int, shape: str | None = None, bug: str | None = None, *, nameserver: bool = False
+) -> World:
     """One run, to its end.
 
     Raises:
@@ -28,7 +30,7 @@ def run(seed: int, shape: str | None = None, bug: str | None = None) -> World:
     with pytest.MonkeyPatch.context() as patch:
         if bug in BROKEN:
             BROKEN[bug](patch)
-        world = World(seed, shape, () if bug is None else (bug,))
+        world = World(seed, shape, () if bug is None else (bug,), nameserver=nameserver)
         try:
             world.run(STEPS)
             world.settle()
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES)
     parser.add_argument("--stop", type=int, default=3, help="so many seeds that find something")
     parser.add_argument("--bug", choices=NAMES)
+    parser.add_argument("--nameserver", action="store_true", help="its functions are the register")
     parser.add_argument("--all-bugs", action="store_true")
     options = parser.parse_args()
     if options.bug or options.all_bugs:
@@ -68,7 +71,7 @@ def main() -> None:
     found = 0
     for seed in range(options.first, options.first + options.seeds):
         try:
-            world = run(seed, options.shape)
+            world = run(seed, options.shape, nameserver=options.nameserver)
         except (Violation, ValueError, AssertionError):
             found += 1
             traceback.print_exc()

@@ -156,3 +156,5 @@ class Register:
             frozen=False,
         )
         self.past.append(self.state)
+
+    adopt_by_name = adopt

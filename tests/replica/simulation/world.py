@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from replica.simulation.nameserver_register import NameserverRegister
 from replica.simulation.node import Link, Node
 from replica.simulation.register import Register, first_state
 from replica.simulation.truth import Stuck, Truth
@@ -32,9 +33,17 @@ class World:
     Args:
         seed: of everything; it chooses a shape too, unless one is given.
         bugs: names of rules that nodes or the register break; members break their own.
+        nameserver: whether the nameserver's own functions are the register.
     """
 
-    def __init__(self, seed: int, shape: str | None = None, bugs: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        shape: str | None = None,
+        bugs: tuple[str, ...] = (),
+        *,
+        nameserver: bool = False,
+    ) -> None:
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
@@ -60,7 +69,9 @@ class World:
         names = [node.replica for node in self.nodes]
         copies = 3 if self.shape == "one becomes three" else voters
         first = first_state(names[:voters], names[voters:], voters // 2 + 1, copies)
-        self.register = Register(first, self.bugs)
+        self.register: Register | NameserverRegister = Register(first, self.bugs)
+        if nameserver:
+            self.register = NameserverRegister(first)
         for node in self.nodes:
             node.start()
         weather = self._weather()
@@ -438,7 +449,7 @@ class World:
             assert newest is not None
             here = {node.replica for node in self.nodes}
             if len(newest.in_sync & here) >= election_size(newest):
-                self.register.adopt(facts)
+                self.register.adopt_by_name(facts)
 
     def describe(self) -> dict[str, Any]:
         """For a story."""

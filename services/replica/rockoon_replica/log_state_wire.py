@@ -1,0 +1,46 @@
+"""State of a log from the wire, and a replica's report to it."""
+
+from rockoon_core.replication_rules import Config, Rank, Report
+from rockoon_proto.v1 import logs_pb2 as pb
+from rockoon_replica.actions import ReportLog
+from rockoon_replica.log_state import LogState, Loss, Move, Version
+
+
+def state_from_wire(told: pb.LogState) -> LogState:
+    """What a nameserver tells of a log."""
+    return LogState(
+        log=told.log,
+        version=Version(told.history, told.version),
+        epoch=told.epoch,
+        leader=told.leader or None,
+        at_least=_rank(told.at_least),
+        config=Config(frozenset(told.in_sync), told.quorum),
+        replicas=tuple(each.replica_id for each in told.replicas),
+        reports={
+            who: Report(_rank(report.rank), report.sound) for who, report in told.reports.items()
+        },
+        copies=told.copies,
+        moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
+        confirmed=told.confirmed,
+        vain_epochs=told.vain_epochs,
+        loss=Loss(told.loss_epoch, told.loss_end) if told.losses else None,
+        frozen=bool(told.frozen),
+    )
+
+
+def report_to_wire(action: ReportLog) -> pb.Report:
+    """What a replica says of itself, for an election or for an operator."""
+    rank, facts = action.report.rank, action.facts
+    return pb.Report(
+        rank=pb.Rank(epoch=rank.epoch, end=rank.end),
+        sound=action.report.sound,
+        promised=facts.promised,
+        version=facts.version.number,
+        history=facts.version.history,
+        in_sync=sorted(facts.config.in_sync) if facts.config else (),
+        quorum=facts.config.quorum if facts.config else 0,
+    )
+
+
+def _rank(told: pb.Rank) -> Rank:
+    return Rank(told.epoch, told.end)
