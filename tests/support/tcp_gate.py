@@ -52,6 +52,9 @@ class TcpGate:
     def freeze(self) -> None:
         self._flowing.clear()
 
+    def thaw(self) -> None:
+        self._flowing.set()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")
         with contextlib.suppress(OSError):

@@ -1,0 +1,260 @@
+"""Follower's end of the stream: connects to the leader, hands on what it says, acknowledges.
+
+Invariants:
+- One connection at a time, to the leader named last. What comes on an earlier one is not handed on.
+- The next chunk is read when the member has acted on the one before: nothing piles up here.
+- A leader is silent when nothing was heard through so many looks in a row, during which this side
+  did nothing but wait for it. A process that did not run, or was busy with a chunk, had no looks:
+  it finds what has come meanwhile before it believes in silence.
+"""
+
+import asyncio
+import itertools
+import logging
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from rockoon_core.backoff import Backoff
+from rockoon_core.channels import Channels
+from rockoon_core.errors import BrokerUnavailable
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
+from rockoon_replica.events import (
+    ChunkArrived,
+    Event,
+    LeaderHeard,
+    LeaderLost,
+    SessionClosed,
+    SessionOpened,
+    WelcomeArrived,
+)
+from rockoon_replica.messages import Ack, Hello
+from rockoon_replica.wire import ack_to_wire, chunk_from_wire, hello_to_wire, welcome_from_wire
+from rockoon_runtime.wire import CLUSTER_METADATA_KEY
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1 import replica_pb2 as pb
+    from rockoon_proto.v1.replica_pb2_grpc import ReplicationAsyncStub
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
+RECONNECT_SECONDS_MAX = 1.0
+PROBE_SECONDS_MAX = 1.0
+
+
+class Damaged(Exception):
+    """What came is not what was sent."""
+
+
+class LeaderSession:
+    """One connection to a leader."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.news = asyncio.Event()
+        # Not sent yet.
+        self.hello: Hello | None = None
+        self.ack: Ack | None = None
+
+
+class Following:
+    """The connection to the leader of a log.
+
+    Args:
+        log_name: the log's.
+        cluster: sent along, so that a node of another cluster refuses.
+        channels: how nodes are called.
+        address_of: where a replica is reached, "host:port"; None while that is not known.
+        tell: hands an event to the member; what it returns is done when that was acted on.
+        numbers: gives each session its number; shared with the sessions of followers.
+        patience: how many seconds of silence are too many; asked at every look.
+    """
+
+    def __init__(
+        self,
+        log_name: str,
+        cluster: str,
+        channels: Channels,
+        address_of: Callable[[str], str | None],
+        tell: Callable[[Event], "asyncio.Future[None]"],
+        numbers: "itertools.count[int]",
+        patience: Callable[[], float],
+    ) -> None:
+        self._log_name = log_name
+        self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
+        self._channels = channels
+        self._address_of = address_of
+        self._tell = tell
+        self._numbers = numbers
+        self._patience = patience
+        # Who leads, and the epoch.
+        self._target: tuple[str, int] | None = None
+        self._changed = asyncio.Event()
+        self._session: LeaderSession | None = None
+        # Looks in a row in which nothing had been heard.
+        self._silent_looks = 0
+        self._is_busy = False
+        self._is_lost = False
+
+    # What the member decides.
+
+    def connect(self, leader: str, epoch: int) -> None:
+        if self._target != (leader, epoch):
+            self._aim((leader, epoch))
+
+    def disconnect(self) -> None:
+        if self._target is not None:
+            self._aim(None)
+
+    def _aim(self, target: tuple[str, int] | None) -> None:
+        self._target = target
+        self._silent_looks = 0
+        self._is_lost = False
+        self.end_session()
+
+    def end_session(self) -> None:
+        """Leave the connection; where a leader is named, another one follows."""
+        self._session = None
+        self._changed.set()
+
+    def say_hello(self, number: int, hello: Hello) -> None:
+        if self._session is not None and self._session.number == number:
+            self._session.hello = hello
+            self._session.news.set()
+
+    def acknowledge(self, number: int, ack: Ack) -> None:
+        if self._session is not None and self._session.number == number:
+            self._session.ack = ack
+            self._session.news.set()
+
+    # The connection.
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look(), name="silence of the leader")
+            while True:
+                self._changed.clear()
+                if self._target is None:
+                    await self._changed.wait()
+                    continue
+                leader, _ = self._target
+                staying = tasks.create_task(self._stay(leader, tasks), name=f"leader {leader}")
+                await self._changed.wait()
+                staying.cancel()
+                await asyncio.wait({staying})
+
+    async def _stay(self, leader: str, tasks: asyncio.TaskGroup) -> None:
+        backoff = Backoff(LOOK_SECONDS / 2, RECONNECT_SECONDS_MAX)
+        while True:
+            address = self._address_of(leader)
+            if address is not None:
+                try:
+                    await self._converse(address, tasks, backoff)
+                except grpc.RpcError as failure:
+                    reason = from_rpc_error(failure, BrokerUnavailable, broker=address)
+                    log.info("log %s, leader %s: %s", self._log_name, leader, reason)
+                    if isinstance(reason, BrokerUnavailable) and await nobody_listens(address):
+                        self._lost()
+                except Damaged as reason:
+                    log.warning("log %s, leader %s: %s", self._log_name, leader, reason)
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _converse(self, address: str, tasks: asyncio.TaskGroup, backoff: Backoff) -> None:
+        """One connection, from its beginning to its end.
+
+        Raises:
+            grpc.RpcError: it ended, or did not come about.
+            Damaged: what came is not what was sent.
+        """
+        stub: ReplicationAsyncStub = ReplicationStub(self._channels.get(address))
+        call: Any = stub.Replicate(metadata=self._metadata)
+        session = LeaderSession(next(self._numbers))
+        writer: asyncio.Task[None] | None = None
+        try:
+            await call.wait_for_connection()
+            self._session = session
+            self._tell(SessionOpened(session.number))
+            writer = tasks.create_task(self._write(call, session), name="acknowledging")
+            async for said in call:
+                self._heard()
+                self._is_busy = True
+                await self._tell(event_of(session.number, said))
+                self._is_busy = False
+                backoff.reset()
+        finally:
+            self._is_busy = False
+            call.cancel()
+            if writer is not None:
+                writer.cancel()
+                self._tell(SessionClosed(session.number))
+            if self._session is session:
+                self._session = None
+
+    async def _write(self, call: Any, session: LeaderSession) -> None:
+        """Send Hello, then acknowledgements: the latest of those that came meanwhile."""
+        # Of a connection that has ended; who reads from it is told why.
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await session.news.wait()
+                session.news.clear()
+                if session.hello is not None:
+                    hello, session.hello = session.hello, None
+                    await call.write(hello_to_wire(self._log_name, hello))
+                if session.ack is not None:
+                    ack, session.ack = session.ack, None
+                    await call.write(ack_to_wire(ack))
+
+    # Silence.
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._target is None or self._is_busy:
+                continue
+            self._silent_looks += 1
+            if self._silent_looks * LOOK_SECONDS >= self._patience():
+                self._lost()
+
+    def _lost(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._tell(LeaderLost())
+
+    def _heard(self) -> None:
+        self._silent_looks = 0
+        if self._is_lost:
+            self._is_lost = False
+            self._tell(LeaderHeard())
+
+
+def event_of(session: int, said: "pb.LeaderSays") -> Event:
+    """What a leader has said, as a member is told; Damaged if it is not what was sent."""
+    if said.WhichOneof("what") == "welcome":
+        return WelcomeArrived(session, welcome_from_wire(said.welcome))
+    chunk = chunk_from_wire(said.chunk)
+    if zlib.crc32(chunk.data) != said.chunk.crc:
+        raise Damaged(
+            f"the {len(chunk.data)} bytes for offset {chunk.offset} do not have the checksum that "
+            "they were sent with"
+        )
+    return ChunkArrived(session, chunk)
+
+
+async def nobody_listens(address: str) -> bool:
+    """Whether a host refuses connections: the process has ended, and the host lives."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

@@ -1,0 +1,285 @@
+"""Leader's end of the streams: raw ranges of the log to each follower, as soon as they are written.
+
+Invariants:
+- What is sent is read from the log, and at most UNACKNOWLEDGED_BYTES_MAX of it are on their way to
+  a follower: a slow one costs no memory. Followers that are equally far share one read.
+- Chunks of a session are seamless, from the Welcome's point on.
+- A follower hears something every HEARTBEAT_SECONDS. A round is sent at once; so are bytes while
+  none are unacknowledged, and a committed end that has moved. What comes in close succession is put
+  together for PACE_SECONDS: the follower's sync under way does not take it along anyhow.
+"""
+
+import asyncio
+import itertools
+import zlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, NamedTuple
+
+from rockoon_core.errors import InvalidArgument, NotLeader, RockoonError
+from rockoon_proto.v1 import replica_pb2 as pb
+from rockoon_replica.events import AckArrived, Event, HelloArrived, SessionClosed
+from rockoon_replica.log import ReplicatedLog
+from rockoon_replica.messages import Chunk, Welcome
+from rockoon_replica.wire import ack_from_wire, chunk_to_wire, hello_from_wire, welcome_to_wire
+
+CHUNK_BYTES_MAX = 1 << 20
+UNACKNOWLEDGED_BYTES_MAX = 8 << 20
+SHARED_BYTES_MAX = 4 << 20
+HEARTBEAT_SECONDS = 0.1
+PACE_SECONDS = 0.001
+# What is worth a chunk of its own.
+PACED_BYTES_MAX = 256 << 10
+
+
+class Piece(NamedTuple):
+    """Whole records of a log."""
+
+    offset: int
+    data: bytes
+    crc: int
+
+
+class Newest:
+    """The newest pieces of a log that were read, for followers that come to the same place.
+
+    Args:
+        log: read where nothing is kept.
+        bytes_max: how much is kept.
+    """
+
+    def __init__(self, log: ReplicatedLog, bytes_max: int = SHARED_BYTES_MAX) -> None:
+        self._log = log
+        self._bytes_max = bytes_max
+        # By offset, in the order in which they were read.
+        self._pieces: dict[int, Piece] = {}
+        self._bytes = 0
+
+    def piece(self, offset: int) -> Piece:
+        """The piece that begins at an offset; without data at the end of the log.
+
+        Raises:
+            ValueError: no record begins there, or the log does not go back so far any more.
+        """
+        known = self._pieces.get(offset)
+        if known is not None:
+            return known
+        data = self._log.read(offset, CHUNK_BYTES_MAX)
+        piece = Piece(offset, data, zlib.crc32(data))
+        # Who is behind reads alone until it has reached the end, where the others are.
+        if data and offset + len(data) == self._log.end:
+            self._pieces[offset] = piece
+            self._bytes += len(data)
+            while self._bytes > self._bytes_max and len(self._pieces) > 1:
+                self._bytes -= len(self._pieces.pop(next(iter(self._pieces))).data)
+        return piece
+
+
+class FollowerSession:
+    """One stream of one follower."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self.news = asyncio.Event()
+        self.refusal: RockoonError | None = None
+        self.sent_end = 0
+        self.durable_end = 0
+        # Until then more is put together: who writes need not wake this session.
+        self.is_holding = False
+        # Committed end and round that the follower was told last.
+        self.told = (-1, -1)
+
+    def end(self, refusal: RockoonError) -> None:
+        """Have the stream end with a refusal."""
+        self.refusal = self.refusal or refusal
+        if not self.welcome.done():
+            self.welcome.set_exception(self.refusal)
+            # Whether or not anybody waits for it any more.
+            self.welcome.exception()
+        self.news.set()
+
+
+class Leading:
+    """The sessions of one replica's followers.
+
+    Args:
+        log_name, replica_id: of the log, and of this replica.
+        log: what is sent.
+        tell: hands an event to the member; what it returns is done when that was acted on.
+        numbers: gives each session its number; shared with the sessions to a leader.
+    """
+
+    def __init__(
+        self,
+        log_name: str,
+        replica_id: str,
+        log: ReplicatedLog,
+        tell: Callable[[Event], "asyncio.Future[None]"],
+        numbers: "itertools.count[int]",
+    ) -> None:
+        self._log_name = log_name
+        self._replica_id = replica_id
+        self._log = log
+        self._tell = tell
+        self._numbers = numbers
+        self._newest = Newest(log)
+        self._sessions: dict[int, FollowerSession] = {}
+        self._round = 0
+        self._refusal: RockoonError | None = None
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._sessions)
+
+    def not_leader(self) -> NotLeader:
+        """What who asks for the leader is told here."""
+        return NotLeader(replica=self._replica_id, log=self._log_name)
+
+    # What the member decides.
+
+    def say_welcome(self, number: int, welcome: Welcome) -> None:
+        session = self._sessions.get(number)
+        if session is not None and not session.welcome.done():
+            session.welcome.set_result(welcome)
+
+    def end_session(self, number: int, refusal: RockoonError) -> None:
+        if (session := self._sessions.get(number)) is not None:
+            session.end(refusal)
+
+    def send_round(self, number: int) -> None:
+        self._round = max(self._round, number)
+        for session in self._sessions.values():
+            session.news.set()
+
+    def wake(self) -> None:
+        """The log has grown, or more of it is committed."""
+        for session in self._sessions.values():
+            if not session.is_holding:
+                session.news.set()
+
+    def end_all(self) -> None:
+        """This replica leads no more, or is being closed: all streams end, none is taken."""
+        self._refusal = self.not_leader()
+        for session in self._sessions.values():
+            session.end(self._refusal)
+
+    # The stream.
+
+    async def replicate(
+        self,
+        hello: pb.FollowerHello,
+        requests: AsyncIterator[Any],
+        spawn: Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"],
+    ) -> AsyncIterator[pb.LeaderSays]:
+        """Answer one stream.
+
+        Args:
+            hello: its first message.
+            requests: what follows.
+            spawn: makes a task, with a name, that lives no longer than this replica.
+
+        Raises:
+            NotLeader: this replica does not lead, or not any more.
+            InvalidArgument: the follower cannot be one, or says what cannot be.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        arrived = hello_from_wire(hello)
+        session = FollowerSession(next(self._numbers))
+        self._sessions[session.number] = session
+        try:
+            self._tell(HelloArrived(session.number, arrived))
+            welcome = await session.welcome
+            yield welcome_to_wire(welcome)
+            if welcome.truncate_to is None:
+                return
+            session.sent_end = session.durable_end = welcome.truncate_to
+            reader = spawn(self._read(session, requests), f"acknowledgements of {arrived.replica}")
+            try:
+                async for said in self._chunks(session, welcome.epoch):
+                    yield said
+            finally:
+                reader.cancel()
+        finally:
+            del self._sessions[session.number]
+            self._tell(SessionClosed(session.number))
+
+    async def _chunks(self, session: FollowerSession, epoch: int) -> AsyncIterator[pb.LeaderSays]:
+        now = asyncio.get_running_loop().time
+        sent_at = 0.0
+        while session.refusal is None:
+            session.news.clear()
+            state = (self._log.committed_end, self._round)
+            pause = self._pause(session, state)
+            if (seconds := sent_at + pause - now()) > 0:
+                session.is_holding = pause < HEARTBEAT_SECONDS
+                await _at_most(seconds, session.news)
+                session.is_holding = False
+                continue
+            piece = Piece(session.sent_end, b"", 0)
+            if self._room(session) > 0:
+                piece = self._next_piece(session)
+            sent_at = now()
+            session.sent_end += len(piece.data)
+            session.told = state
+            chunk = Chunk(
+                epoch=epoch,
+                leader=self._replica_id,
+                offset=piece.offset,
+                data=piece.data,
+                committed_end=state[0],
+                min_offset=self._log.min_offset,
+                round=state[1],
+            )
+            yield chunk_to_wire(chunk, piece.crc)
+        raise session.refusal
+
+    def _room(self, session: FollowerSession) -> int:
+        """How many more bytes may be sent, of those that there are."""
+        unacknowledged = session.sent_end - session.durable_end
+        return min(self._log.end - session.sent_end, UNACKNOWLEDGED_BYTES_MAX - unacknowledged)
+
+    def _pause(self, session: FollowerSession, state: tuple[int, int]) -> float:
+        """Seconds that have to be between the chunk before and the next one."""
+        room = self._room(session)
+        if state[1] != session.told[1] or room >= PACED_BYTES_MAX:
+            return 0.0
+        if room > 0 and session.sent_end == session.durable_end:
+            return 0.0
+        if room > 0 or state != session.told:
+            return PACE_SECONDS
+        return HEARTBEAT_SECONDS
+
+    def _next_piece(self, session: FollowerSession) -> Piece:
+        try:
+            return self._newest.piece(session.sent_end)
+        except ValueError as failure:
+            # Deleted meanwhile: at its next Hello it is told to begin anew.
+            raise InvalidArgument(
+                reason=f"the log has nothing at {session.sent_end} any more: {failure}"
+            ) from failure
+
+    async def _read(self, session: FollowerSession, requests: AsyncIterator[Any]) -> None:
+        """Read acknowledgements. The root of a task."""
+        try:
+            async for said in requests:
+                if said.WhichOneof("what") != "ack":
+                    raise InvalidArgument(reason="a follower says Hello once, then acknowledges")
+                ack = ack_from_wire(said.ack)
+                await self._tell(AckArrived(session.number, ack, session.sent_end))
+                # The member refuses what was never sent.
+                if session.durable_end < ack.durable_end <= session.sent_end:
+                    session.durable_end = ack.durable_end
+                    session.news.set()
+        except RockoonError as refusal:
+            session.end(refusal)
+        except Exception:  # noqa: BLE001 - gRPC's, of a connection that has ended
+            session.end(self.not_leader())
+
+
+async def _at_most(seconds: float, news: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,469 @@
+"""Replica: a `Member` carried out, over a real log, real streams, real nameservers and a clock.
+
+Invariants:
+- The member is told one event at a time, and what it decides is done in its order, before the next
+  event. Whoever is waiting for something here waits for that one task.
+- What nameservers are asked, and what replicas are sent, may be lost; `RepeatDue` asks again.
+- It has one life. When the member has decided on one of its last actions, `run` returns it: whoever
+  made the replica opens the log again and makes another one.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Protocol
+
+from rockoon_core.channels import Channels
+from rockoon_core.errors import InvalidArgument, NotReady, RockoonError
+from rockoon_proto.v1 import replica_pb2 as pb
+from rockoon_replica import actions
+from rockoon_replica.actions import Action
+from rockoon_replica.events import (
+    Event,
+    HandOverAbandoned,
+    HandOverAsked,
+    LogStalled,
+    RepeatDue,
+    RoundAsked,
+    Started,
+    StateSeen,
+    Synced,
+)
+from rockoon_replica.following import Following
+from rockoon_replica.leading import Leading
+from rockoon_replica.log import ReplicatedLog
+from rockoon_replica.log_state import LogState
+from rockoon_replica.member import Member, Role
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
+
+log = logging.getLogger(__name__)
+
+# The first silence of a leader that is too long; see `Member.patience`.
+SILENT_SECONDS = 2.0
+REPEAT_SECONDS = 1.0
+# A sync that takes longer has hung: another replica's disk may do better.
+STALLED_SECONDS = 10.0
+CALLS_MAX = 8
+
+RegisterCall = (
+    actions.ReportLog
+    | actions.SuspectLeader
+    | actions.RetractSuspicion
+    | actions.Resign
+    | actions.ConfirmEpoch
+    | actions.ChangeInSync
+    | actions.HandOver
+)
+LastAction = actions.Reopen | actions.Remake | actions.Halt
+
+
+class Register(Protocol):
+    """The nameservers, as one log's replica asks them."""
+
+    async def ask(self, call: RegisterCall) -> LogState | None:
+        """Make a call; returns the log's state as it is afterwards, if that was told.
+
+        Raises:
+            RockoonError: it was refused, or nobody answered. Nothing follows from either.
+        """
+        ...
+
+
+class Owner(Protocol):
+    """The service around a log. Its methods are called by the task that does everything here, one
+    at a time: what they take keeps everybody waiting."""
+
+    def established(self, epoch: int) -> None:
+        """This replica leads: what only a leader does begins."""
+        ...
+
+    def appends_allowed(self, allowed: bool) -> None:
+        """Take appends from now on, or refuse them before they are written."""
+        ...
+
+    def committed(self, end: int) -> None:
+        """`log.commit` was told this; readers may see it, and who waits for it may be answered."""
+        ...
+
+    def may_delete(self, min_offset: int) -> None:
+        """The leader has deleted what is below."""
+        ...
+
+
+class Replica:
+    """One replica of one log.
+
+    Args:
+        log_name: the log's, "broker-a".
+        cluster: the cluster's name.
+        replica_id: of the store.
+        replicated: the log itself.
+        file: where facts are kept.
+        facts: what it holds, or the first ones.
+        register: the nameservers.
+        channels: how other nodes are called.
+        address_of: where a replica is reached, by its id; None while that is not known.
+        owner: is told what becomes of it.
+        silent_seconds: see SILENT_SECONDS.
+        stalled_seconds: see STALLED_SECONDS.
+    """
+
+    def __init__(
+        self,
+        *,
+        log_name: str,
+        cluster: str,
+        replica_id: str,
+        replicated: ReplicatedLog,
+        file: ReplicaFile,
+        facts: ReplicaFacts,
+        register: Register,
+        channels: Channels,
+        address_of: Callable[[str], str | None],
+        owner: Owner,
+        silent_seconds: float = SILENT_SECONDS,
+        stalled_seconds: float = STALLED_SECONDS,
+    ) -> None:
+        self._log_name = log_name
+        self._log = replicated
+        self._file = file
+        self._register = register
+        self._owner = owner
+        self._stalled_seconds = stalled_seconds
+        self._member = Member(replica_id, facts, replicated)
+        numbers = itertools.count(1)
+        self._leading = Leading(log_name, replica_id, replicated, self._tell, numbers)
+        self._following = Following(
+            log_name,
+            cluster,
+            channels,
+            address_of,
+            self._tell,
+            numbers,
+            lambda: self._member.patience(silent_seconds),
+        )
+        self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
+        self._sync_wanted = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._calls = 0
+        self._is_over = False
+        self._over = asyncio.Event()
+        self._last: LastAction | None = None
+        # Who waits for a committed end: the nearest one first.
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+        # Who waits for a round that was not asked yet, and for those that were.
+        self._askers: list[asyncio.Future[None]] = []
+        self._rounds: dict[int, list[asyncio.Future[None]]] = {}
+        self.state: LogState | None = None
+        self.appends_allowed = False
+
+    # What the service around it may ask.
+
+    @property
+    def role(self) -> Role:
+        return self._member.role
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it leads; 0 while it leads none."""
+        return self._member.epoch
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether its log is a beginning of the leader's, as of the present connection."""
+        return self._member.is_matched
+
+    @property
+    def retention_end(self) -> int:
+        """Up to where a leader may delete its log."""
+        return self._member.retention_end()
+
+    def saw(self, state: LogState) -> None:
+        """A nameserver has told the log's state; the newest may come before older ones."""
+        if self.state is None or state.version > self.state.version:
+            self.state = state
+        self._tell(StateSeen(state))
+
+    def written(self) -> None:
+        """The leader has appended: followers are sent it, and it is synced meanwhile."""
+        self._leading.wake()
+        self._sync_wanted.set()
+
+    async def wait_committed(self, offset: int) -> None:
+        """Wait until the log is committed up to an offset.
+
+        Raises:
+            NotLeader: this life of the replica is over. Whether it is committed is not known.
+        """
+        if self._log.committed_end >= offset:
+            return
+        if self._is_over:
+            raise self._leading.not_leader()
+        reached = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (offset, next(self._order), reached))
+        await reached
+
+    async def round(self) -> None:
+        """Wait until a quorum has confirmed, after this call, that this replica leads (rule 11).
+
+        What was committed when this was called may then be told as the newest there is.
+
+        Raises:
+            NotLeader: it does not.
+        """
+        if self._is_over or self._member.role is not Role.LEADING:
+            raise self._leading.not_leader()
+        agreed = asyncio.get_running_loop().create_future()
+        self._askers.append(agreed)
+        if len(self._askers) == 1:
+            # All that come until it is acted on share it.
+            self._tell(RoundAsked())
+        await agreed
+
+    async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
+        """Have another replica lead; returns whether one does.
+
+        Args:
+            seconds: how long this replica may be without appends for it.
+            successor: by its id; by default the one that is furthest.
+        """
+        self._tell(HandOverAsked(successor))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            self._tell(HandOverAbandoned())
+            return False
+        return True
+
+    async def replicate(
+        self, hello: pb.FollowerHello, requests: AsyncIterator[Any]
+    ) -> AsyncIterator[pb.LeaderSays]:
+        """Answer a follower's stream; see `Leading.replicate`."""
+        if self._tasks is None:
+            raise NotReady(service="the replica", reason="it is starting")
+        async for said in self._leading.replicate(hello, requests, self._spawn):
+            yield said
+
+    def close(self) -> None:
+        """End: `run` returns. Nobody is told."""
+        if not self._is_over:
+            self._events.put_nowait((None, asyncio.get_running_loop().create_future()))
+
+    # Its life.
+
+    async def run(self) -> LastAction | None:
+        """Be a replica until the member decides that this is over, or `close` is called.
+
+        Returns:
+            What is to be done next; None when it was closed.
+
+        Raises:
+            ExceptionGroup: with an OSError when the disk failed: the process has to end.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._tell(Started())
+                for name, loop in (
+                    ("following", self._following.run()),
+                    ("syncing", self._sync()),
+                    ("repeating", self._repeat()),
+                ):
+                    self._spawn(loop, f"{self._log_name}: {name}")
+                await self._act()
+                self._end()
+                for task in list(self._running):
+                    task.cancel()
+        finally:
+            self._end()
+        return self._last
+
+    def _end(self) -> None:
+        """Nothing is decided any more: whoever waits is told."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._over.set()
+        self._leading.end_all()
+        self._allow_appends(allowed=False)
+        waiting = [reached for _, _, reached in self._waiting]
+        waiting += itertools.chain(self._askers, *self._rounds.values())
+        for each in waiting:
+            if not each.done():
+                each.set_exception(self._leading.not_leader())
+        while not self._events.empty():
+            _, done = self._events.get_nowait()
+            _finish(done)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._tasks is not None, "run has begun"
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def _tell(self, event: Event) -> "asyncio.Future[None]":
+        done = asyncio.get_running_loop().create_future()
+        if self._is_over:
+            done.set_result(None)
+        else:
+            self._events.put_nowait((event, done))
+        return done
+
+    async def _act(self) -> None:
+        """Tell the member what happens and do what it decides, until the last."""
+        while self._last is None:
+            event, done = await self._events.get()
+            if event is None:
+                return
+            if isinstance(event, RoundAsked):
+                self._number_askers(self._member.round + 1)
+            for action in self._member.handle(event):
+                await self._carry_out(action)
+            _finish(done)
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case actions.Persist(facts):
+                await asyncio.to_thread(self._file.write, facts)
+            case actions.Write(offset, data):
+                self._write(offset, data)
+            case actions.Sync():
+                self._sync_wanted.set()
+            case actions.Commit(end):
+                self._commit(min(end, self._log.end))
+            case actions.Acknowledge(session, ack):
+                self._following.acknowledge(session, ack)
+            case actions.SendRound(number):
+                self._leading.send_round(number)
+            case actions.RoundAgreed(number):
+                self._agree(number)
+            case actions.AllowDeletion(min_offset):
+                self._owner.may_delete(min_offset)
+            case actions.AllowAppends(allowed):
+                self._allow_appends(allowed=allowed)
+            case actions.Reopen() | actions.Remake() | actions.Halt():
+                log.warning("log %s: %s", self._log_name, action)
+                self._last = action
+            case _:
+                self._carry_out_rarely(action)
+
+    def _carry_out_rarely(self, action: Action) -> None:
+        match action:
+            case actions.OpenEpoch(epoch):
+                self._log.open_epoch(epoch)
+                self._leading.wake()
+            case actions.Truncate(offset):
+                log.warning(
+                    "log %s: cut at %d, it ended at %d", self._log_name, offset, self._log.end
+                )
+                self._log.truncate(offset)
+            case actions.Connect(leader, epoch):
+                self._following.connect(leader, epoch)
+            case actions.Disconnect():
+                self._following.disconnect()
+            case actions.SayHello(session, hello):
+                self._following.say_hello(session, hello)
+            case actions.SayWelcome(session, welcome):
+                self._leading.say_welcome(session, welcome)
+            case actions.EndSession(session, reason):
+                self._leading.end_session(session, self._refusal(reason))
+            case actions.Established(epoch):
+                log.info("log %s: leads epoch %d", self._log_name, epoch)
+                self._owner.established(epoch)
+            case actions.Alarm(reason):
+                log.error("log %s: %s", self._log_name, reason)
+            case (
+                actions.ReportLog()
+                | actions.SuspectLeader()
+                | actions.RetractSuspicion()
+                | actions.Resign()
+                | actions.ConfirmEpoch()
+                | actions.ChangeInSync()
+                | actions.HandOver()
+            ):
+                self._ask(action)
+            case _:
+                raise NotImplementedError(action)
+
+    # The parts of it.
+
+    def _refusal(self, reason: str) -> RockoonError:
+        if self._member.epoch == 0:
+            return self._leading.not_leader()
+        log.warning("log %s: a follower is refused: %s", self._log_name, reason)
+        return InvalidArgument(reason=reason)
+
+    def _write(self, offset: int, data: bytes) -> None:
+        try:
+            self._log.write(offset, data)
+        except ValueError as failure:
+            # Nothing was written, so nothing of it will be acknowledged.
+            log.error("log %s: what the leader sent is refused: %s", self._log_name, failure)  # noqa: TRY400
+            self._following.end_session()
+
+    def _commit(self, end: int) -> None:
+        self._log.commit(end)
+        self._leading.wake()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= end:
+            _finish(heapq.heappop(waiting)[2])
+        self._owner.committed(end)
+
+    def _allow_appends(self, *, allowed: bool) -> None:
+        if allowed != self.appends_allowed:
+            self.appends_allowed = allowed
+            self._owner.appends_allowed(allowed)
+
+    def _number_askers(self, number: int) -> None:
+        self._rounds[number], self._askers = self._askers, []
+
+    def _agree(self, number: int) -> None:
+        for each in [each for each in self._rounds if each <= number]:
+            for agreed in self._rounds.pop(each):
+                _finish(agreed)
+
+    def _ask(self, call: RegisterCall) -> None:
+        if self._calls < CALLS_MAX:
+            self._calls += 1
+            self._spawn(self._asked(call), f"{self._log_name}: {type(call).__name__}")
+
+    async def _asked(self, call: RegisterCall) -> None:
+        try:
+            state = await self._register.ask(call)
+        except RockoonError as reason:
+            log.info("log %s: %s had no effect: %s", self._log_name, type(call).__name__, reason)
+        else:
+            if state is not None:
+                self.saw(state)
+        finally:
+            self._calls -= 1
+
+    async def _sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._sync_wanted.wait()
+            self._sync_wanted.clear()
+            if self._log.durable_end < self._log.end:
+                stalled = loop.call_later(self._stalled_seconds, self._tell, LogStalled())
+                try:
+                    await self._log.sync()
+                finally:
+                    stalled.cancel()
+            self._tell(Synced())
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(REPEAT_SECONDS)
+            self._tell(RepeatDue())
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,104 @@
+"""Messages between replicas, to and from what is on the wire (replica.proto)."""
+
+import itertools
+
+from rockoon_core.errors import InvalidArgument
+from rockoon_core.replication_rules import Boundary
+from rockoon_proto.v1 import replica_pb2 as pb
+from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
+
+BOUNDARIES_MAX = 65_536
+
+
+def hello_to_wire(log: str, hello: Hello) -> pb.FollowerSays:
+    told = pb.FollowerHello(
+        log=log,
+        epoch=hello.epoch,
+        replica_id=hello.replica,
+        boundaries=[
+            pb.EpochBoundary(epoch=each.epoch, first=each.first, end=each.end)
+            for each in hello.boundaries
+        ],
+        end=hello.end,
+        min_offset=hello.min_offset,
+    )
+    return pb.FollowerSays(hello=told)
+
+
+def hello_from_wire(told: pb.FollowerHello) -> Hello:
+    """Raises InvalidArgument for what no follower can be."""
+    if not told.replica_id:
+        raise InvalidArgument(reason="a follower has an id")
+    if told.epoch < 1 or not 0 <= told.min_offset <= told.end:
+        raise InvalidArgument(
+            reason=f"epoch {told.epoch}, a log from {told.min_offset} to {told.end}"
+        )
+    if len(told.boundaries) > BOUNDARIES_MAX:
+        raise InvalidArgument(reason=f"{len(told.boundaries)} epochs, {BOUNDARIES_MAX} may be")
+    boundaries = tuple(Boundary(each.epoch, each.first, each.end) for each in told.boundaries)
+    for before, after in itertools.pairwise(boundaries):
+        if after.epoch <= before.epoch or after.first < before.end:
+            raise InvalidArgument(reason=f"epoch {after.epoch} behind epoch {before.epoch}")
+    if any(not 0 <= each.first <= each.end <= told.end for each in boundaries):
+        raise InvalidArgument(reason="an epoch that is not in the log")
+    return Hello(told.epoch, told.replica_id, boundaries, told.min_offset, told.end)
+
+
+def welcome_to_wire(welcome: Welcome) -> pb.LeaderSays:
+    told = pb.LeaderWelcome(
+        leader_id=welcome.leader,
+        epoch=welcome.epoch,
+        remake=welcome.truncate_to is None,
+        truncate_to=welcome.truncate_to or 0,
+        leader_end=welcome.leader_end,
+        log_min_offset=welcome.min_offset,
+        tail_crc=welcome.tail_crc,
+    )
+    return pb.LeaderSays(welcome=told)
+
+
+def welcome_from_wire(told: pb.LeaderWelcome) -> Welcome:
+    return Welcome(
+        epoch=told.epoch,
+        leader=told.leader_id,
+        truncate_to=None if told.remake else told.truncate_to,
+        tail_crc=told.tail_crc,
+        leader_end=told.leader_end,
+        min_offset=told.log_min_offset,
+    )
+
+
+def chunk_to_wire(chunk: Chunk, crc: int) -> pb.LeaderSays:
+    """Args: crc: CRC-32 of the chunk's data."""
+    said = pb.LeaderSays()
+    # Filled in place: a message that is put into another one is copied with all its bytes.
+    told = said.chunk
+    told.leader_id = chunk.leader
+    told.epoch = chunk.epoch
+    told.offset = chunk.offset
+    told.data = chunk.data
+    told.crc = crc
+    told.committed_end = chunk.committed_end
+    told.log_min_offset = chunk.min_offset
+    told.round = chunk.round
+    return said
+
+
+def chunk_from_wire(told: pb.LeaderChunk) -> Chunk:
+    return Chunk(
+        epoch=told.epoch,
+        leader=told.leader_id,
+        offset=told.offset,
+        data=told.data,
+        committed_end=told.committed_end,
+        min_offset=told.log_min_offset,
+        round=told.round,
+    )
+
+
+def ack_to_wire(ack: Ack) -> pb.FollowerSays:
+    return pb.FollowerSays(ack=pb.FollowerAck(durable_end=ack.durable_end, round=ack.round))
+
+
+def ack_from_wire(told: pb.FollowerAck) -> Ack:
+    return Ack(told.durable_end, told.round)

@@ -1,0 +1,170 @@
+"""Follower's stream as strangers, liars and old connections use it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from rockoon_core.errors import BrokerUnavailable, RockoonError
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.replication_rules import Boundary
+from rockoon_proto.v1 import replica_pb2 as pb
+from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
+from rockoon_replica.following import Damaged, event_of
+from rockoon_replica.messages import Ack, Chunk, Hello
+from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
+from support.eventually import eventually
+from support.log_copies import LOG, Copies, Copy, copies
+
+OTHER = "b"
+
+
+def hello(copy: Copy, **changes: Any) -> Hello:
+    """Of a follower with nothing."""
+    return Hello(copy.replica.epoch, OTHER, (), 0, 0)._replace(**changes)
+
+
+@asynccontextmanager
+async def lone_leader(directory: Path) -> AsyncIterator[tuple[Copies, Copy]]:
+    """One of two copies leads; the other one is what a test makes of it."""
+    async with copies(directory, ("a", OTHER), gated=False) as logs:
+        logs.register.change(leader="a")
+        a = await logs.start()
+        await a.send(b"before")
+        await logs.all[OTHER].stop()
+        yield logs, a
+
+
+async def refusal(call: Any) -> RockoonError:
+    """Why a stream ends, behind whatever is sent before that."""
+    said: Any = None
+    with pytest.raises(grpc.RpcError) as ended:  # noqa: PT012 - any of the reads
+        while said is not aio.EOF:
+            said = await call.read()
+    return from_rpc_error(ended.value, BrokerUnavailable, broker="it")
+
+
+async def test_who_acknowledges_what_was_never_sent_is_refused_and_commits_nothing(
+    tmp_path: Path,
+) -> None:
+    async with lone_leader(tmp_path) as (_, leader), aio.insecure_channel(leader.target) as channel:
+        committed = leader.log.committed_end
+        leader.log.append(b"on one disk")
+        stub = ReplicationStub(channel)
+        for ack in (
+            Ack(leader.log.end + 1, 0),
+            Ack(1 << 62, 0),
+            Ack(0, 7),
+        ):
+            call: Any = stub.Replicate()
+            await call.write(hello_to_wire(LOG, hello(leader)))
+            assert (await call.read()).WhichOneof("what") == "welcome"
+            await call.write(ack_to_wire(ack))
+            assert (await refusal(call)).name == "INVALID_ARGUMENT"
+        assert leader.log.committed_end == committed
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"replica": "stranger"}, "INVALID_ARGUMENT"),
+        ({"replica": ""}, "INVALID_ARGUMENT"),
+        ({"epoch": 77}, "INVALID_ARGUMENT"),
+        ({"epoch": 0}, "INVALID_ARGUMENT"),
+        ({"end": 5, "min_offset": 9}, "INVALID_ARGUMENT"),
+        ({"boundaries": (Boundary(1, 0, 9),), "end": 5}, "INVALID_ARGUMENT"),
+        ({"boundaries": (Boundary(2, 0, 1), Boundary(1, 1, 2)), "end": 5}, "INVALID_ARGUMENT"),
+    ],
+)
+async def test_who_cannot_be_a_follower_is_refused(
+    tmp_path: Path, changes: dict[str, Any], name: str
+) -> None:
+    async with copies(tmp_path, ("a",), gated=False) as logs:
+        leader = await logs.start()
+        async with aio.insecure_channel(leader.target) as channel:
+            call: Any = ReplicationStub(channel).Replicate()
+            await call.write(hello_to_wire(LOG, hello(leader, **changes)))
+            assert (await refusal(call)).name == name
+
+
+async def test_another_log_and_another_first_word_are_refused(tmp_path: Path) -> None:
+    async with copies(tmp_path, ("a",), gated=False) as logs:
+        leader = await logs.start()
+        async with aio.insecure_channel(leader.target) as channel:
+            for said, name in (
+                (hello_to_wire("broker-z", hello(leader)), "NOT_READY"),
+                (ack_to_wire(Ack(0, 0)), "INVALID_ARGUMENT"),
+                (pb.FollowerSays(), "INVALID_ARGUMENT"),
+            ):
+                call: Any = ReplicationStub(channel).Replicate()
+                await call.write(said)
+                assert (await refusal(call)).name == name
+
+
+async def test_a_new_stream_ends_the_one_before_and_what_that_acknowledges(tmp_path: Path) -> None:
+    async with lone_leader(tmp_path) as (_, leader), aio.insecure_channel(leader.target) as channel:
+        stub = ReplicationStub(channel)
+        calls: list[Any] = []
+        for _ in range(2):
+            call: Any = stub.Replicate()
+            await call.write(hello_to_wire(LOG, hello(leader)))
+            await call.read()
+            calls.append(call)
+        former, call = calls
+        assert (await refusal(former)).name == "INVALID_ARGUMENT"
+        committed = leader.log.committed_end
+        end = leader.log.append(b"after")
+        leader.replica.written()
+        # All of it has come, and the leader has it on disk: one acknowledgement is missing.
+        received = 0
+        while received < end:
+            received += len((await call.read()).chunk.data)
+        await eventually(lambda: leader.log.durable_end == end)
+        assert leader.log.committed_end == committed
+        await call.write(ack_to_wire(Ack(end, 0)))
+        await eventually(lambda: leader.log.committed_end == end)
+
+
+async def test_a_stream_is_seamless_and_no_more_is_under_way_than_may_be(tmp_path: Path) -> None:
+    async with (
+        lone_leader(tmp_path) as (_, leader),
+        aio.insecure_channel(
+            leader.target, [("grpc.max_receive_message_length", 64 << 20)]
+        ) as channel,
+    ):
+        for _ in range(20):
+            leader.log.append(b"x" * 700_000)
+        call: Any = ReplicationStub(channel).Replicate()
+        await call.write(hello_to_wire(LOG, hello(leader)))
+        welcome = (await call.read()).welcome
+        data, empty = b"", 0
+        while empty < 2:
+            chunk = (await call.read()).chunk
+            assert chunk.offset == welcome.truncate_to + len(data)
+            data += chunk.data
+            empty += not chunk.data
+        assert 8 << 20 <= len(data) < 10 << 20
+        assert leader.log.content().startswith(data)
+        while len(data) < leader.log.end:
+            await call.write(ack_to_wire(Ack(len(data), 0)))
+            data += (await call.read()).chunk.data
+        assert data == leader.log.content()
+        call.cancel()
+
+
+def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
+    chunk = Chunk(3, "a", 100, b"whole records, as they are", 90, 0, 1)
+    import zlib
+
+    said = chunk_to_wire(chunk, zlib.crc32(chunk.data))
+    assert event_of(7, said) == (7, chunk)
+    for bit in range(8 * len(chunk.data)):
+        data = bytearray(chunk.data)
+        data[bit // 8] ^= 1 << (bit % 8)
+        said.chunk.data = bytes(data)
+        with pytest.raises(Damaged):
+            event_of(7, said)

@@ -1,0 +1,253 @@
+"""Copies of a log in one process: real streams between them, each way through a gate of its own."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from grpc import aio
+
+from rockoon_core.channels import Channels
+from rockoon_core.disk import Disk
+from rockoon_node.nameservers import CHANNEL_OPTIONS
+from rockoon_replica.actions import Remake, Reopen
+from rockoon_replica.member import Role
+from rockoon_replica.replica import Replica
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.service import ReplicationService, add_to_server
+from rockoon_runtime.wire import GrpcServer
+from support.drains import AT_ONCE
+from support.eventually import eventually
+from support.file_log import FileLog
+from support.log_register import FakeRegister
+from support.tcp_gate import TcpGate
+
+LOG = "broker-a"
+CLUSTER = "rockoon"
+# Long enough for a busy machine: a healthy leader is never silent for so long.
+SILENT_SECONDS = 1.0
+
+
+class Copy:
+    """One replica with its server, log and file; lives until `stop`, and again after `start`.
+
+    Attributes:
+        log: open while it lives.
+        committed, established, allowed: what its owner was told.
+        ends: why its lives were over.
+    """
+
+    def __init__(self, copies: "Copies", name: str, directory: Path) -> None:
+        self.copies = copies
+        self.name = name
+        self.directory = directory
+        self.disk = Disk()
+        self.target = ""
+        self.log: FileLog
+        self.replica: Replica
+        self.committed = 0
+        self.established: list[int] = []
+        self.allowed = False
+        self.ends: list[object] = []
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+
+    @property
+    def is_leading(self) -> bool:
+        return self.is_up and self.replica.role is Role.LEADING and self.replica.appends_allowed
+
+    @property
+    def is_up(self) -> bool:
+        return self._task is not None and self._up.is_set()
+
+    async def start(self) -> None:
+        self._ended.clear()
+        self._task = self.copies.tasks.create_task(self._live(), name=self.name)
+        await self._up.wait()
+
+    async def stop(self) -> None:
+        """As a killed process: connections break, nothing is said."""
+        assert self._task is not None
+        task, self._task = self._task, None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+
+    async def send(self, *payloads: bytes) -> int:
+        """Append as a broker does for producers; returns when all is committed."""
+        for payload in payloads:
+            self.log.append(payload)
+        end = self.log.end
+        self.replica.written()
+        await self.replica.wait_committed(end)
+        return end
+
+    async def _live(self) -> None:
+        service = ReplicationService()
+
+        def register(server: aio.Server) -> None:
+            add_to_server(service, server)
+
+        channels = Channels(CHANNEL_OPTIONS)
+        listen = self.target or "127.0.0.1:0"
+        server = GrpcServer("replica", CLUSTER, listen, register, [], drain=AT_ONCE)
+        try:
+            async with server:
+                self.target = server.address
+                self.copies.moved(self)
+                while True:
+                    await self._one_life(service, channels)
+        finally:
+            self._up.clear()
+            await channels.close()
+
+    async def _one_life(self, service: ReplicationService, channels: Channels) -> None:
+        self.log = FileLog(self.directory / "log", self.disk)
+        self.committed = 0
+        try:
+            file = ReplicaFile(self.directory, Disk())
+            self.replica = Replica(
+                log_name=LOG,
+                cluster=CLUSTER,
+                replica_id=self.name,
+                replicated=self.log,
+                file=file,
+                facts=file.read() or ReplicaFacts(),
+                register=self.copies.register.of(self.name),
+                channels=channels,
+                address_of=lambda to: self.copies.address(self.name, to),
+                owner=_Told(self),
+                silent_seconds=self.copies.silent_seconds,
+            )
+            service.serve(LOG, self.replica)
+            self.copies.register.watch(self.name, self.replica.saw)
+            self._up.set()
+            last = await self.replica.run()
+            self.ends.append(last)
+            if isinstance(last, Remake):
+                (self.directory / "log").rename(self.directory / "aside")
+            else:
+                assert isinstance(last, Reopen), last
+        finally:
+            service.refuse(LOG)
+            self.log.close()
+
+
+class _Told:
+    """A copy as its replica's owner."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+
+    def established(self, epoch: int) -> None:
+        self._copy.established.append(epoch)
+
+    def appends_allowed(self, allowed: bool) -> None:
+        self._copy.allowed = allowed
+
+    def committed(self, end: int) -> None:
+        assert end >= self._copy.committed
+        self._copy.committed = end
+
+    def may_delete(self, min_offset: int) -> None:
+        pass
+
+
+class Copies:
+    """All replicas of one log.
+
+    Attributes:
+        register: the nameservers.
+        silent_seconds: how long a leader may be silent.
+    """
+
+    def __init__(self, directory: Path, names: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
+        self.tasks = tasks
+        self.register = FakeRegister(LOG, names)
+        self.silent_seconds = SILENT_SECONDS
+        self._gates: dict[tuple[str, str], TcpGate] = {}
+        self.all: dict[str, Copy] = {}
+        for name in names:
+            (directory / name).mkdir()
+            self.all[name] = Copy(self, name, directory / name)
+
+    def address(self, follower: str, leader: str) -> str:
+        """Where one copy finds another."""
+        gate = self._gates.get((follower, leader))
+        return self.all[leader].target if gate is None else gate.address
+
+    def gate(self, follower: str, leader: str) -> TcpGate:
+        return self._gates[follower, leader]
+
+    def moved(self, copy: Copy) -> None:
+        for (_, to), gate in self._gates.items():
+            if to == copy.name:
+                gate.target = copy.target
+
+    async def open(self) -> None:
+        for follower, leader in itertools.permutations(self.all, 2):
+            gate = TcpGate("127.0.0.1:1")
+            await gate.open()
+            self._gates[follower, leader] = gate
+
+    async def close(self) -> None:
+        for copy in self.all.values():
+            if copy._task is not None:
+                await copy.stop()
+        for gate in self._gates.values():
+            await gate.cut()
+
+    async def start(self) -> Copy:
+        """Start all; returns who leads."""
+        for copy in self.all.values():
+            await copy.start()
+        return await self.leader()
+
+    async def leader(self, *, other_than: Copy | None = None) -> Copy:
+        """Who leads and takes appends, once somebody does."""
+        found = [copy for copy in self.all.values() if copy is not other_than]
+        return (await eventually(lambda: [copy for copy in found if copy.is_leading]))[0]
+
+    def followers(self, leader: Copy) -> list[Copy]:
+        return [copy for copy in self.all.values() if copy is not leader]
+
+    async def equal(self, end: int) -> None:
+        """Wait until the logs of all that live are the same, committed, and go so far."""
+
+        def equal() -> bool:
+            logs = [copy.log for copy in self.all.values() if copy.is_up]
+            return (
+                all(log.committed_end == log.end == logs[0].end >= end for log in logs)
+                and len({log.content() for log in logs}) == 1
+            )
+
+        await eventually(equal)
+
+    def freeze(self, copy: Copy, *, frozen: bool = True) -> None:
+        """Nothing passes between one copy and the others; connections stay."""
+        for (follower, leader), gate in self._gates.items():
+            if copy.name in (follower, leader):
+                gate.freeze() if frozen else gate.thaw()
+
+
+@asynccontextmanager
+async def copies(
+    directory: Path, names: tuple[str, ...] = ("a", "b", "c"), *, gated: bool = True
+) -> AsyncIterator[Copies]:
+    """Replicas that have not been started.
+
+    Args:
+        gated: each connects to each through a gate; otherwise they do directly, and a process that
+            has ended refuses connections.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        made = Copies(directory, names, tasks)
+        if gated:
+            await made.open()
+        try:
+            yield made
+        finally:
+            await made.close()
