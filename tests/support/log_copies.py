@@ -10,22 +10,27 @@ from grpc import aio
 
 from rockoon_core.channels import Channels
 from rockoon_core.disk import Disk
-from rockoon_node.nameservers import CHANNEL_OPTIONS
+from rockoon_node.nameservers import CHANNEL_OPTIONS, Nameservers
+from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.actions import Remake, Reopen
+from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Role
+from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.replica import Replica
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_replica.service import ReplicationService, add_to_server
+from rockoon_runtime.process import Stop
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
 from support.eventually import eventually
 from support.file_log import FileLog
 from support.log_register import FakeRegister
+from support.log_watch import register
+from support.nameserver import Nameserver
 from support.tcp_gate import TcpGate
 
 LOG = "broker-a"
-CLUSTER = "rockoon"
 # Long enough for a busy machine: a healthy leader is never silent for so long.
 SILENT_SECONDS = 1.0
 
@@ -63,6 +68,9 @@ class Copy:
     def is_up(self) -> bool:
         return self._task is not None and self._up.is_set()
 
+    def saw(self, state: LogState) -> None:
+        self.replica.saw(state)
+
     async def start(self) -> None:
         self._ended.clear()
         self._task = self.copies.tasks.create_task(self._live(), name=self.name)
@@ -93,11 +101,11 @@ class Copy:
 
         channels = Channels(CHANNEL_OPTIONS)
         listen = self.target or "127.0.0.1:0"
-        server = GrpcServer("replica", CLUSTER, listen, register, [], drain=AT_ONCE)
+        server = GrpcServer("replica", self.copies.cluster, listen, register, [], drain=AT_ONCE)
         try:
             async with server:
                 self.target = server.address
-                self.copies.moved(self)
+                await self.copies.moved(self)
                 while True:
                     await self._one_life(service, channels)
         finally:
@@ -108,22 +116,30 @@ class Copy:
         self.log = FileLog(self.directory / "log", self.disk)
         self.committed = 0
         try:
+            link, following = None, None
+            if self.copies.nameservers is not None:
+                # The replica is made with it.
+                link = NameserverLink(
+                    self.copies.nameservers, BROKER, LOG, self.name, lambda state: self.saw(state)
+                )
+                following = self.copies.tasks.create_task(link.run(Stop()), name="nameservers")
             file = ReplicaFile(self.directory, Disk())
             self.replica = Replica(
                 log_name=LOG,
-                cluster=CLUSTER,
+                cluster=self.copies.cluster,
                 replica_id=self.name,
                 replicated=self.log,
                 file=file,
                 facts=file.read() or ReplicaFacts(),
-                register=self.copies.register.of(self.name),
+                register=link or self.copies.register.of(self.name),
                 channels=channels,
                 address_of=lambda to: self.copies.address(self.name, to),
                 owner=_Told(self),
                 silent_seconds=self.copies.silent_seconds,
             )
             service.serve(LOG, self.replica)
-            self.copies.register.watch(self.name, self.replica.saw)
+            if link is None:
+                self.copies.register.watch(self.name, self.replica.saw)
             self._up.set()
             last = await self.replica.run()
             self.ends.append(last)
@@ -132,6 +148,8 @@ class Copy:
             else:
                 assert isinstance(last, Reopen), last
         finally:
+            if following is not None:
+                following.cancel()
             service.refuse(LOG)
             self.log.close()
 
@@ -167,6 +185,10 @@ class Copies:
     def __init__(self, directory: Path, names: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
         self.tasks = tasks
         self.register = FakeRegister(LOG, names)
+        # The real ones, in its place.
+        self.nameserver: Nameserver | None = None
+        self.nameservers: Nameservers | None = None
+        self.cluster = "rockoon"
         self.silent_seconds = SILENT_SECONDS
         self._gates: dict[tuple[str, str], TcpGate] = {}
         self.all: dict[str, Copy] = {}
@@ -182,7 +204,9 @@ class Copies:
     def gate(self, follower: str, leader: str) -> TcpGate:
         return self._gates[follower, leader]
 
-    def moved(self, copy: Copy) -> None:
+    async def moved(self, copy: Copy) -> None:
+        if self.nameserver is not None:
+            await register(self.nameserver, copy.name, address=copy.target)
         for (_, to), gate in self._gates.items():
             if to == copy.name:
                 gate.target = copy.target

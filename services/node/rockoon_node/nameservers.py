@@ -86,10 +86,14 @@ class Nameservers:
         Raises:
             RockoonError: what a nameserver answered, or NameserverUnavailable of the last.
         """
+        return await self.call_channel(lambda channel: method(NameServerStub(channel)))
+
+    async def call_channel(self, method: Callable[["aio.Channel"], Awaitable[Reply]]) -> Reply:
+        """The same for a nameserver's other services: `method` is given the channel."""
 
         async def ask(address: str) -> Reply:
             try:
-                return await method(self.stub(address))
+                return await method(self._channels.get(address))
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if clock_corrected(self.access, error):

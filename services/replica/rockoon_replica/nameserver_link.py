@@ -1,0 +1,181 @@
+"""Nameservers, as one replica asks them and is told by them: the state of its log, and where the
+others are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from grpc import aio
+
+from rockoon_core.errors import NotAuthenticated, RockoonError, WrongCluster, WrongIdentity
+from rockoon_core.replication_rules import Config, Rank, Report
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.watching import Watching
+from rockoon_proto.v1 import logs_pb2 as pb
+from rockoon_proto.v1.logs_pb2_grpc import LogsStub
+from rockoon_replica import actions
+from rockoon_replica.log_state import LogState, Loss, Move, Version
+from rockoon_replica.replica import RegisterCall
+from rockoon_runtime.process import Stop
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.logs_pb2_grpc import LogsAsyncStub
+    from rockoon_proto.v1.nameserver_pb2 import NodeKind
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS_MAX = 2.0
+# A nameserver says something every 5 s.
+SILENT_SECONDS_MAX = 12.0
+
+
+class NameserverLink:
+    """Follows a log, and makes its replica's calls; any nameserver will do. A `Register`.
+
+    Args:
+        nameservers: whom to ask.
+        kind: whose log it is.
+        log_name, replica_id: of the log, and of this replica.
+        take: is handed every state, in the order in which they come.
+
+    Attributes:
+        addresses: where each live replica is reached, by its id.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers,
+        kind: "NodeKind",
+        log_name: str,
+        replica_id: str,
+        take: Callable[[LogState], None],
+    ) -> None:
+        self._nameservers = nameservers
+        self._kind = kind
+        self._log_name = log_name
+        self._replica_id = replica_id
+        self._take = take
+        self._watching = Watching(nameservers, f"log {log_name}")
+        self.addresses: dict[str, str] = {}
+
+    async def run(self, stop: Stop) -> None:
+        """Follow until cancelled.
+
+        Args:
+            stop: the service's; failed when no nameserver will ever have this replica.
+        """
+        await self._watching.run(self._follow, _is_final, stop)
+
+    async def _follow(self, address: str) -> None:
+        stub: LogsAsyncStub = LogsStub(self._nameservers.channel(address))
+        request = pb.WatchLogsRequest(kind=self._kind, logs=[self._log_name])
+        call: Any = stub.WatchLogs(request, metadata=self._nameservers.metadata)
+        try:
+            while True:
+                async with asyncio.timeout(SILENT_SECONDS_MAX):
+                    update = await call.read()
+                if update is aio.EOF:
+                    return
+                self._watching.answered()
+                for log in update.logs:
+                    self.addresses = {node.store_id: node.address for node in log.nodes}
+                    self._saw(log.state)
+        except TimeoutError:
+            logger.info("log %s: nameserver %s says nothing", self._log_name, address)
+        finally:
+            call.cancel()
+
+    def _saw(self, told: pb.LogState) -> None:
+        # One without an epoch waits for its first replicas: there is nothing to do yet.
+        if told.epoch > 0:
+            self._take(state_from_wire(told))
+
+    async def ask(self, call: RegisterCall) -> LogState | None:
+        """See `Register`."""
+        method, request = self._request(call)
+
+        async def asked(channel: aio.Channel) -> pb.LogReply:
+            stub: Any = LogsStub(channel)
+            reply: pb.LogReply = await getattr(stub, method)(
+                request, timeout=CALL_SECONDS_MAX, metadata=self._nameservers.metadata
+            )
+            return reply
+
+        reply = await self._nameservers.call_channel(asked)
+        return state_from_wire(reply.state) if reply.state.epoch > 0 else None
+
+    def _request(self, call: RegisterCall) -> tuple[str, Any]:
+        def caller(seen: Version) -> pb.ReplicaCall:
+            return pb.ReplicaCall(
+                kind=self._kind,
+                log=self._log_name,
+                replica_id=self._replica_id,
+                epoch=call.epoch,
+                version=seen.number,
+                history=seen.history,
+            )
+
+        match call:
+            case actions.ReportLog(_, report, facts):
+                config = facts.config
+                told = pb.Report(
+                    rank=rank_to_wire(report.rank),
+                    sound=report.sound,
+                    promised=facts.promised,
+                    version=facts.version.number,
+                    history=facts.version.history,
+                    in_sync=[] if config is None else sorted(config.in_sync),
+                    quorum=0 if config is None else config.quorum,
+                )
+                return "ReportLog", pb.ReportLogRequest(caller=caller(facts.version), report=told)
+            case actions.SuspectLeader(_, seen):
+                return "SuspectLeader", pb.SuspectLeaderRequest(caller=caller(seen))
+            case actions.RetractSuspicion(_, seen):
+                return "SuspectLeader", pb.SuspectLeaderRequest(caller=caller(seen), retract=True)
+            case actions.Resign(_, seen):
+                return "Resign", pb.ResignRequest(caller=caller(seen))
+            case actions.ConfirmEpoch(_, seen):
+                return "ConfirmEpoch", pb.ConfirmEpochRequest(caller=caller(seen))
+            case actions.ChangeInSync(_, version, config):
+                return "ChangeInSync", pb.ChangeInSyncRequest(
+                    caller=caller(version), in_sync=sorted(config.in_sync), quorum=config.quorum
+                )
+            case actions.HandOver(_, version, successor, rank):
+                return "HandOver", pb.HandOverRequest(
+                    caller=caller(version), successor=successor, rank=rank_to_wire(rank)
+                )
+
+
+def _is_final(reason: RockoonError) -> bool:
+    return isinstance(reason, WrongCluster | NotAuthenticated | WrongIdentity)
+
+
+def rank_to_wire(rank: Rank) -> pb.Rank:
+    return pb.Rank(epoch=rank.epoch, end=rank.end)
+
+
+def state_from_wire(told: pb.LogState) -> LogState:
+    """A log's state, as members know it."""
+    reports = {
+        who: Report(Rank(each.rank.epoch, each.rank.end), each.sound)
+        for who, each in told.reports.items()
+    }
+    loss = Loss(told.loss_epoch, told.loss_end) if told.loss_epoch else None
+    return LogState(
+        log=told.log,
+        version=Version(told.history, told.version),
+        epoch=told.epoch,
+        leader=told.leader or None,
+        at_least=Rank(told.at_least.epoch, told.at_least.end),
+        config=Config(frozenset(told.in_sync), told.quorum),
+        replicas=tuple(each.replica_id for each in told.replicas),
+        reports=reports,
+        copies=told.copies,
+        moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
+        confirmed=told.confirmed,
+        vain_epochs=told.vain_epochs,
+        loss=loss,
+        frozen=bool(told.frozen),
+    )
