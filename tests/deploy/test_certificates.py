@@ -6,7 +6,7 @@ from deploy.pods import CA, CERTIFICATE, KEY, certificates, secret_mounts
 
 from rockoon.net.tls import from_environment
 from rockoon_core.errors import WrongIdentity
-from rockoon_nameserver.node_identities import NodeIdentities
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_spark.commands.arguments import parser
 
 # Whoever runs etcd makes this one.

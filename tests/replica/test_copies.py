@@ -12,6 +12,7 @@ from rockoon_replica.replica import Replica
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 from support.log_copies import Copies, Copy, copies
+from support.store_directory import FailingDisk, healthy, no_space_in
 from support.waiting import hold_up
 
 
@@ -151,6 +152,26 @@ async def test_a_follower_whose_disk_hangs_keeps_nobody_waiting(tmp_path: Path) 
         finally:
             disk.release()
         await eventually(lambda: c.log.durable_end == end)
+
+
+async def test_a_follower_without_room_keeps_nobody_waiting_and_catches_up_once_it_has(
+    tmp_path: Path,
+) -> None:
+    async with copies(tmp_path, gated=False) as logs:
+        c = logs.all["c"]
+        c.disk = disk = FailingDisk()
+        leader = await logs.start()
+        if leader is c:
+            await c.replica.hand_over(10)
+            leader = await logs.leader(other_than=c)
+        await logs.equal(await leader.send(b"before"))
+        disk.fail_write = no_space_in(lambda _: True)
+        end = await leader.send(b"no room for this")
+        refused = await eventually(lambda: c.log.end < end)
+        assert refused
+        disk.fail_write = healthy
+        await logs.equal(end)
+        assert leader.is_leading
 
 
 async def test_a_question_that_decides_is_answered_by_a_round_of_the_followers(

@@ -12,9 +12,9 @@ from rockoon.net.tls import TROUBLE_SECONDS, TlsTroubles, from_environment
 from rockoon_core.channels import Channels, Tls
 from rockoon_core.errors import WrongIdentity
 from rockoon_core.pem_files import PemError
-from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.server import etcd_tls
 from rockoon_nameserver.settings import NameserverSettings
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import TlsSettings, client_tls, server_tls
 from rockoon_runtime.wire import GrpcServer

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Boundary
+from rockoon_replica.log import LogFull
 
 HEADER = struct.Struct(">cI")
 RECORD, MARK = b"R", b"M"
@@ -80,7 +81,10 @@ class FileLog:
             raise ValueError(f"{offset} is not the end, {self._end}")
         if sum(len(each) for _, each in _records(data)) != len(data):
             raise ValueError("not whole records")
-        self.disk.write_all(self._fd, data, offset)
+        try:
+            self.disk.write_all(self._fd, data, offset)
+        except OSError as failure:
+            raise LogFull(str(failure)) from failure
         self._take(data)
 
     def append(self, payload: bytes) -> int:

@@ -8,10 +8,10 @@ from rockoon_core.errors import InvalidArgument, LogNotFound
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.keyspace import KIND_FOLDERS, LogKey
 from rockoon_nameserver.logs import Logs
-from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.visible_routes import address
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.tls import peer_identity
 
 

@@ -25,7 +25,6 @@ from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.log_servicer import LogService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
-from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
@@ -35,6 +34,7 @@ from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.frontend import Frontend
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
 from rockoon_runtime.wire import GrpcServer

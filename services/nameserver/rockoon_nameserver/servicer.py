@@ -11,7 +11,6 @@ from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.group_topics import GroupTopics
 from rockoon_nameserver.groups import Groups
-from rockoon_nameserver.node_identities import NodeIdentities
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import Topics
@@ -19,6 +18,7 @@ from rockoon_nameserver.visible_routes import address, keep_visible
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.tls import peer_identity
 
 ALL = Interest(groups=True)

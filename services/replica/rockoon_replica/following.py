@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 RECONNECT_SECONDS_MAX = 1.0
 PROBE_SECONDS_MAX = 1.0
+# Before what could not be written is asked for again.
+PAUSE_SECONDS = 1.0
 
 
 class Damaged(Exception):
@@ -100,6 +102,7 @@ class Following:
         self._silent_looks = 0
         self._is_busy = False
         self._is_lost = False
+        self._is_paused = False
 
     # What the member decides.
 
@@ -115,10 +118,14 @@ class Following:
         self._target = target
         self._silent_looks = 0
         self._is_lost = False
-        self.end_session()
+        self._leave()
 
-    def end_session(self) -> None:
-        """Leave the connection; where a leader is named, another one follows."""
+    def pause(self) -> None:
+        """Leave the connection, and make another one in a while: what comes cannot be taken."""
+        self._is_paused = True
+        self._leave()
+
+    def _leave(self) -> None:
         self._session = None
         self._changed.set()
 
@@ -150,6 +157,11 @@ class Following:
                 await asyncio.wait({staying})
 
     async def _stay(self, leader: str, tasks: asyncio.TaskGroup) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._is_busy = True
+            await asyncio.sleep(PAUSE_SECONDS)
+            self._is_busy = False
         backoff = Backoff(LOOK_SECONDS / 2, RECONNECT_SECONDS_MAX)
         while True:
             address = self._address_of(leader)

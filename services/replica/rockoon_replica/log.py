@@ -9,6 +9,10 @@ from typing import Protocol
 from rockoon_core.replication_rules import Boundary
 
 
+class LogFull(Exception):
+    """The disk has no room, or refuses: nothing was written, and a later try may succeed."""
+
+
 class LogView(Protocol):
     """What can be asked of a log. No answer waits, and all but `tail_crc` are known in memory."""
 
@@ -64,6 +68,7 @@ class ReplicatedLog(LogView, Protocol):
 
         Raises:
             ValueError: it does not begin at `end`, or is not whole records. Nothing was written.
+            LogFull: the disk.
         """
         ...
 

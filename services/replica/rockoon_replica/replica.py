@@ -33,7 +33,7 @@ from rockoon_replica.events import (
 )
 from rockoon_replica.following import Following
 from rockoon_replica.leading import Leading
-from rockoon_replica.log import ReplicatedLog
+from rockoon_replica.log import LogFull, ReplicatedLog
 from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Member, Role
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -303,7 +303,12 @@ class Replica:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "run has begun"
-        task = self._tasks.create_task(work, name=name)
+        try:
+            task = self._tasks.create_task(work, name=name)
+        except RuntimeError:
+            # It is being cancelled.
+            work.close()
+            raise self._leading.not_leader() from None
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
@@ -403,10 +408,10 @@ class Replica:
     def _write(self, offset: int, data: bytes) -> None:
         try:
             self._log.write(offset, data)
-        except ValueError as failure:
+        except (ValueError, LogFull) as failure:
             # Nothing was written, so nothing of it will be acknowledged.
             log.error("log %s: what the leader sent is refused: %s", self._log_name, failure)  # noqa: TRY400
-            self._following.end_session()
+            self._following.pause()
 
     def _commit(self, end: int) -> None:
         self._log.commit(end)

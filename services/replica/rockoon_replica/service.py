@@ -13,15 +13,22 @@ from rockoon_proto.v1.replica_pb2_grpc import (
 )
 from rockoon_replica.replica import Replica
 from rockoon_runtime.access.rules import SERVICES_ONLY, Rules
+from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.tls import peer_identity
 
 SERVICE_NAME = "rockoon.v1.Replication"
 RULES: Rules = {f"/{SERVICE_NAME}/Replicate": SERVICES_ONLY}
 
 
 class ReplicationService(ReplicationServicer):
-    """The servicer, for all logs of a process."""
+    """The servicer, for all logs of a process.
 
-    def __init__(self) -> None:
+    Args:
+        node_identities: which certificates followers must show; None where callers show none.
+    """
+
+    def __init__(self, node_identities: NodeIdentities | None = None) -> None:
+        self._node_identities = node_identities
         self._replicas: dict[str, Replica] = {}
 
     def serve(self, log_name: str, replica: Replica) -> None:
@@ -35,11 +42,15 @@ class ReplicationService(ReplicationServicer):
     async def Replicate(
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[pb.LeaderSays]:
-        del context
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None or first.WhichOneof("what") != "hello":
             raise InvalidArgument(reason="a follower says Hello first")
+        if self._node_identities is not None:
+            # Who may be a replica of this log may confirm what is in it.
+            identity = peer_identity(context)
+            names = identity.names if identity is not None else ()
+            self._node_identities.check(first.hello.log, names)
         replica = self._replicas.get(first.hello.log)
         if replica is None:
             raise NotReady(
