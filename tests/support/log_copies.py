@@ -2,9 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from grpc import aio
 
@@ -50,7 +51,7 @@ class Copy:
         self.directory = directory
         self.disk = Disk()
         self.target = ""
-        self.log: FileLog
+        self.log: Any
         self.replica: Replica
         self.committed = 0
         self.established: list[int] = []
@@ -113,7 +114,7 @@ class Copy:
             await channels.close()
 
     async def _one_life(self, service: ReplicationService, channels: Channels) -> None:
-        self.log = FileLog(self.directory / "log", self.disk)
+        self.log = self.copies.open_log(self.directory, self.disk)
         self.committed = 0
         try:
             link, following = None, None
@@ -182,8 +183,15 @@ class Copies:
         silent_seconds: how long a leader may be silent.
     """
 
-    def __init__(self, directory: Path, names: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        names: tuple[str, ...],
+        tasks: asyncio.TaskGroup,
+        open_log: Callable[[Path, Disk], Any],
+    ) -> None:
         self.tasks = tasks
+        self.open_log = open_log
         self.register = FakeRegister(LOG, names)
         # The real ones, in its place.
         self.nameserver: Nameserver | None = None
@@ -259,16 +267,21 @@ class Copies:
 
 @asynccontextmanager
 async def copies(
-    directory: Path, names: tuple[str, ...] = ("a", "b", "c"), *, gated: bool = True
+    directory: Path,
+    names: tuple[str, ...] = ("a", "b", "c"),
+    *,
+    gated: bool = True,
+    open_log: Callable[[Path, Disk], Any] = lambda path, disk: FileLog(path / "log", disk),
 ) -> AsyncIterator[Copies]:
     """Replicas that have not been started.
 
     Args:
         gated: each connects to each through a gate; otherwise they do directly, and a process that
             has ended refuses connections.
+        open_log: opens the log in a directory, which has what FileLog has.
     """
     async with asyncio.TaskGroup() as tasks:
-        made = Copies(directory, names, tasks)
+        made = Copies(directory, names, tasks, open_log)
         if gated:
             await made.open()
         try:

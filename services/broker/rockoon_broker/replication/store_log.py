@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rockoon_broker.store.clock import WallClock
+from rockoon_broker.store.errors import AppendFailed, StoreNotWritable
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
+from rockoon_replica.log import LogFull
 
 OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
 """Opens the store of one directory, `by_quorum`, with these as `on_synced` and `on_failed`."""
@@ -83,9 +85,13 @@ class StoreLog:
 
         Raises:
             ValueError: it does not go on where the log ends, or is not whole; nothing was written.
-            StoreError: the disk is full or refuses, or the store is closed; nothing was written.
+            LogFull: the disk is full, or refuses; nothing was written.
+            StoreError: a sync has failed, or the store is closed.
         """
-        self.store.write_raw(offset, data)
+        try:
+            self.store.write_raw(offset, data)
+        except (StoreNotWritable, AppendFailed) as failure:
+            raise LogFull(str(failure)) from failure
 
     async def sync(self) -> None:
         """Return when all that was written before is durable; StoreFailed when it never will be."""

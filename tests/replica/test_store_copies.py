@@ -1,0 +1,81 @@
+"""Copies of a broker's store over real streams: equal bytes, and equal ConsumeQueues."""
+
+from pathlib import Path
+
+from rockoon_broker.replication.store_log import StoreLog
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_broker.store.settings import Flush
+from rockoon_broker.store.store import Store
+from rockoon_core.disk import Disk
+from rockoon_format.batch import encode_batch
+from support.eventually import eventually
+from support.log_copies import copies
+from support.store_directory import BORN_HOST, NOW_MS, FailingDisk, FixedClock, batch_of, settings
+
+FILE_BYTES = 64 << 10
+
+
+class StoreCopy(StoreLog):
+    """A store, with what tests ask of a log."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        del disk
+        configured = settings(root, flush=Flush.SYNC, commit_log_file_bytes=FILE_BYTES)
+        self.failures: list[OSError] = []
+        super().__init__(
+            root.name,
+            lambda synced, failed: Store.open(
+                configured,
+                disk=FailingDisk(),
+                on_synced=synced,
+                on_failed=failed,
+                by_quorum=True,
+            ),
+            FixedClock(),
+            advanced=lambda _: None,
+            reopened=lambda _: None,
+            failed=self.failures.append,
+        )
+
+    def append(self, payload: bytes) -> int:
+        frames, lengths = encode_batch(b"T", 0, [payload], [b""], NOW_MS, BORN_HOST)
+        return self.store.append(batch_of("T", 0, frames, lengths), NOW_MS).end_offset
+
+    def content(self) -> bytes:
+        found = b""
+        while data := self.read(self.min_offset + len(found), 1 << 20):
+            found += data
+        return found
+
+
+async def test_stores_stay_equal_through_catch_up_cuts_and_changes_of_leader(
+    tmp_path: Path,
+) -> None:
+    async with copies(tmp_path, gated=False, open_log=StoreCopy) as logs:
+        first = await logs.start()
+        # Over some files.
+        for number in range(40):
+            end = await first.send(b"message %d " % number + bytes(4000))
+        await logs.equal(end)
+        followers = logs.followers(first)
+        for follower in followers:
+            await follower.stop()
+        await eventually(lambda: not first.is_leading)
+        # On one disk only.
+        first.log.append(b"lost")
+        first.replica.written()
+        await eventually(lambda: first.log.durable_end == first.log.end)
+        await first.stop()
+        for follower in followers:
+            await follower.start()
+        second = await logs.leader(other_than=first)
+        await second.send(b"kept")
+        await first.start()
+        end = await second.send(b"last")
+        await logs.equal(end)
+        queues = [copy.log.store.queues() for copy in logs.all.values()]
+        assert queues[0] == queues[1] == queues[2]
+        messages = {copy.log.store.max_offset("T", 0) for copy in logs.all.values()}
+        assert messages == {42}
+    for name in logs.all:
+        assert verify_store(tmp_path / name) == []
