@@ -19,7 +19,6 @@ from rockoon.net.tls import Tls
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
-from rockoon.transactions.checks import Check
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
@@ -147,45 +146,7 @@ class Cluster(Connection):
         )
         return Producer(self, settings, key_hash=key_hash, clock=clock)
 
-    def transactional_producer(
-        self,
-        group: str,
-        *,
-        check: Check,
-        delivery_timeout_seconds: float = 30.0,
-        open_max: int = 10_000,
-        checks_max: int = 32,
-        check_seconds_max: float = 60.0,
-        key_hash: KeyHash = crc32_key_hash,
-        clock: Clock = wall_clock_ms,
-    ) -> TransactionalProducer:
-        """Return a producer of messages that are sent exactly when a local transaction commits.
-
-        Args:
-            group: the producer group; any of its processes answers for all.
-            check: asked what became of a transaction that its sender did not end.
-            delivery_timeout_seconds: after this a half message that was not stored fails.
-            open_max: transactions that may be open at once.
-            checks_max: calls of `check` that may run at once.
-            check_seconds_max: a call of `check` that takes longer has no answer.
-            key_hash, clock: as for `producer`.
-
-        Raises:
-            InvalidArgument: the group's name or a limit is not allowed.
-            Closed: the connection is closed.
-        """
-        return TransactionalProducer(
-            self,
-            group,
-            check=check,
-            delivery_timeout_seconds=delivery_timeout_seconds,
-            open_max=open_max,
-            checks_max=checks_max,
-            check_seconds_max=check_seconds_max,
-            key_hash=key_hash,
-            clock=clock,
-        )
-
+    transactional_producer = made_here("transactional_producer", TransactionalProducer)
     pull_consumer = made_here("pull_consumer", PullConsumer)
     push_consumer = made_here("push_consumer", PushConsumer)
 

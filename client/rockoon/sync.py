@@ -36,15 +36,20 @@ from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
 from rockoon.producer.body_chunks import Bodies
 from rockoon.producer.body_feed import BodyFeed
-from rockoon.producer.options import ProducerOptions, SendManyOptions, SendOptions
+from rockoon.producer.options import (
+    ProducerOptions,
+    SendManyOptions,
+    SendOptions,
+    TransactionalProducerOptions,
+)
 from rockoon.producer.outgoing import Body
 from rockoon.producer.receipt import SendResults
 from rockoon_core.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
-    from rockoon.consumer.pull import PullLimits
-    from rockoon.consumer.pull_consumer import OnOutOfRange, PullConsumer
+    from rockoon.consumer.options import ReadOptions
+    from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.hooks import Hooks
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
@@ -268,10 +273,7 @@ class Cluster:
         group: str,
         *,
         check: "Check",
-        delivery_timeout_seconds: float = 30.0,
-        open_max: int = 10_000,
-        checks_max: int = 32,
-        check_seconds_max: float = 60.0,
+        **options: Unpack[TransactionalProducerOptions],
     ) -> "BlockingTransactionalProducer":
         """Return a producer for transactions, as `rockoon.Cluster.transactional_producer`.
 
@@ -281,14 +283,7 @@ class Cluster:
         from rockoon.transactions.blocking import BlockingTransactionalProducer
 
         async def make() -> "TransactionalProducer":
-            return self.asyncio.transactional_producer(
-                group,
-                check=check,
-                delivery_timeout_seconds=delivery_timeout_seconds,
-                open_max=open_max,
-                checks_max=checks_max,
-                check_seconds_max=check_seconds_max,
-            )
+            return self.asyncio.transactional_producer(group, check=check, **options)
 
         return BlockingTransactionalProducer(self, self.call(make()))
 
@@ -299,10 +294,7 @@ class Cluster:
         *,
         timeout: float | None = None,
         consume_from: "ConsumeFrom | str" = "first",
-        on_out_of_range: "OnOutOfRange" = "raise",
-        limits: "PullLimits | None" = None,
-        prefetch_batches: int = 2,
-        check_crcs: bool = True,
+        **options: Unpack["ReadOptions"],
     ) -> "Iterator[Message]":
         """Iterate the messages of all queues of a topic, also of queues that are added later.
 
@@ -314,7 +306,7 @@ class Cluster:
             expression: tags, as "new || paid", or an `Sql`.
             timeout: end after this many seconds without a message; None means never.
             consume_from: where to start: "first", "last" or a `ConsumeFrom`.
-            on_out_of_range, limits, prefetch_batches, check_crcs: as for a `PullConsumer`.
+            options: on_out_of_range, limits, prefetch_batches, check_crcs, as of a `PullConsumer`.
 
         Raises:
             TopicNotFound, InvalidArgument: on the first `next`.
@@ -322,13 +314,7 @@ class Cluster:
         """
 
         async def begin() -> "PullConsumer":
-            consumer = self.asyncio.pull_consumer(
-                consume_from=consume_from,
-                on_out_of_range=on_out_of_range,
-                limits=limits,
-                prefetch_batches=prefetch_batches,
-                check_crcs=check_crcs,
-            )
+            consumer = self.asyncio.pull_consumer(consume_from=consume_from, **options)
             try:
                 await consumer.assign_all(topic, expression)
             except BaseException:

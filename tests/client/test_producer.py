@@ -11,6 +11,7 @@ import pytest
 
 import rockoon
 from rockoon.cluster import Cluster
+from rockoon.consumer.options import ReadOptions
 from rockoon.errors import (
     BodyTooLarge,
     BufferFull,
@@ -26,9 +27,17 @@ from rockoon.errors import (
 )
 from rockoon.message import Batch
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
-from rockoon.producer.options import ProducerOptions
+from rockoon.producer.options import (
+    HalfMessageOptions,
+    ProducerOptions,
+    SendManyOptions,
+    SendOptions,
+    TransactionalProducerOptions,
+)
+from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
+from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
 from support.eventually import answered, eventually
@@ -642,3 +651,23 @@ def test_the_defaults_of_the_signature_are_those_of_the_settings() -> None:
     assert set(get_type_hints(ProducerOptions)) == {
         field.name for field in fields(ProducerSettings)
     }
+
+
+def test_options_that_are_passed_on_are_those_of_what_takes_them() -> None:
+    for options, takes, others in [
+        (SendOptions, Producer.send, {"self", "topic", "body"}),
+        (SendManyOptions, Producer.send_many, {"self", "topic", "bodies"}),
+        (HalfMessageOptions, TransactionalProducer.begin, {"self", "topic", "body"}),
+        (
+            TransactionalProducerOptions,
+            Cluster.transactional_producer,
+            {"self", "group", "check", "key_hash", "clock"},
+        ),
+        (
+            ReadOptions,
+            Cluster.pull_consumer,
+            {"self", "group", "consume_from", "create_group"},
+        ),
+    ]:
+        named = set(inspect.signature(takes).parameters) - others
+        assert named == set(options.__annotations__), options

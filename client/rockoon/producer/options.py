@@ -44,6 +44,15 @@ class HalfMessageOptions(TypedDict, total=False):
     key: str | None
 
 
+class TransactionalProducerOptions(TypedDict, total=False):
+    """Of `Cluster.transactional_producer`, but for its functions."""
+
+    delivery_timeout_seconds: float
+    open_max: int
+    checks_max: int
+    check_seconds_max: float
+
+
 class ProducerOptions(TypedDict, total=False):
     """Of `Cluster.producer`, but for its functions; see `rockoon.producer.settings`."""
 

@@ -96,7 +96,8 @@ _AMBIGUOUS = (BrokerUnavailable, Internal, StoreFailed, TimedOut)
 
 
 class TransactionalProducer(ClosedOnExit):
-    """Sends messages in transactions. Made by `cluster.transactional_producer()`.
+    """Sends messages exactly when a local transaction commits. Made by
+    `cluster.transactional_producer()`.
 
     Not thread-safe: to be used from the cluster's event loop.
 
