@@ -305,6 +305,7 @@ class PullConsumer(ClosedOnExit):
         ready = await self._next_ready(timeout)
         if ready is None:
             return None
+        # Nothing waits from here on: cancelled in between, the caller would have lost the batch.
         self._prefetcher.ready.popleft()
         batch = ready.pulled.rest(ready.index)
         assert batch is not None
@@ -358,6 +359,7 @@ class PullConsumer(ClosedOnExit):
         self.statistics.messages += count
         assigned, pulled = ready.assigned, ready.pulled
         if ready.index == len(pulled.offsets):
+            # Not the last offset + 1: what a filter left out behind it is read as well.
             assigned.position = pulled.next_offset
             assigned.room.release()
         else:

@@ -224,6 +224,8 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
+            # The last time all of them: where progress is stored already, only the release tells
+            # that the queue is not read here any more.
             for some in _chunks(queues if is_last else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
@@ -286,6 +288,8 @@ class RemoteOffsetStore:
         force: bool = False,
         release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
+        # Copied: `update` goes on while the call is out, and what is noted as stored must be what
+        # was sent.
         sent = [(queue, position.offset, position.epoch) for queue, position in positions.items()]
         hooks = self._cluster.hooks
         if hooks is None:
@@ -346,6 +350,7 @@ class RemoteOffsetStore:
             stored[queue] = result.offset
         elif error.retriable:
             kept[queue] = error
+        # Not where it was resolved again meanwhile: the refusal is about the former grant.
         elif self._positions.get(queue) is position:
             lost[queue] = error
 

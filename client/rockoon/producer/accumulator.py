@@ -245,6 +245,8 @@ class BatchQueue:
         if self.waiting:
             return self.waiting.popleft()
         batch = self.batch
+        # Another one from here on: what is taken gets ids and numbers for the messages that it has,
+        # and one more would be stored without.
         self.batch = ProducerBatch(self)
         self.is_flushing = False
         return batch
@@ -281,7 +283,8 @@ class Accumulator:
     ) -> None:
         self.sequences = sequences
         self.round_robin: dict[str, BatchQueue] = {}
-        """Round robin batch queues by topic."""
+        """Round robin batch queues by topic. `Producer.send` looks into this very dict, so it is
+        never replaced."""
         self.by_queue: dict[MessageQueue, BatchQueue] = {}
         """Batch queues of the messages that a key or their sender gives to one queue."""
         self.delayed_round_robin: dict[str, BatchQueue] = {}
@@ -365,6 +368,7 @@ class Accumulator:
     def complete(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
         """A batch is acknowledged or given up."""
         if batch.sequence is not None and self.sequences is not None:
+            # Before `batch.complete`: the next number is counted from the bodies, which that drops.
             outcome = self.sequences.completed(batch, outcome)
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
@@ -376,6 +380,7 @@ class Accumulator:
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)
+        # Not completed: a receipt that is woken without an outcome waits for its new batch.
         batch.wake()
 
     def forget_idle(self, known: Container[str]) -> None:

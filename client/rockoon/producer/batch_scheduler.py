@@ -177,6 +177,8 @@ class BatchScheduler:
         batch.tries += 1
         sequences = self._accumulator.sequences
         if sequences is not None and batch.sequence is not None and sequences.refused(batch):
+            # It may be stored: only at the same queue is it known again, and elsewhere it would be
+            # stored twice.
             batch.batch_queue = self._batch_queue_of(batch)
         batch_queue = batch.batch_queue
         batch_queue.put_back(batch)
@@ -222,6 +224,7 @@ class BatchScheduler:
         """Give up, and return, the batches that are past their deadline and not out."""
         expired = []
         for batch_queue in self._accumulator.batch_queues():
+            # From the front only: deadlines ascend, since what is put back is older than the rest.
             while (head := batch_queue.head()) is not None and head.deadline <= now:
                 batch_queue.take()
                 self._accumulator.complete(head, head.last_error or self._reason(batch_queue))
@@ -278,6 +281,7 @@ class BatchScheduler:
         batch.queue = queue
         sequences = self._sequences_of(batch_queue)
         if sequences is not None:
+            # Now and not when it is filled: numbers are a queue's, and it may go to any.
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)

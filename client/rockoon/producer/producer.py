@@ -308,7 +308,7 @@ class Producer(ClosedOnExit):
             RockoonError: a message that nobody awaits could not be delivered; the first failure
                 since this, `flush` or `close` last raised one.
         """
-        self._sender.raise_unreported()
+        self._sender.unreported.raise_first()
         await self._yield()
         if self._accumulator.buffered_bytes > self.settings.drain_bytes:
             await self._make_room()
@@ -329,9 +329,9 @@ class Producer(ClosedOnExit):
         had_unrouted = bool(self._accumulator.unrouted)
         await self._wait_pending()
         if had_unrouted:
-            # They were given to their queues meanwhile.
+            # They were given to their queues meanwhile, in batches that were not pending before.
             await self._wait_pending()
-        self._sender.raise_unreported()
+        self._sender.unreported.raise_first()
 
     async def close(self) -> None:
         """Flush, then end the streams; later sends raise Closed.
@@ -358,7 +358,7 @@ class Producer(ClosedOnExit):
         finally:
             await self._sender.close()
             self._cluster.release(self)
-        self._sender.raise_unreported()
+        self._sender.unreported.raise_first()
 
     @property
     def buffered_bytes(self) -> int:

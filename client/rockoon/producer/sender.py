@@ -31,12 +31,13 @@ from rockoon.errors import (
 from rockoon.hooks import ProducerHooks
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
+from rockoon.producer.unreported_failures import UnreportedFailures
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
@@ -55,7 +56,6 @@ log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.25
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
 _FINISH_SECONDS_MAX = 1.0
-_UNREPORTED_MAX = 1000
 
 _BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
@@ -108,7 +108,7 @@ class Sender:
         )
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
-        self._unreported: list[ProducerBatch] = []
+        self.unreported = UnreportedFailures()
         # The process that stands for each broker, as the routes told last.
         self._known_processes: dict[str, tuple[str, int, int]] = {}
         # Brokers of which the log says that this client has no address for them.
@@ -171,19 +171,6 @@ class Sender:
         self.accumulator.complete(batch, error)
         self._note_completed(batch)
 
-    def raise_unreported(self) -> None:
-        """Raise, once, the first failure of messages that nobody was told about, if any."""
-        batches, self._unreported = self._unreported, []
-        failed = [batch for batch in batches if batch.unseen_failures]
-        if not failed:
-            return
-        error = failed[0].outcome
-        assert isinstance(error, RockoonError)
-        raised = fresh(error)
-        messages = sum(batch.unseen_failures for batch in failed)
-        raised.add_note(f"{messages} messages that nobody awaited were not delivered")
-        raise raised
-
     async def close(self) -> None:
         """End streams and tasks; what is still pending fails with Closed."""
         streams = [stream for stream, _ in self._streams.values()]
@@ -200,6 +187,8 @@ class Sender:
                 self._timer.cancel()
             for batch in list(self.accumulator.pending):
                 if batch.sequence is not None:
+                    # Its answer may be on the way and is not heard any more: the error must not say
+                    # that it is not stored.
                     batch.sequence.may_be_stored = True
                 self.complete(batch, Closed(what="the producer"))
 
@@ -362,10 +351,7 @@ class Sender:
         self._note_completed(batch)
 
     def _note_completed(self, batch: ProducerBatch) -> None:
-        if batch.unseen_failures:
-            self._unreported.append(batch)
-            # A program that never flushes must not fill memory with its failures.
-            del self._unreported[:-_UNREPORTED_MAX]
+        self.unreported.note(batch)
         if self._hooks is not None:
             self._hooks.on_completed(batch)
         self.completed.note()
@@ -397,6 +383,7 @@ class Sender:
     async def _follow_routes(self) -> None:
         changed = self._cluster.routes_changed
         while True:
+            # Before the routes are read: a change in between is then looked at right after.
             seen = changed.count
             routes = self._cluster.routes
             brokers = [node for node in routes.nodes if node.kind == BROKER]
@@ -448,15 +435,19 @@ class Sender:
         if self._sequences is not None and known is not None:
             for queue, create_revision in route.create_revisions.items():
                 if known.create_revisions.get(queue, create_revision) != create_revision:
+                    # Made again under its name: it knows none of the numbers, and a batch that
+                    # goes on with them would be refused as a gap.
                     self._sequences.renew(queue)
         self.routes[route.name] = route
         self._scheduler.set_queues(route.name, route.queues)
         for batch_queue in self.accumulator.batch_queues_of(route.name):
             if batch_queue.queue is not None and batch_queue.queue not in route.create_revisions:
                 queue = batch_queue.queue
+                # Found, it would be used without a look at the route.
                 self.accumulator.forget(batch_queue)
                 for batch in batch_queue.take_all():
                     self.complete(batch, _queue_not_found(queue))
+        # Last: messages that waited for the route go to batch queues that have to find it known.
         self._on_route(route)
         self._wake.set()
 

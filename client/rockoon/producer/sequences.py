@@ -39,7 +39,7 @@ class BatchSequence:
         self.producer_id = producer_id
         self.first = first
         self.may_be_stored = False
-        """It was sent, and an answer was lost or will not come. Written by the Carrier."""
+        """It was sent, and an answer was lost or will not come. Written by the Sender."""
         self._first_sent: float | None = None
 
     def sent(self, now: float) -> int:
@@ -127,6 +127,8 @@ class SequenceBook:
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone; one of the same name will have other queues."""
+        # Made again, its queues would begin under the id that the broker has counted by already:
+        # hence another id, too.
         self._next = {queue: each for queue, each in self._next.items() if queue.topic != topic}
         self._id = self._new_id()
 

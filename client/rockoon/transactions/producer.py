@@ -433,8 +433,7 @@ class TransactionalProducer(ClosedOnExit):
 
     async def _end(self, transaction: Transaction, resolution: Resolution) -> EndTransactionReply:
         message_id, topic = transaction.message_id, transaction.queue.topic
-        name = resolution.name.lower()
-        hooks = self._hooks
+        hooks, name = self._hooks, resolution.name.lower()
         try:
             with nullcontext() if hooks is None else hooks.on_end(message_id, topic, name):
                 reply = await self._tell(transaction.half, resolution, from_check=False)
