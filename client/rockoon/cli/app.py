@@ -358,11 +358,11 @@ def consume(
 
     Stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
     """
-    from rockoon.cli.consume import Place, Screen, consume_alone, consume_in_group
+    from rockoon.cli.consume import Screen, StartPlace, consume_alone, consume_in_group
     from rockoon.cli.message_filter import filter_of
 
     wanted = filter_of(topic, tags, sql)
-    start = Place(place) if place is not None else None
+    start = StartPlace(place) if place is not None else None
     screen = Screen(as_json=as_json, messages_max=max_messages)
     if group is not None and start is not None and start.offset is not None:
         raise typer.BadParameter(
@@ -373,7 +373,7 @@ def consume(
     async def work(cluster: "Cluster") -> None:
         if group is None:
             await consume_alone(
-                cluster, topic, start or Place("first"), wanted, screen, follow=follow
+                cluster, topic, start or StartPlace("first"), wanted, screen, follow=follow
             )
         else:
             await consume_in_group(cluster, topic, group, start, wanted, screen, follow=follow)

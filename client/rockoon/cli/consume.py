@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.05
 NO_QUEUE_SECONDS = 3.0
 
 
-class Place:
+class StartPlace:
     """Where to start, from the text after `--from`.
 
     Args:
@@ -109,13 +109,19 @@ def fields_of(message: "Message") -> dict[str, Any]:
 
 
 async def consume_alone(
-    cluster: "Cluster", topic: str, place: Place, expression: str, screen: Screen, *, follow: bool
+    cluster: "Cluster",
+    topic: str,
+    start: StartPlace,
+    expression: str,
+    screen: Screen,
+    *,
+    follow: bool,
 ) -> None:
     """Read all queues of a topic without a group, to the end they have now or on and on."""
     await find_topic(cluster, topic)
     with Interrupt() as interrupt:
         async with cluster.pull_consumer(
-            consume_from=place.policy,
+            consume_from=start.policy,
             on_out_of_range="earliest",
             limits=limits_of(follow=follow),
         ) as consumer:
@@ -124,8 +130,8 @@ async def consume_alone(
                 await consumer.assign_all(topic, expression)
             else:
                 await consumer.assign(ends, expression)
-            if place.offset is not None:
-                await seek(cluster, consumer, topic, place.offset)
+            if start.offset is not None:
+                await seek(cluster, consumer, topic, start.offset)
             await interrupt.unless(print_all(consumer, screen, ends, follow=follow))
 
 
@@ -183,7 +189,7 @@ async def consume_in_group(
     cluster: "Cluster",
     topic: str,
     group: str,
-    place: Place | None,
+    start: StartPlace | None,
     expression: str,
     screen: Screen,
     *,
@@ -222,7 +228,7 @@ async def consume_in_group(
             group,
             {topic: expression},
             take,
-            consume_from=place.policy if place is not None else ConsumeFrom.GROUP,
+            consume_from=start.policy if start is not None else ConsumeFrom.GROUP,
             concurrency=1,
             # One at a time when they are counted: none beyond the last may be taken.
             batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
@@ -233,7 +239,7 @@ async def consume_in_group(
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
             # Who says where to start does not wonder where it is.
-            tell = place is None
+            tell = start is None
             if not follow:
                 waits.append(wait_read(consumer, ends, tell=tell))
             elif tell:

@@ -340,7 +340,7 @@ class Assignment:
         reader.task = self._start_task(lambda: self._pull(reader), str(queue))
 
     async def _pull(self, reader: QueueReader) -> None:
-        lost_place = await reader.pull_into(
+        out_of_range = await reader.pull_into(
             self._cluster,
             self._settings.read_rules,
             self._statistics.pulls,
@@ -349,9 +349,9 @@ class Assignment:
         )
         # What was pulled before is still handed out and committed; the offset service then decides
         # where to go on.
-        if lost_place is not None:
-            log.warning("%s", lost_place)
-            reader.failure = lost_place.to_error()
+        if out_of_range is not None:
+            log.warning("%s", out_of_range)
+            reader.failure = out_of_range.to_error()
             self._statistics.out_of_range += 1
             await _wait_finished(reader)
         else:

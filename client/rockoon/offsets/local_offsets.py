@@ -61,7 +61,7 @@ class OffsetsFile:
         self._folder = folder
         self._on_corrupt = on_corrupt
         self._lock: DirectoryLock | None = None
-        self._kept = OffsetSnapshot()
+        self._snapshot = OffsetSnapshot()
         self._thread = ThreadPoolExecutor(1, "rockoon-offsets")
         self._closed = False
 
@@ -106,16 +106,16 @@ class OffsetsFile:
             raise StoreLocked(path=self._folder) from None
         except OSError as error:
             raise self._not_writable(error) from error
-        self._kept = self._read()
+        self._snapshot = self._read()
         # A disk that takes nothing is better known now than after the first messages.
-        self._write(encode(self._kept))
-        return OffsetSnapshot(dict(self._kept.positions), dict(self._kept.since))
+        self._write(encode(self._snapshot))
+        return OffsetSnapshot(dict(self._snapshot.positions), dict(self._snapshot.since))
 
     def _read(self) -> OffsetSnapshot:
         failures: dict[Path, str] = {}
         for path in (self.path, self.backup_path):
             try:
-                kept = decode(path.read_bytes())
+                snapshot = decode(path.read_bytes())
             except FileNotFoundError:
                 continue
             except (OSError, ConfigError) as error:
@@ -125,7 +125,7 @@ class OffsetsFile:
                 why = failures.get(self.path, "it is not there")
                 log.warning("%s: %s; goes on with %s", self.path, why, path.name)
             self._set_aside(failures)
-            return kept
+            return snapshot
         if not failures:
             return OffsetSnapshot()
         if self._on_corrupt == "refuse":
@@ -143,11 +143,12 @@ class OffsetsFile:
         return OffsetSnapshot()
 
     def _merge(self, changed: OffsetSnapshot) -> None:
-        kept = OffsetSnapshot(
-            {**self._kept.positions, **changed.positions}, {**self._kept.since, **changed.since}
+        snapshot = OffsetSnapshot(
+            {**self._snapshot.positions, **changed.positions},
+            {**self._snapshot.since, **changed.since},
         )
-        self._write(encode(kept))
-        self._kept = kept
+        self._write(encode(snapshot))
+        self._snapshot = snapshot
 
     def _set_aside(self, damaged: dict[Path, str]) -> None:
         for path in damaged:
@@ -218,11 +219,11 @@ class LocalFileOffsetStore(CustomOffsetStore):
         self.folder = folder
 
 
-def encode(kept: OffsetSnapshot) -> bytes:
+def encode(snapshot: OffsetSnapshot) -> bytes:
     """Return an `offsets.json` that RocketMQ reads."""
     offsets = {
         LocalQueue(queue.topic, queue.broker, queue.queue_id): position.offset
-        for queue, position in kept.positions.items()
+        for queue, position in snapshot.positions.items()
     }
     root = json.loads(write_local_offsets(offsets))
     create_revisions = [
@@ -232,10 +233,10 @@ def encode(kept: OffsetSnapshot) -> bytes:
             "queueId": queue.queue_id,
             "at": create_revision,
         }
-        for queue, position in sorted(kept.positions.items())
+        for queue, position in sorted(snapshot.positions.items())
         if (create_revision := position.create_revision) != CREATE_REVISION_UNKNOWN
     ]
-    root[_OWN_FIELD] = {"births": create_revisions, "since": dict(sorted(kept.since.items()))}
+    root[_OWN_FIELD] = {"births": create_revisions, "since": dict(sorted(snapshot.since.items()))}
     return json.dumps(root, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
 
 

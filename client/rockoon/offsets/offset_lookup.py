@@ -1,4 +1,4 @@
-"""Places on queues as the brokers know them: ends, and offsets for times."""
+"""Positions on queues as the brokers know them: ends, and offsets for times."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
 from rockoon.callbacks import is_async
 from rockoon.message import Message
 from rockoon.tracing.commits import CommitSpans
-from rockoon.tracing.spans import SpanStarter, context_in, place_attributes
+from rockoon.tracing.spans import SpanStarter, context_in, queue_attributes
 
 Handler = Callable[[Any], Any]
 
@@ -33,7 +33,7 @@ def traced_handler(
         first = messages[0]
         attributes: dict[str, str | int] = {
             "messaging.destination.name": first.topic,
-            **place_attributes(first.queue, group),
+            **queue_attributes(first.queue, group),
             "rockoon.queue_offset": first.queue_offset,
             "rockoon.attempt": first.attempt,
         }

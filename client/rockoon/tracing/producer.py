@@ -17,7 +17,7 @@ from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX
 from rockoon.producer.receipt import Receipt
-from rockoon.tracing.spans import SpanStarter, end, place_attributes, traceparent_of
+from rockoon.tracing.spans import SpanStarter, end, queue_attributes, traceparent_of
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -170,7 +170,7 @@ class ProducerSpans:
         if len(contexts) == 1:
             # A span of the batch would say what this one says, and cost as much again.
             if batch.last_error is not None:
-                again = {"error.type": batch.last_error.name, **place_attributes(batch.queue)}
+                again = {"error.type": batch.last_error.name, **queue_attributes(batch.queue)}
                 out.sent[0].span.add_event("sent again", again)
             request.traceparent = traceparent_of(contexts[0])
             return
@@ -179,7 +179,7 @@ class ProducerSpans:
         attributes = {
             "messaging.destination.name": batch.queue.topic,
             "messaging.batch.message_count": len(batch.bodies),
-            **place_attributes(batch.queue),
+            **queue_attributes(batch.queue),
         }
         out.append = self._spans.start("send", "append", SpanKind.CLIENT, attributes, contexts)
         request.traceparent = traceparent_of(out.append.get_span_context())
@@ -201,7 +201,7 @@ class ProducerSpans:
                 index = sent.index if sent.receipt is None else sent.receipt.index
                 digits = len(batch.ids) // batch.count
                 message_id = batch.ids[index * digits : (index + 1) * digits].decode()
-                where = place_attributes(batch.queue)
+                where = queue_attributes(batch.queue)
                 sent.span.set_attributes({"messaging.message.id": message_id, **where})
             end(sent.span, failure)
 

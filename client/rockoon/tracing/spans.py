@@ -176,7 +176,7 @@ def calls_within(span: Span) -> Iterator[None]:
         _calling.reset(token)
 
 
-def place_attributes(queue: MessageQueue, group: str = "") -> dict[str, str | int]:
+def queue_attributes(queue: MessageQueue, group: str = "") -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "messaging.destination.partition.id": str(queue.queue_id),
         "rockoon.broker": queue.broker,

@@ -35,7 +35,7 @@ from rockoon.tracing.spans import (
     SpanStarter,
     call_metadata,
     contexts_in,
-    place_attributes,
+    queue_attributes,
 )
 from rockoon.tracing.transactions import TransactionSpans
 from rockoon_core.message_queue import MessageQueue
@@ -100,7 +100,7 @@ class Tracing:
             attributes = {
                 "messaging.destination.name": batch.queue.topic,
                 "messaging.batch.message_count": len(batch),
-                **place_attributes(batch.queue, group),
+                **queue_attributes(batch.queue, group),
             }
             kind = SpanKind.CLIENT
             self._spans.start(

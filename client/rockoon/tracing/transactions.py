@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span, SpanContext, SpanKind
 
-from rockoon.tracing.spans import SpanStarter, calls_within, place_attributes, traceparent_of
+from rockoon.tracing.spans import SpanStarter, calls_within, queue_attributes, traceparent_of
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import TRACEPARENT
 
@@ -71,7 +71,7 @@ class TracedHalf:
     """Where its end finds the span."""
 
     def on_stored(self, message_id: str, queue: MessageQueue) -> None:
-        self.span.set_attributes({"messaging.message.id": message_id, **place_attributes(queue)})
+        self.span.set_attributes({"messaging.message.id": message_id, **queue_attributes(queue)})
         self.begun[message_id] = self.span.get_span_context()
         if len(self.begun) > BEGUN_MAX:
             del self.begun[next(iter(self.begun))]
