@@ -163,7 +163,7 @@ def covered_topics(
     """What the generation covers of each queue.
 
     Args:
-        outset: what was to be compacted.
+        given: what was to be compacted.
         sources: in the order of the log.
         surveys: of each.
         left: how many records are left of each queue.
