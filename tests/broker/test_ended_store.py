@@ -34,14 +34,14 @@ async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
     block = QueueBlock(broker="broker-a", queues=1, create_revision=1)
     topic = Topic(config=TopicConfig(name="T", permissions=6), incarnation=1, blocks=[block])
     made = RouteUpdate(revision=1, snapshot=True, topics=[topic])
-    await broker.apply(change_from_wire(made, "broker-a"))
+    await broker.topics.apply(change_from_wire(made, "broker-a"))
     broker.store.close()
     gone = RouteUpdate(revision=2, removed_topics=["T"])
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
-        applying = tasks.create_task(broker.apply(change_from_wire(gone, "broker-a")))
+        applying = tasks.create_task(broker.topics.apply(change_from_wire(gone, "broker-a")))
         await eventually(lambda: "left to the next start" in caplog.text)
         assert "waits for the disk" not in caplog.text
         assert not applying.done()
         applying.cancel()
-    assert broker.table.revision == 1
+    assert broker.topics.table.revision == 1
     await nameservers.close()

@@ -138,8 +138,8 @@ def of_traffic(broker: Broker, now_seconds: float) -> Iterator[Measurement]:
 
 def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     store, recovery = broker.store, broker.store.recovery
-    yield TOPICS.at(len(broker.table.served))
-    yield ROUTE_REVISION.at(broker.table.revision)
+    yield TOPICS.at(len(broker.topics.table.served))
+    yield ROUTE_REVISION.at(broker.topics.table.revision)
     yield PERMISSION.at(6 if store.writable else 4)
     yield FLUSH_BEHIND.at(store.appended_end - store.durable_end)
     yield DISPATCH_BEHIND.at(store.appended_end - store.visible_end)

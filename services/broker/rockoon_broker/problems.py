@@ -14,9 +14,9 @@ def problems_of(broker: Broker) -> Iterator[str]:
         yield f"old files cannot be deleted, it is tried again and again: {store.removal_failure}"
     if store.point_failure is not None:
         yield f"no recovery point can be written: {store.point_failure}"
-    if broker.change_failure is not None:
-        yield f"a change of topics waits for the disk: {broker.change_failure}"
-    if not broker.routes.following:
+    if broker.topics.change_failure is not None:
+        yield f"a change of topics waits for the disk: {broker.topics.change_failure}"
+    if not broker.topics.routes.following:
         yield "it follows no nameserver that reaches etcd: changes of topics do not reach it"
     if broker.key_index is not None and broker.key_index.failure is not None:
         yield f"the index by key waits for the disk: {broker.key_index.failure}"

@@ -106,7 +106,7 @@ async def serve(
     finally:
         await nameservers.close()
         if broker is not None:
-            broker.note_revision()
+            broker.topics.note_revision()
             close_store(broker, stop)
 
 
@@ -135,7 +135,7 @@ class BrokerDoors:
         if keys is not None:
             loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
             await at_most(first_routes_seconds_max, keys.attempted, stop)
-        await at_most(first_routes_seconds_max, broker.routes.attempted, stop)
+        await at_most(first_routes_seconds_max, broker.topics.routes.attempted, stop)
         # The nameservers may be another cluster's.
         if stop.fatal is None:
             # In the routes last: who finds it there must be answered.
@@ -180,8 +180,8 @@ def make_server(
 
 def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     """What an open broker does all the time, by name; until cancelled."""
-    yield "store-ticks", broker.run_ticks()
-    yield "route-follower", broker.routes.run(stop)
+    yield "store-ticks", broker.ticks.run()
+    yield "route-follower", broker.topics.routes.run(stop)
     now_ms, changed = broker.appends.store_clock.now_ms, broker.store_changed
     yield "producer-sequences", broker.sequences.run(now_ms, changed)
     yield "messages-aside", broker.aside.run(changed)
@@ -241,7 +241,7 @@ async def open_broker(
         recovery.records_scanned,
         recovery.boundary,
         recovery.reason or "stopped cleanly",
-        len(broker.table.served),
+        len(broker.topics.table.served),
     )
     if recovery.set_aside:
         log.warning(

@@ -102,12 +102,12 @@ class SendBacks:
         return pb.SendBackReply(results=results)
 
     async def _rules(self, group: str, route_revision: int) -> RetryRules:
-        routes = self._broker.routes
+        routes = self._broker.topics.routes
         if not routes.loaded.is_set():
             raise NotReady(service="the broker", reason="no nameserver has told it of groups yet")
-        rules = self._broker.group_rules.of(group)
+        rules = self._broker.topics.group_rules.of(group)
         if rules is None and await routes.wait_revision(route_revision, GROUP_SECONDS_MAX):
-            rules = self._broker.group_rules.of(group)
+            rules = self._broker.topics.group_rules.of(group)
         if rules is None:
             raise GroupNotFound(group=group)
         return rules
@@ -222,7 +222,7 @@ class SendBacks:
         """
         broker = self._broker
         # Nearly always, so a failed message costs no call to a nameserver.
-        if broker.knows(topic, queue_id):
+        if broker.topics.knows(topic, queue_id):
             return
         request = ProvideGroupTopicRequest(group=group, topic=kind, broker=broker.settings.name)
         nameservers = broker.nameservers
@@ -231,8 +231,8 @@ class SendBacks:
                 request, timeout=NAMESERVER_SECONDS_MAX, metadata=nameservers.metadata
             )
         )
-        await broker.catch_up([(topic, queue_id)], reply.revision)
-        if not broker.knows(topic, queue_id):
+        await broker.topics.catch_up([(topic, queue_id)], reply.revision)
+        if not broker.topics.knows(topic, queue_id):
             raise NotReady(service="the broker", reason=f"its queue of {topic} is being made")
 
 

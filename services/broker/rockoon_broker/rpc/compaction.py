@@ -26,7 +26,7 @@ def compaction_state(broker: Broker) -> broker_pb2.CompactionState:
     """The compaction of a broker in numbers."""
     store = broker.store.compaction
     state = broker_pb2.CompactionState(
-        topics=len(broker.table.compacted), uploads=len(broker.compaction.uploads)
+        topics=len(broker.topics.table.compacted), uploads=len(broker.compaction.uploads)
     )
     if store.manifest is not None:
         manifest = store.manifest
@@ -79,7 +79,7 @@ def describe_compaction(
                 tombstone_retention_ms=tombstone_retention_ms(topic.attributes),
                 attributes=topic.attributes,
             )
-            for topic in broker.table.compacted
+            for topic in broker.topics.table.compacted
         ],
         dropped=[
             broker_pb2.DroppedTopic(topic=topic, dropped_below=mark)

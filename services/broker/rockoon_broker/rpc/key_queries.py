@@ -74,10 +74,10 @@ async def query_messages(
         StoreCorrupt: the disk does not give what is in the index.
     """
     query = to_query(request)
-    await broker.catch_up([(query.topic, 0)], request.route_revision)
-    found = broker.table.topics.get(query.topic)
-    if found is None and request.route_revision > broker.table.revision:
-        raise RouteNotReached(wanted=request.route_revision, revision=broker.table.revision)
+    await broker.topics.catch_up([(query.topic, 0)], request.route_revision)
+    found = broker.topics.table.topics.get(query.topic)
+    if found is None and request.route_revision > broker.topics.table.revision:
+        raise RouteNotReached(wanted=request.route_revision, revision=broker.topics.table.revision)
     if found is None:
         raise TopicNotFound(topic=query.topic)
     if not found.readable:

@@ -61,7 +61,7 @@ def _state(
     broker: Broker, queue: broker_pb2.BrokerQueue, request: broker_pb2.QueueStatusRequest
 ) -> broker_pb2.QueueState:
     try:
-        broker.served(queue.topic, queue.queue_id, request.route_revision)
+        broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
     status = broker.store.queue_status(

@@ -294,7 +294,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> broker_pb2.QueueStatusReply:
         broker = self._open()
         check_queues(len(request.queues))
-        await broker.catch_up(
+        await broker.topics.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
         )
         return await queue_states(broker, request, self._clock)
@@ -307,14 +307,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         if request.boundary not in BOUNDARIES:
             raise InvalidArgument(reason=f"no boundary is {request.boundary}")
         boundary = BOUNDARIES[request.boundary]
-        await broker.catch_up(
+        await broker.topics.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
         )
         reply = broker_pb2.SearchOffsetReply()
         async for queue in in_turns(request.queues, self._clock):
             found = reply.offsets.add(queue=queue)
             try:
-                broker.served(queue.topic, queue.queue_id, request.route_revision)
+                broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
             except RockoonError as refusal:
                 found.error.CopyFrom(refusal.to_wire())
                 continue
@@ -442,7 +442,7 @@ def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.Read
     check_offset(wanted.offset)
     if not 0 <= wanted.messages <= READ_MESSAGES_MAX:
         raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
-    broker.check_readable(wanted.topic, wanted.queue_id)
+    broker.topics.check_readable(wanted.topic, wanted.queue_id)
     messages = wanted.messages or 1
     try:
         found = broker.store.get(
@@ -478,18 +478,18 @@ def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
         raise not_here from failure
     record = decode_record(frame)
     topic = record.topic.decode()
-    if record.store_host != where.store_host or topic not in broker.table.topics:
+    if record.store_host != where.store_host or topic not in broker.topics.table.topics:
         raise not_here
     caller = current_caller()
     if caller is not None and not caller.may(*topic_need("read", topic)):
         # Whether there is such a message is not for him to know either.
         raise not_here
-    broker.check_readable(topic, record.queue_id)
+    broker.topics.check_readable(topic, record.queue_id)
     return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
 
 
 def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
-    store, served = broker.store, broker.table.served
+    store, served = broker.store, broker.topics.table.served
     return broker_pb2.DescribeBrokerReply(
         name=broker.settings.name,
         cluster=broker.settings.cluster,
@@ -506,7 +506,7 @@ def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         recovery_bytes_scanned=store.recovery.bytes_scanned,
         recovery_seconds=broker.recovery_seconds,
         recovery_was_clean=store.recovery.was_clean,
-        route_revision=broker.table.revision,
+        route_revision=broker.topics.table.revision,
         messages_appended=broker.appends.messages,
         messages_pulled=broker.pulls.messages,
         bytes_appended=broker.appends.bytes,
