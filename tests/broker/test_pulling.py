@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.rpc.service import PullAnswer
+from rockoon_broker.rpc.pull_answers import PullAnswer
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb

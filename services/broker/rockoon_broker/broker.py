@@ -89,8 +89,7 @@ class Broker:
         # for the store to do: topics were deleted or are to be compacted, a generation has come.
         self.store_changed = Bell()
         config = settings.store_path / CONFIG_DIRECTORY
-        accepted = cluster_id("accept_cluster_id", settings.accept_cluster_id)
-        self.cluster = StoreCluster(config / CLUSTER_ID_FILE, disk.replace_file, accepted)
+        self.cluster = cluster_of(settings, disk)
         self._waiting = WaitingPulls(settings.waiting_pulls_max)
         self.topics = ServedTopics(
             settings.name,
@@ -125,11 +124,7 @@ class Broker:
         self.compaction = BrokerCompaction(
             store.compaction, disk, clock, settings.disk_full_percent, self.store_changed.ring
         )
-        self.key_index: IndexFollower | None = None
-        if settings.index == "on":
-            shape = IndexShape(settings.index_slots, settings.index_units)
-            directory = IndexDirectory(settings.store_path, shape, disk)
-            self.key_index = IndexFollower(store, directory, clock, self.store_changed)
+        self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
         self.ticks = StoreTicks(
             store,
             self.appends.store_clock,
@@ -321,6 +316,24 @@ class Broker:
         reason = f"a sync of {self.settings.store_path} failed: {failure}"
         self.appends.failed(reason)
         on_failed(reason)
+
+
+def cluster_of(settings: BrokerSettings, disk: Disk) -> StoreCluster:
+    """Whose the store is."""
+    path = settings.store_path / CONFIG_DIRECTORY / CLUSTER_ID_FILE
+    accepted = cluster_id("accept_cluster_id", settings.accept_cluster_id)
+    return StoreCluster(path, disk.replace_file, accepted)
+
+
+def key_index_of(
+    settings: BrokerSettings, store: Store, disk: Disk, clock: Clock, store_changed: Bell
+) -> IndexFollower | None:
+    """What keeps the index by key in step; None with `index = off`."""
+    if settings.index != "on":
+        return None
+    shape = IndexShape(settings.index_slots, settings.index_units)
+    directory = IndexDirectory(settings.store_path, shape, disk)
+    return IndexFollower(store, directory, clock, store_changed)
 
 
 def limits_of(settings: BrokerSettings) -> AppendLimits:

@@ -4,55 +4,46 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 from grpc import aio
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
-from rockoon_broker.expressions import expression_of
 from rockoon_broker.idempotence.replay import takes_sequences
-from rockoon_broker.problems import problems_of
-from rockoon_broker.pull import BYTES_MAX, PullQuery
 from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.append_stream import AppendStream, reply_to
 from rockoon_broker.rpc.compaction import (
-    compaction_state,
     describe_compaction,
     discard_generation,
     publish_generation,
     put_generation_file,
     read_generation,
 )
-from rockoon_broker.rpc.delays import cancel_delayed, delayed_counts, list_delayed
+from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
+from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
 from rockoon_broker.rpc.log_reads import read_log
-from rockoon_broker.rpc.queue_states import OFFSET_MAX, queue_states
+from rockoon_broker.rpc.message_reads import read
+from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of
+from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.rpc.transactions import (
     check_transactions,
-    describe_transactions,
     end_transaction,
     list_transactions,
 )
-from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
-from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus
+from rockoon_broker.store.reading.reader import Boundary
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
-    InvalidOffset,
-    MessageNotFound,
     NotReady,
     RockoonError,
-    StoreCorrupt,
 )
-from rockoon_format.message_id import decode_offset_id
-from rockoon_format.record import decode_record, encode_host
+from rockoon_format.record import encode_host
 from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_runtime.access.callers import Caller, current_caller
@@ -66,42 +57,7 @@ if TYPE_CHECKING:
 SERVICE_NAME = "rockoon.v1.Broker"
 
 QUEUES_MAX = 4096
-TAG_HASHES_MAX = 4096
-READ_MESSAGES_MAX = 1024
-
-# Field 5 of PullReply, length-delimited.
-FRAMES_TAG = b"\x2a"
-
-STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
-    status: getattr(broker_pb2, status.name) for status in GetStatus
-}
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
-
-
-@dataclass(frozen=True, slots=True)
-class PullAnswer:
-    """A PullReply whose frames go out as they are: protobuf would copy them twice."""
-
-    reply: broker_pb2.PullReply
-    """Without frames."""
-    frames: bytes
-
-    def serialized(self) -> bytes:
-        """The wire form of the whole message: serialised fields may follow one another freely."""
-        head = self.reply.SerializeToString()
-        if not self.frames:
-            return head
-        return b"".join((head, FRAMES_TAG, varint(len(self.frames)), self.frames))
-
-
-def varint(number: int) -> bytes:
-    """A length as protobuf writes it."""
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
@@ -243,44 +199,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
         self, request: broker_pb2.PullRequest, context: object
     ) -> PullAnswer:
-        check_offset(request.offset)
-        for name in ("max_messages", "max_bytes", "wait_ms"):
-            if getattr(request, name) < 0:
-                raise InvalidArgument(reason=f"{name} is {getattr(request, name)}")
-        if len(request.tag_hashes) > TAG_HASHES_MAX:
-            raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
-        if request.sql_expression and request.tag_hashes:
-            raise InvalidArgument(reason="it has both tag hashes and an SQL expression")
-        query = PullQuery(
-            topic=request.topic,
-            queue_id=request.queue_id,
-            offset=request.offset,
-            messages_max=request.max_messages,
-            bytes_max=request.max_bytes,
-            wait_ms=request.wait_ms,
-            tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
-            expression=expression_of(request.sql_expression) if request.sql_expression else None,
-            group=request.group,
-        )
+        query = query_of(request)
         came_ns = 0 if self._pull_tracing is None else time.time_ns()
         pulled = await self._open().pull(query, request.route_revision, request.create_revision)
         if self._pull_tracing is not None:
             self._pull_tracing.pulled(query, pulled, came_ns)
-        found = pulled.found
-        reply = broker_pb2.PullReply(
-            status=STATUSES[pulled.status],
-            next_offset=pulled.next_offset,
-            min_offset=found.min_offset,
-            max_offset=found.max_offset,
-            record_lengths=packed(found),
-        )
-        return PullAnswer(reply, found.frames)
+        return answer_of(pulled)
 
     async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
-        broker = self._open()
-        if request.WhichOneof("what") == "range":
-            return read_range(broker, request.range)
-        return read_message(broker, request.message_id)
+        return read(self._open(), request)
 
     async def SendBack(
         self, request: broker_pb2.SendBackRequest, context: object
@@ -388,15 +315,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object
     ) -> broker_pb2.DescribeBrokerReply:
-        described = describe(self._open())
+        broker = self._open()
         assert self._send_backs is not None
-        described.messages_sent_back = self._send_backs.messages_returned
-        described.messages_dead = self._send_backs.messages_dead
-        described.delayed.CopyFrom(delayed_counts(self._open().aside.delays))
-        describe_transactions(self._open().aside.transactions, described)
-        described.compaction.CopyFrom(compaction_state(self._open()))
-        described.problems.extend(problems_of(self._open()))
-        return described
+        return describe(broker, self._send_backs)
 
 
 def writing(
@@ -423,94 +344,6 @@ def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
     return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
 
 
-def check_offset(offset: int) -> None:
-    if not 0 <= offset <= OFFSET_MAX:
-        raise InvalidOffset(offset=offset)
-
-
 def check_queues(count: int) -> None:
     if count > QUEUES_MAX:
         raise InvalidArgument(reason=f"{count} queues, more than {QUEUES_MAX}")
-
-
-def packed(found: GetResult) -> bytes:
-    """Record lengths as the wire has them."""
-    return found.lengths.astype("<u4", copy=False).tobytes()
-
-
-def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.ReadReply:
-    check_offset(wanted.offset)
-    if not 0 <= wanted.messages <= READ_MESSAGES_MAX:
-        raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
-    broker.topics.check_readable(wanted.topic, wanted.queue_id)
-    messages = wanted.messages or 1
-    try:
-        found = broker.store.get(
-            wanted.topic,
-            wanted.queue_id,
-            wanted.offset,
-            messages_max=messages,
-            bytes_max=BYTES_MAX,
-            entries_max=messages,
-        )
-    except StoreDamaged as damage:
-        raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
-    if found.status is not GetStatus.FOUND:
-        position = f"offset {wanted.offset} of queue {wanted.queue_id} of {wanted.topic!r}"
-        raise MessageNotFound(position=position)
-    return broker_pb2.ReadReply(frames=found.frames, record_lengths=packed(found))
-
-
-def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
-    """One message by its offsetMsgId.
-
-    The host in the id is compared with the one in the record, not with this broker's: the broker's
-    address may have changed since.
-    """
-    try:
-        where = decode_offset_id(message_id)
-    except ValueError as failure:
-        raise InvalidArgument(reason=str(failure)) from failure
-    not_here = MessageNotFound(position=message_id)
-    try:
-        frame = broker.store.read_at(where.physical_offset)
-    except UnknownOffset as failure:
-        raise not_here from failure
-    record = decode_record(frame)
-    topic = record.topic.decode()
-    if record.store_host != where.store_host or topic not in broker.topics.table.topics:
-        raise not_here
-    caller = current_caller()
-    if caller is not None and not caller.may(*topic_need("read", topic)):
-        # Whether there is such a message is not for him to know either.
-        raise not_here
-    broker.topics.check_readable(topic, record.queue_id)
-    return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
-
-
-def describe(broker: Broker) -> broker_pb2.DescribeBrokerReply:
-    store, served = broker.store, broker.topics.table.served
-    return broker_pb2.DescribeBrokerReply(
-        name=broker.settings.name,
-        cluster=broker.settings.cluster,
-        log_min_offset=store.log_min_offset,
-        log_max_offset=store.appended_end,
-        log_synced_offset=store.durable_end,
-        flush=broker.settings.flush,
-        writable=store.writable,
-        not_writable_reason=store.not_writable_reason,
-        disk_used_ratio=broker.disk_used_ratio,
-        topics=len(served),
-        queues=sum(topic.queues for topic in served),
-        recovery_records_scanned=store.recovery.records_scanned,
-        recovery_bytes_scanned=store.recovery.bytes_scanned,
-        recovery_seconds=broker.recovery_seconds,
-        recovery_was_clean=store.recovery.was_clean,
-        route_revision=broker.topics.table.revision,
-        messages_appended=broker.appends.messages,
-        messages_pulled=broker.pulls.messages,
-        bytes_appended=broker.appends.bytes,
-        bytes_pulled=broker.pulls.bytes,
-        waiting_pulls=broker.waiting_pulls,
-        index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
-    )

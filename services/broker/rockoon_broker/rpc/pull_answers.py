@@ -1,0 +1,87 @@
+"""Pull on the wire: the query that a request asks, and the answer, serialised without a copy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rockoon_broker.expressions import expression_of
+from rockoon_broker.pull import Pulled, PullQuery
+from rockoon_broker.rpc.message_reads import check_offset, packed
+from rockoon_broker.store.reading.reader import GetStatus
+from rockoon_core.errors import InvalidArgument
+from rockoon_proto.v1 import broker_pb2
+
+TAG_HASHES_MAX = 4096
+
+# Field 5 of PullReply, length-delimited.
+FRAMES_TAG = b"\x2a"
+
+STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
+    status: getattr(broker_pb2, status.name) for status in GetStatus
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """A PullReply whose frames go out as they are: protobuf would copy them twice."""
+
+    reply: broker_pb2.PullReply
+    """Without frames."""
+    frames: bytes
+
+    def serialized(self) -> bytes:
+        """The wire form of the whole message: serialised fields may follow one another freely."""
+        head = self.reply.SerializeToString()
+        if not self.frames:
+            return head
+        return b"".join((head, FRAMES_TAG, varint(len(self.frames)), self.frames))
+
+
+def varint(number: int) -> bytes:
+    """A length as protobuf writes it."""
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def query_of(request: broker_pb2.PullRequest) -> PullQuery:
+    """What a request asks.
+
+    Raises:
+        InvalidOffset, InvalidArgument: nothing that can be answered.
+    """
+    check_offset(request.offset)
+    for name in ("max_messages", "max_bytes", "wait_ms"):
+        if getattr(request, name) < 0:
+            raise InvalidArgument(reason=f"{name} is {getattr(request, name)}")
+    if len(request.tag_hashes) > TAG_HASHES_MAX:
+        raise InvalidArgument(reason=f"more than {TAG_HASHES_MAX} tag hashes")
+    if request.sql_expression and request.tag_hashes:
+        raise InvalidArgument(reason="it has both tag hashes and an SQL expression")
+    return PullQuery(
+        topic=request.topic,
+        queue_id=request.queue_id,
+        offset=request.offset,
+        messages_max=request.max_messages,
+        bytes_max=request.max_bytes,
+        wait_ms=request.wait_ms,
+        tag_codes=np.array(request.tag_hashes, np.int64) if request.tag_hashes else None,
+        expression=expression_of(request.sql_expression) if request.sql_expression else None,
+        group=request.group,
+    )
+
+
+def answer_of(pulled: Pulled) -> PullAnswer:
+    """What a pull has found, for the wire."""
+    found = pulled.found
+    reply = broker_pb2.PullReply(
+        status=STATUSES[pulled.status],
+        next_offset=pulled.next_offset,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        record_lengths=packed(found),
+    )
+    return PullAnswer(reply, found.frames)
