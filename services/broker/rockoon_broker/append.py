@@ -176,6 +176,7 @@ class Appends:
             durable = self._pending.popleft()[1]
             if not durable.done():
                 durable.set_result(self._failure)
+        # Those that wait for room wait for a sync, and there will be none: woken, they are refused.
         self._room.set()
 
     def check_limits(self, batch: Batch) -> None:
@@ -238,6 +239,7 @@ class Appends:
             store_host=self._store_host,
         )
         if not self._waits_for_sync:
+            # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
             self._arrived(batch.queue)
             return AppendResult((run,), None)
         return AppendResult((run,), self._wait_for(appended.end_offset))
@@ -260,6 +262,8 @@ class Appends:
             rest = batch.frames[int(sizes[:stored].sum()) :]
             batch = replace(batch, frames=rest, lengths=batch.lengths[4 * stored :])
         placed = self._place(batch, sequenced.first_sequence + stored)
+        # Not before the append: a batch that the log refused would count as stored, and its repeat
+        # be acknowledged without being there.
         self._sequences.note(sequenced.key, placed.first)
         return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
 

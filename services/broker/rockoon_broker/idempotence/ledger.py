@@ -88,6 +88,7 @@ class SequenceLedger:
 
     def copy(self) -> dict[SequenceKey, Runs]:
         """The sequences of this moment, the least recently used first; cheap, and the caller's."""
+        # Shallow, so that another thread can write it down: runs are tuples, which never change.
         return dict(self._sequences)
 
     def stored(self, batch: SequencedBatch, messages: int, now_ms: int) -> Runs:
@@ -137,6 +138,7 @@ class SequenceLedger:
         if found[0].first_sequence != first:
             reason = f"a batch with sequence {found[0].first_sequence} is sent again from {first}"
             raise InvalidArgument(reason=reason)
+        # The last run may go on behind the batch: it is answered for its own messages only.
         found[-1] = found[-1]._replace(messages=min(found[-1].end, end) - found[-1].first_sequence)
         return tuple(found)
 
@@ -148,6 +150,8 @@ class SequenceLedger:
         """
         runs = self._sequences.get(key, ())
         if runs and run.end <= runs[-1].end:
+            # Taken again, an old run would replace those behind it, and the next new batch be
+            # refused as a gap.
             return
         continues = bool(runs) and run.first_sequence == runs[-1].end
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
@@ -179,6 +183,8 @@ class SequenceLedger:
             if used_ms <= now_ms:
                 self._ahead_since_ms = None
             else:
+                # By when it was first met: a time of next year would keep it, and all behind it,
+                # for a year.
                 used_ms = self._ahead_since_ms = min(self._ahead_since_ms or now_ms, now_ms)
             if used_ms > now_ms - self._limits.memory_ms:
                 return

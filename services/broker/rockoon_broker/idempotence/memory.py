@@ -125,6 +125,8 @@ class SequenceMemory:
 
     def snapshot(self) -> SequenceSnapshot:
         """What is remembered now, which may be written once the log is durable up to its end."""
+        # Of one moment, without a pause in between: messages before `log_end` that the sequences
+        # lack would never be read again, and a repeat of them could be stored twice.
         return SequenceSnapshot(
             lineage=self._store.recovery.lineage,
             log_end=self._store.appended_end,
@@ -178,6 +180,7 @@ class SequenceMemory:
         except OSError as failure:
             log.warning("%s was not written, it is tried again: %s", self._path, failure)
         else:
+            # As of the snapshot, not of now: what has changed while it was written is still news.
             self._written_changes, self._written_end = changes, snapshot.log_end
 
 
@@ -233,12 +236,15 @@ def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) ->
             if store.is_dropped(key.topic, runs[-1].first_physical_offset)
         ]
     )
+    # What retention took behind the snapshot is known to nobody.
     whole = whole and start >= store.log_min_offset
     position, end = start, store.visible_end
     while position < end:
         chunk = store.read_log(position, CHUNK_BYTES)
         times_ms = chunk.records.store_timestamps_ms
         if len(times_ms) and not whole:
+            # Before this there may be messages of producers that the ledger does not know. Repeats
+            # from that time are refused; taken for new ones they would be stored twice.
             ledger.forgotten(store.runs.least_ms(chunk.start, int(times_ms[0])))
             whole = True
         for key, run in runs_in(chunk):

@@ -100,6 +100,7 @@ class IndexFollower:
                 if self.index is not None:
                     index, self.index = self.index, None
                     await self._in_thread(index.abandon)
+                # No crash this time: the index may know of all that readers have seen.
                 self._log_end = self._store.visible_end
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -324,6 +325,8 @@ class IndexFollower:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         """Do work in a thread, and do not leave before it is done, even when cancelled."""
+        # A thread cannot be cancelled: left alone, it would write into files that `close`, or the
+        # next attempt, has in its hands.
         working = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             return await asyncio.shield(working)

@@ -88,6 +88,7 @@ class KeyIndex:
                 entries = entries.behind(self._active.add(entries))
                 if self._active.remaining == 0 or len(entries):
                     self._seal(self._active)
+            # Only when all was added: who asks for a key takes it that what lies before is here.
             self.position = chunk.next_offset
             if chunk.records.count:
                 self.until_ms = int(chunk.records.store_timestamps_ms[-1])
@@ -139,6 +140,8 @@ class KeyIndex:
         self.left_gaps.append(gap)
 
     def _seal(self, full: ActiveFile) -> None:
+        # Durable before anybody is told: recovery points will say that it is, and RocketMQ makes
+        # nothing again that they call indexed.
         full.checkpoint()
         full.close()
         self._last, self._active = full.header, None

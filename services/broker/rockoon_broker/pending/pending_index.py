@@ -140,6 +140,8 @@ class PendingIndex:
         begin = self._covered_end if not reason else self._store.appended_end
         for key, queue in self._queues.items():
             below = completed_below.get(key, 0)
+            # The other broker's note may count on a queue that a crash has shortened since: what is
+            # stored in those places next is not completed.
             queue.complete_below(min(below, self._store.max_offset(*key)))
             # Behind the snapshot only these entries can be of records that it does not know.
             first_new = queue.next_offset
@@ -278,6 +280,7 @@ class PendingIndex:
                     read(snapshot.sections[name])
                 except (ValueError, struct.error) as error:
                     return f"{self._path} cannot be used: {name}: {error}"
+        # Last: of a snapshot that is refused nothing may count as completed.
         self._queues |= queues
         self._covered_end = snapshot.covered_end
         return ""

@@ -117,6 +117,7 @@ class PendingQueue:
         if self._count == 0 or len(wanted) == 0:
             return 0
         indices, found = self._find(wanted)
+        # One that is named twice counts once, or `len` would say that fewer wait than do.
         hit = np.unique(indices[found])
         self._completed[hit] = True
         self._completed_count += len(hit)

@@ -96,6 +96,7 @@ class SendBacks:
             messages_max=settings.batch_messages_max,
             bytes_max=min(PORTION_BYTES, settings.batch_bytes_max),
         ):
+            # Two topics, so two batches; each is answered by what became of its own.
             for dead in (False, True):
                 chosen = [item for item in portion if item.returned.dead is dead]
                 await self._store(chosen, request.group, results)
