@@ -26,6 +26,7 @@ WHOLE_NUMBERS = (
     "rocketmq_broker_permission",
     "rockoon_ready",
     "rockoon_compaction_refused",
+    "rockoon_logs_",
     "rockoon_spark_job_succeeded)",
     "up{",
 )

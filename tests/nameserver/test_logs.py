@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from grpc import aio
 
+from rockoon.local.ports import choose_port
 from rockoon_core.errors import (
     InvalidArgument,
     LogFrozen,
@@ -13,6 +15,9 @@ from rockoon_core.errors import (
     NotReady,
     RockoonError,
 )
+from rockoon_node.lease import Lease
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.registration import Registration
 from rockoon_proto.v1.logs_pb2 import (
     AdoptLogRequest,
     ChangeInSyncRequest,
@@ -40,8 +45,9 @@ from rockoon_proto.v1.nameserver_pb2 import (
     TopicConfig,
     UnregisterNodeRequest,
 )
+from rockoon_runtime.process import Stop
 from support.etcd import EtcdServer
-from support.log_states import LOG, call
+from support.log_states import LOG, call, replica_node
 from support.log_watch import WatchingLog, call_logs, register
 from support.nameserver import Nameserver, Watching, broker_node, running_nameserver
 
@@ -345,6 +351,56 @@ async def register_until_done(nameserver: Nameserver, who: str) -> None:
                 raise
         else:
             return
+
+
+async def test_a_service_registers_as_a_replica_tells_what_it_knows_and_leaves(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        running_nameserver(
+            etcd=(shared_etcd.endpoint,), cluster=cluster, node_lease_seconds=1
+        ) as nameserver,
+        WatchingLog(nameserver) as watching,
+        asyncio.TaskGroup() as tasks,
+    ):
+        facts = ReplicaFacts(empty=True, copies=1)
+        nameservers, lease = Nameservers([nameserver.address], cluster), Lease("the broker")
+        registration = Registration(nameservers, replica_node("a"), lease, replica=lambda: facts)
+        stop = Stop()
+        running = tasks.create_task(registration.run(stop))
+        log = await watching.until(lambda log: log.nodes)
+        assert (log.state.leader, list(log.state.in_sync)) == ("a", ["a"])
+        # A renewal tells what it has come to know, here that it is to have copies.
+        facts.copies = 3
+        await watching.until(lambda log: log.state.copies == 3)
+        await registration.leave()
+        await watching.until(lambda log: not log.nodes)
+        assert not stop.requested
+        running.cancel()
+        await nameservers.close()
+
+
+async def test_replicas_do_not_come_in_by_the_listener_for_clients(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    outside = f"127.0.0.2:{choose_port()}"
+    async with (
+        running_nameserver(
+            etcd=(shared_etcd.endpoint,), cluster=cluster, external_listen=outside
+        ) as nameserver,
+        aio.insecure_channel(outside) as channel,
+    ):
+        for who in "abc":
+            await register(nameserver, who, external_address=f"{who}.example:1")
+        state = await elect(nameserver, await state_of(nameserver), "a", "b")
+        there = Nameserver(outside, channel, nameserver.stop)
+        with pytest.raises(InvalidArgument, match="external listener"):
+            await call_logs(there, "Resign", ResignRequest(caller=call(state, "a")))
+        # Operators may; they and clients are told addresses that are good for them.
+        assert await state_of(there) == state
+        (node,) = await route(there, 1)
+        told = [(each.address, each.external_address) for each in (node, *node.replicas)]
+        assert told == [(f"{who}.example:1", "") for who in "aabc"]
 
 
 async def test_nobody_calls_for_a_log_that_is_not_there_or_not_his(

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import NamedTuple
 
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
-from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind
+from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.frontend import Frontend, ServiceSettings
 from rockoon_runtime.settings import shared_settings
@@ -29,6 +30,20 @@ class NodeSettings(ServiceSettings):
     advertise: str | None
     advertise_external: str
     nameservers: tuple[str, ...]
+
+
+class AsReplica(NamedTuple):
+    """How a node that has one of several copies of a log registers.
+
+    Attributes:
+        log: the log's name; the node's own is the replica's.
+        rack: where it runs; empty when that is not told.
+        facts: tells what it knows, with each call.
+    """
+
+    log: str
+    rack: str
+    facts: Callable[[], ReplicaFacts]
 
 
 class NodeFrontend(Frontend):
@@ -78,6 +93,7 @@ class NodeFrontend(Frontend):
         place: str,
         started_at_ms: int,
         cluster_id: Callable[[], int],
+        as_replica: AsReplica | None = None,
     ) -> Registration:
         """The node's entry in the routes, to be kept there.
 
@@ -85,6 +101,7 @@ class NodeFrontend(Frontend):
             kind, store_id, place, started_at_ms: see `Node` in nameserver.proto.
             address: as of `address`.
             cluster_id: tells the cluster that the store belongs to; 0 for none.
+            as_replica: None for a node that has its log, or what it owns, for itself.
         """
         settings = self._node_settings
         node = Node(
@@ -98,4 +115,7 @@ class NodeFrontend(Frontend):
             external_address=settings.advertise_external,
             shared_settings=shared_settings(settings),
         )
-        return Registration(self.nameservers, node, self._lease, cluster_id)
+        if as_replica is None:
+            return Registration(self.nameservers, node, self._lease, cluster_id)
+        node.name, node.replica, node.rack = as_replica.log, settings.name, as_replica.rack
+        return Registration(self.nameservers, node, self._lease, cluster_id, as_replica.facts)

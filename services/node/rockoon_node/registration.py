@@ -23,6 +23,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     Node,
     RegisterNodeReply,
     RegisterNodeRequest,
+    ReplicaFacts,
     UnregisterNodeRequest,
 )
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
@@ -45,6 +46,7 @@ class Registration:
         node: the entry.
         lease: is told what becomes of the entry.
         cluster_id: tells the cluster that the service's store belongs to; 0 for none.
+        replica: tells what a log's replica knows, with each call; None for a node that is none.
 
     Attributes:
         in_routes: set when a nameserver has taken the entry for the first time, and nobody else
@@ -58,11 +60,13 @@ class Registration:
         node: Node,
         lease: Lease,
         cluster_id: Callable[[], int] = lambda: 0,
+        replica: Callable[[], ReplicaFacts] | None = None,
     ) -> None:
         self._nameservers = nameservers
         self._node = node
         self._lease = lease
         self._cluster_id = cluster_id
+        self._replica = replica
         self._differences: tuple[str, ...] = ()
         self._lease_id = 0
         self._call_seconds = CALL_SECONDS_MAX
@@ -155,6 +159,7 @@ class Registration:
             lease_id=self._lease_id,
             cluster_id=self._cluster_id(),
             protocol=PROTOCOL,
+            replica=None if self._replica is None else self._replica(),
         )
         # Before the call, since an answer may get lost that put the node there.
         self._may_be_in_routes = True
