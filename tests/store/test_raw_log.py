@@ -57,6 +57,17 @@ def test_a_copy_is_the_same_log_and_has_the_same_queues(tmp_path: Path, seed: in
         assert verify_store(tmp_path / name) == []
 
 
+def test_a_file_s_last_record_is_taken_together_with_the_blank_behind_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
+        places = [0]
+        while places[-1] < 4096:
+            places.append(leader.append(bodies=[b"small"]).first_physical_offset)
+        follower.copy_from(leader, 1, end=places[-2])
+        assert follower.store.appended_end == places[-2]
+        follower.copy_from(leader)
+        assert follower.log_bytes() == leader.log_bytes()
+
+
 def test_only_what_goes_on_and_is_whole_is_written(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         first = leader.append(bodies=[b"one"])

@@ -5,6 +5,7 @@ a file, name the epoch and where the ones before began, at most `BOUNDARIES_MAX`
 not synced may be lost when the machine loses power, anywhere.
 """
 
+import random
 import struct
 import zlib
 from bisect import bisect_right
@@ -33,13 +34,13 @@ class ByteLog:
     """A log of whole records.
 
     Args:
+        choose: what chance decides at a crash.
         file_bytes: a file that has so many is full; the next record begins another, behind a mark.
-        marks: whether files begin with one, as they must.
     """
 
-    def __init__(self, file_bytes: int = 1 << 30, *, marks: bool = True) -> None:
+    def __init__(self, choose: random.Random | None = None, file_bytes: int = 1 << 30) -> None:
+        self._choose = choose or random.Random(0)
         self._file_bytes = file_bytes
-        self._has_marks = marks
         self._data = bytearray()
         self.min_offset = 0
         self.durable_end = 0
@@ -110,10 +111,7 @@ class ByteLog:
 
     def _begin_file(self) -> None:
         if self._files and self.end - self._files[-1] >= self._file_bytes:
-            if self._has_marks:
-                self._add(MARK, _mark(self._epochs))
-            else:
-                self._files.append(self.end)
+            self._add(MARK, _mark(self._epochs))
 
     def _add(self, kind: int, body: bytes) -> None:
         first = self.end
@@ -142,6 +140,8 @@ class ByteLog:
 
     def truncate(self, offset: int) -> None:
         if not self._records:
+            if offset < self.end:
+                raise ValueError(f"an empty log at {self.end} cannot begin at {offset}")
             self._data.clear()
             self.min_offset = self.durable_end = self.committed_end = offset
             self._files, self._epochs = [], []
@@ -171,7 +171,24 @@ class ByteLog:
         if kept and kept[-1] > self.min_offset:
             self._keep(kept[-1], self.end)
 
-    def lose_power(self, kept: int) -> None:
+    def reopened(self, choose: random.Random) -> None:
+        """A process begins: what is in the log is made durable first, and the recovery point is
+        older than what was known."""
+        self.sync_nowait()
+        if choose.random() < 0.5:
+            self.committed_end = choose.randint(self.min_offset, self.committed_end)
+
+    def crash(self, *, power: bool) -> None:
+        """The process ends, or the machine loses power: what was not synced may be cut."""
+        if power:
+            self._lose(self._choose.randint(self.durable_end, self.end))
+
+    def lose_records(self, kept: int) -> None:
+        """A damaged disk: whole records are gone, durable or not."""
+        self.durable_end = self.min_offset
+        self._lose(kept)
+
+    def _lose(self, kept: int) -> None:
         """Keep what lies below a position, at least all that is durable; a torn record is cut."""
         ends = [record.end for record in self._records if record.end <= kept]
         end = max(self.durable_end, ends[-1] if ends else self.min_offset)

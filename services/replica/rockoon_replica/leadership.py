@@ -104,13 +104,16 @@ class Leadership:
 
     def repeat(self) -> None:
         """Ask again what had no effect: the call or its answer may be lost."""
-        if self._change is not None:
-            self._out.append(self._change)
-        if self._leaving is not None and self._leaving.asked is not None:
-            self._out.append(self._leaving.asked)
-        elif self._change is None and self.is_established:
+        if (asked := self._asked()) is not None:
+            self._out.append(asked)
+            return
+        self.advance()
+        if self._asked() is None and self.is_established:
             # Not while a change is asked for, which a new version would foil.
             self._confirm()
+
+    def _asked(self) -> ChangeInSync | HandOver | None:
+        return self._change or (self._leaving.asked if self._leaving else None)
 
     def _confirm(self) -> None:
         if not self._confirmed and self._version is not None:
@@ -142,7 +145,8 @@ class Leadership:
     def _matching(self, hello: Hello) -> int | None:
         """Where a follower's log goes on as this one; None: it is to be made anew."""
         if hello.end == hello.min_offset:
-            return self._log.min_offset
+            begin = max(self._log.min_offset, hello.end)
+            return begin if begin <= self._log.end else None
         point = consistent_point(self._log.boundaries(), hello.boundaries)
         if point is None or point < max(self._log.min_offset, hello.min_offset):
             # The leader, or the follower, has deleted what is there.
@@ -276,6 +280,9 @@ class Leadership:
     def _hand_over(self, committed: int) -> None:
         leaving, version, log = self._leaving, self._version, self._log
         if leaving is None or leaving.asked or version is None or self._change:
+            return
+        if self._appends:
+            # Refused from this event on; until that is carried out the log may still grow.
             return
         voters = self._configs[0].in_sync - {self._replica}
         ready = {who for who in voters if self._ends.get(who) == log.end == committed}

@@ -79,8 +79,8 @@ class ReplicatedLog(LogView, Protocol):
     def truncate(self, offset: int) -> None:
         """Make `offset` the end, durably; a crash within leaves the old end or the new one.
 
-        What is cut is kept aside. A log without records takes any position: it begins there,
-        and its `min_offset`, `durable_end` and `committed_end` are that too.
+        What is cut is kept aside. A log without records takes a higher position too: it begins
+        there, and its `min_offset`, `durable_end` and `committed_end` are that too.
 
         Raises:
             ValueError: no record ends there, or it is below `min_offset` or `committed_end`.

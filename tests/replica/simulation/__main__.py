@@ -9,6 +9,7 @@ import argparse
 import sys
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,13 @@ STEPS = 1200
 
 
 def run(
-    seed: int, shape: str | None = None, bug: str | None = None, *, nameserver: bool = False
+    seed: int,
+    shape: str | None = None,
+    bug: str | None = None,
+    *,
+    nameserver: bool = False,
+    root: Path | None = None,
+    steps: int = STEPS,
 ) -> World:
     """One run, to its end.
 
@@ -30,13 +37,15 @@ def run(
     with pytest.MonkeyPatch.context() as patch:
         if bug in BROKEN:
             BROKEN[bug](patch)
-        world = World(seed, shape, () if bug is None else (bug,), nameserver=nameserver)
+        world = World(seed, shape, () if bug is None else (bug,), nameserver=nameserver, root=root)
         try:
-            world.run(STEPS)
+            world.run(steps)
             world.settle()
         except Exception as error:
             error.add_note(f"seed {seed}, {world.shape}, step {world.steps}")
             raise
+        finally:
+            world.close()
     return world
 
 

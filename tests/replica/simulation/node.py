@@ -62,11 +62,7 @@ class Node:
         """Open the log, as any process does: what is in it is made durable first."""
         self.forget()
         self.up = True
-        self.log.sync_nowait()
-        if self.world.chance(0.5):
-            # The recovery point is older than what was known.
-            self.log.committed_end = self.world.random.randint(0, self.log.committed_end)
-            self.log.committed_end = max(self.log.committed_end, self.log.min_offset)
+        self.log.reopened(self.world.random)
         if "demotion_in_memory" not in self.world.bugs:
             self.ledger = {}
         self.member = Member(self.replica, self.facts, self.log, lag_max=self.world.lag_max)
@@ -95,6 +91,9 @@ class Node:
             if self.life != life:
                 return
             self.do(action)
+            if self.appends and self.world.is_eager and self.world.chance(0.05):
+                # While something is carried out, senders go on.
+                self.append(self.world.next_value())
 
     def do(self, action: Action) -> None:
         """Carry out one action."""
@@ -272,8 +271,7 @@ class Node:
 
     def lose_records(self, kept: int) -> None:
         """A damaged disk: whole records are gone, and the start says so."""
-        self.log.durable_end = self.log.min_offset
-        self.log.lose_power(kept)
+        self.log.lose_records(kept)
         self.facts = self.facts._replace(sound=False)
 
     def describe(self) -> dict[str, Any]:

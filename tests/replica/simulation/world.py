@@ -10,11 +10,13 @@ deletes files; operators move replicas; etcd is restored from backups.
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from replica.simulation.nameserver_register import NameserverRegister
 from replica.simulation.node import Link, Node
 from replica.simulation.register import Register, first_state
+from replica.simulation.stored_log import StoredLog
 from replica.simulation.truth import Stuck, Truth
 from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
@@ -34,6 +36,7 @@ class World:
         seed: of everything; it chooses a shape too, unless one is given.
         bugs: names of rules that nodes or the register break; members break their own.
         nameserver: whether the nameserver's own functions are the register.
+        root: where real stores go; None: logs are in memory.
     """
 
     def __init__(
@@ -43,17 +46,21 @@ class World:
         bugs: tuple[str, ...] = (),
         *,
         nameserver: bool = False,
+        root: Path | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
         self.bugs = frozenset(bugs)
+        self._root, self._logs = root, list[StoredLog]()
         self.counts: Counter[str] = Counter()
         self.truth = Truth()
         self.calls: list[tuple[str, Action]] = []
         self.links: list[Link] = []
         self.cut: set[frozenset[str]] = set()
         self.unacked: set[int] = set()
+        # Broken rules have seeds of before this was thought of.
+        self.is_eager = not bugs or "hand_over_at_once" in bugs
         self.crashes_between = self.random.choice([0, 0.002, 0.01])
         self.full_disks = self.random.choice([0, 0.5])
         self.lag_max = self.random.choice([0, 100, 1 << 20])
@@ -86,8 +93,16 @@ class World:
         self._names += 1
         return f"r{self._names:03}"
 
-    def new_log(self) -> ByteLog:
-        return ByteLog(self.file_bytes, marks="no_marks" not in self.bugs)
+    def new_log(self) -> ByteLog | StoredLog:
+        if self._root is None:
+            return ByteLog(self.random, self.file_bytes)
+        self._logs.append(StoredLog(self._root / str(len(self._logs)), self.random))
+        return self._logs[-1]
+
+    def close(self) -> None:
+        """End the stores."""
+        for log in self._logs:
+            log.close()
 
     def node(self, replica: str | None) -> Node | None:
         return next((each for each in self.nodes if each.replica == replica and each.up), None)
@@ -362,12 +377,13 @@ class World:
         if "volatile_promise" in self.bugs:
             node.forget_promise()
         if self.chance(0.5):
-            log = node.log
-            log.lose_power(self.random.randint(log.durable_end, log.end))
+            node.log.crash(power=True)
+        else:
+            node.log.crash(power=False)
         if self._harms_left and self.chance(0.2):
             self._harms_left -= 1
             self.counts["harms"] += 1
-            if self.chance(0.5):
+            if self.chance(0.5) or self._root is not None:
                 node.become_new()
             else:
                 node.lose_records(self.random.randint(node.log.min_offset, node.log.end))

@@ -161,7 +161,8 @@ class RawLog:
             data,
             0,
             len(data),
-            records_max=max(len(data) // RECORD_BYTES_MIN, 1),
+            # One more than there can be: behind the last, the scan is to see what follows.
+            records_max=len(data) // RECORD_BYTES_MIN + 1,
             delay_levels_ms=self._delay_levels_ms,
         )
         is_whole = records.end is ScanEnd.END

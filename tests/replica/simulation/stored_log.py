@@ -1,0 +1,139 @@
+"""Broker's store as a log of the simulation, on a disk that forgets what was not synced."""
+
+import random
+from pathlib import Path
+
+from replica.simulation.truth import Violation
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_core.replication_rules import Boundary
+from rockoon_format.record import decode_record
+from rockoon_format.scan import scan
+from support.byte_log import VALUE, LogRecord
+from support.replicas import Replica
+from support.store_directory import PowerCutDisk, crashed_copy
+
+FILE_BYTES = 4096
+
+
+class StoredLog:
+    """One replica's store. Each crash goes on in a copy of its directory.
+
+    Args:
+        root: where its directories go.
+        choose: what a disk writes of what was not synced.
+    """
+
+    def __init__(self, root: Path, choose: random.Random) -> None:
+        self._root, self._choose = root, choose
+        self._number = 0
+        self._bytes = bytearray()
+        self._records: list[LogRecord] = []
+        root.mkdir()
+        self._open()
+
+    def _open(self) -> None:
+        place = self._root / str(self._number)
+        place.mkdir(exist_ok=True)
+        self._disk = PowerCutDisk(place)
+        self._owner = Replica(place, self._disk)
+        self._begin = self.min_offset
+        self._bytes.clear()
+        self._records.clear()
+
+    @property
+    def end(self) -> int:
+        return self._owner.store.appended_end
+
+    @property
+    def durable_end(self) -> int:
+        return self._owner.store.durable_end
+
+    @property
+    def min_offset(self) -> int:
+        return self._owner.store.log_min_offset
+
+    @property
+    def committed_end(self) -> int:
+        return self._owner.store.committed_end
+
+    def boundaries(self) -> list[Boundary]:
+        return self._owner.store.boundaries()
+
+    def tail_crc(self, end: int, size: int) -> int:
+        return self._owner.store.tail_crc(end, size)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        return self._owner.store.read_raw(offset, bytes_max)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._owner.store.write_raw(offset, data)
+
+    def commit(self, offset: int) -> None:
+        self._owner.store.confirm(offset)
+
+    def open_epoch(self, epoch: int) -> None:
+        self._owner.open_epoch(epoch)
+
+    def truncate(self, offset: int) -> None:
+        if offset != self.end:
+            self._owner.store.close_to_truncate(offset)
+            self._open()
+
+    def sync_nowait(self) -> None:
+        """As `sync`, in the time that the disk takes."""
+        self._owner.sync()
+
+    # For the simulation
+
+    def append(self, body: bytes) -> int:
+        """Append a value, of a size that lets files end anywhere; returns where it begins."""
+        padded = body + b" " * self._choose.choice((0, 30, 700))
+        return self._owner.append(bodies=[padded]).first_physical_offset
+
+    def bytes_between(self, first: int, end: int) -> bytes:
+        self._learn()
+        return bytes(self._bytes[first - self._begin : end - self._begin])
+
+    def records(self) -> list[LogRecord]:
+        """Values, in order."""
+        self._learn()
+        return self._records
+
+    def _learn(self) -> None:
+        at = self._begin + len(self._bytes)
+        while at < self.end:
+            data = self.read(at, FILE_BYTES)
+            found = scan(data, 0, len(data))
+            for offset, size in zip(found.offsets.tolist(), found.sizes.tolist(), strict=True):
+                record = decode_record(data, offset)
+                if record.topic == b"T":
+                    place = (at + offset, at + offset + size)
+                    self._records.append(LogRecord(*place, VALUE, record.body.strip(), 0))
+            self._bytes += data
+            at += len(data)
+
+    def delete_below(self, offset: int) -> None:
+        """Retention has tests of its own."""
+
+    def reopened(self, _choose: random.Random) -> None:
+        """A process begins: what is in the log is made durable first."""
+        self.sync_nowait()
+
+    def crash(self, *, power: bool) -> None:
+        """End the process, or the machine, and open what is left."""
+        before = self._owner.store
+        place = self._root / str(self._number)
+        self._number += 1
+        if power:
+            self._disk.cut(self._root / str(self._number), self._choose)
+        else:
+            crashed_copy(place, self._root / str(self._number))
+        before.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close, and compare the queues with a rebuild where they should have all of the log."""
+        committed = self.committed_end == self.end
+        self._owner.store.close()
+        if committed and (problems := verify_store(self._root / str(self._number))):
+            raise Violation(f"{self._root.name}: {problems}")
