@@ -23,7 +23,7 @@ def state_from_wire(told: pb.LogState) -> LogState:
         moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
         confirmed=told.confirmed,
         vain_epochs=told.vain_epochs,
-        loss=Loss(told.loss_epoch, told.loss_end) if told.losses else None,
+        loss=Loss(told.loss_epoch, told.loss_end) if told.loss_epoch else None,
         frozen=bool(told.frozen),
     )
 
@@ -32,7 +32,7 @@ def report_to_wire(action: ReportLog) -> pb.Report:
     """What a replica says of itself, for an election or for an operator."""
     rank, facts = action.report.rank, action.facts
     return pb.Report(
-        rank=pb.Rank(epoch=rank.epoch, end=rank.end),
+        rank=rank_to_wire(rank),
         sound=action.report.sound,
         promised=facts.promised,
         version=facts.version.number,
@@ -40,6 +40,10 @@ def report_to_wire(action: ReportLog) -> pb.Report:
         in_sync=sorted(facts.config.in_sync) if facts.config else (),
         quorum=facts.config.quorum if facts.config else 0,
     )
+
+
+def rank_to_wire(rank: Rank) -> pb.Rank:
+    return pb.Rank(epoch=rank.epoch, end=rank.end)
 
 
 def _rank(told: pb.Rank) -> Rank:

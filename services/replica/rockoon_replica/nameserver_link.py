@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from grpc import aio
 
 from rockoon_core.errors import NotAuthenticated, RockoonError, WrongCluster, WrongIdentity
-from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.watching import Watching
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_replica import actions
-from rockoon_replica.log_state import LogState, Loss, Move, Version
+from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.log_state_wire import rank_to_wire, report_to_wire, state_from_wire
 from rockoon_replica.replica import RegisterCall
 from rockoon_runtime.process import Stop
 
@@ -118,17 +118,8 @@ class NameserverLink:
             )
 
         match call:
-            case actions.ReportLog(_, report, facts):
-                config = facts.config
-                told = pb.Report(
-                    rank=rank_to_wire(report.rank),
-                    sound=report.sound,
-                    promised=facts.promised,
-                    version=facts.version.number,
-                    history=facts.version.history,
-                    in_sync=[] if config is None else sorted(config.in_sync),
-                    quorum=0 if config is None else config.quorum,
-                )
+            case actions.ReportLog(_, _, facts):
+                told = report_to_wire(call)
                 return "ReportLog", pb.ReportLogRequest(caller=caller(facts.version), report=told)
             case actions.SuspectLeader(_, seen):
                 return "SuspectLeader", pb.SuspectLeaderRequest(caller=caller(seen))
@@ -150,32 +141,3 @@ class NameserverLink:
 
 def _is_final(reason: RockoonError) -> bool:
     return isinstance(reason, WrongCluster | NotAuthenticated | WrongIdentity)
-
-
-def rank_to_wire(rank: Rank) -> pb.Rank:
-    return pb.Rank(epoch=rank.epoch, end=rank.end)
-
-
-def state_from_wire(told: pb.LogState) -> LogState:
-    """A log's state, as members know it."""
-    reports = {
-        who: Report(Rank(each.rank.epoch, each.rank.end), each.sound)
-        for who, each in told.reports.items()
-    }
-    loss = Loss(told.loss_epoch, told.loss_end) if told.loss_epoch else None
-    return LogState(
-        log=told.log,
-        version=Version(told.history, told.version),
-        epoch=told.epoch,
-        leader=told.leader or None,
-        at_least=Rank(told.at_least.epoch, told.at_least.end),
-        config=Config(frozenset(told.in_sync), told.quorum),
-        replicas=tuple(each.replica_id for each in told.replicas),
-        reports=reports,
-        copies=told.copies,
-        moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
-        confirmed=told.confirmed,
-        vain_epochs=told.vain_epochs,
-        loss=loss,
-        frozen=bool(told.frozen),
-    )

@@ -199,18 +199,6 @@ def hand_over_resumes(patch: Patch) -> None:
     patch.setattr(Leadership, "stay", stay)
 
 
-def hand_over_at_once(patch: Patch) -> None:
-    """A hand-over is decided before it is certain that nothing more is appended."""
-    real = Leadership._hand_over
-
-    def hand_over(self: Leadership, committed: int) -> None:
-        kept, self._appends = self._appends, False
-        real(self, committed)
-        self._appends = kept
-
-    patch.setattr(Leadership, "_hand_over", hand_over)
-
-
 def unchecked_read(patch: Patch) -> None:
     """A leader answers from memory, without asking whether it still leads."""
 
@@ -248,7 +236,6 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         alone_for_ever,
         early_hand_over,
         hand_over_resumes,
-        hand_over_at_once,
         unchecked_read,
         cut_all,
     )

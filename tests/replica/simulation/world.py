@@ -60,7 +60,7 @@ class World:
         self.cut: set[frozenset[str]] = set()
         self.unacked: set[int] = set()
         # Broken rules have seeds of before this was thought of.
-        self.is_eager = not bugs or "hand_over_at_once" in bugs
+        self.is_eager = not bugs
         self.crashes_between = self.random.choice([0, 0.002, 0.01])
         self.full_disks = self.random.choice([0, 0.5])
         self.lag_max = self.random.choice([0, 100, 1 << 20])
