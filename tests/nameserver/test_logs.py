@@ -161,6 +161,38 @@ async def test_the_next_step_of_an_election_is_any_nameservers(
         assert (reply.state, reply.done) == (log.state, False)
 
 
+async def test_replicas_that_come_at_once_to_different_nameservers_make_one_log(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    """Two masters of one name (RocketMQ 7017)."""
+    settings = {"etcd": (shared_etcd.endpoint,), "cluster": cluster}
+    async with running_nameserver(**settings) as one, running_nameserver(**settings) as two:
+        async with asyncio.TaskGroup() as tasks:
+            for where, who in ((one, "a"), (two, "b"), (one, "c"), (two, "d")):
+                tasks.create_task(register(where, who))
+        async with WatchingLog(one) as watching:
+            state = (await watching.until(lambda log: log.state.version == 4)).state
+        assert (state.epoch, state.leader) == (1, "")
+        assert (len(state.in_sync), state.quorum, len(state.replicas)) == (3, 2, 4)
+        # Of stores with messages one has the log, and the others are told so.
+        refused = 0
+
+        async def come(where: Nameserver, who: str) -> None:
+            nonlocal refused
+            node = replica_node(who)
+            node.name = "broker-z"
+            try:
+                await where.call("RegisterNode", RegisterNodeRequest(node=node, replica=facts))
+            except NodeNameTaken:
+                refused += 1
+
+        facts = ReplicaFacts(copies=3)
+        async with asyncio.TaskGroup() as tasks:
+            for where, who in ((one, "a"), (two, "b"), (one, "c")):
+                tasks.create_task(come(where, who))
+        assert refused == 2
+
+
 async def test_who_watches_a_log_is_told_of_no_other(shared_etcd: EtcdServer, cluster: str) -> None:
     async with (
         running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver,
