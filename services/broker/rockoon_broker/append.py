@@ -81,6 +81,7 @@ class Appends:
         waits_for_sync: whether an answer has to wait for a sync (flush = sync).
         arrived: called for each queue that has new messages for its readers.
         store_changed: rung for each batch in the log, which its readers may not see yet.
+        may_append: raises where nothing may be appended now; asked right before it is.
     """
 
     def __init__(
@@ -93,16 +94,18 @@ class Appends:
         waits_for_sync: bool,
         arrived: Callable[[QueueKey], None],
         store_changed: Bell,
+        may_append: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._limits = limits
         self._sequences = sequences
         self._clock = clock
-        self.store_clock = SteadyClock(clock, store.recovery.store_timestamp_ms)
+        self.store_clock = SteadyClock(clock, store.runs.newest_ms)
         self._waits_for_sync = waits_for_sync
         self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
         self._store_changed = store_changed
+        self._may_append = may_append
         # End of each batch that waits for a sync, who waits, and since when.
         self._pending: deque[tuple[int, asyncio.Future[RockoonError | None], float]] = deque()
         self._loop = asyncio.get_running_loop()
@@ -134,6 +137,7 @@ class Appends:
         while True:
             # Behind every wait: the topic may be gone by now.
             check()
+            self._may_append()
             try:
                 if batch.sequenced is not None:
                     return self._place_once(batch.sequenced, batch)
@@ -168,10 +172,10 @@ class Appends:
             self._arrived(queue)
         self._room.set()
 
-    def failed(self, reason: str) -> None:
-        """A sync failed: whoever waits is told, and so is everybody who comes."""
+    def failed(self, reason: RockoonError) -> None:
+        """A sync failed, or another replica leads: whoever waits or comes is told."""
         # For good: the next sync would succeed without the pages that this one lost.
-        self._failure = StoreFailed(reason=reason)
+        self._failure = reason
         while self._pending:
             durable = self._pending.popleft()[1]
             if not durable.done():

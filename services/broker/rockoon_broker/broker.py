@@ -36,7 +36,7 @@ from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_core.disk import Disk, DiskUsage
-from rockoon_core.errors import InvalidArgument, NotReady, QueueNotFound
+from rockoon_core.errors import InvalidArgument, NotReady, QueueNotFound, StoreFailed
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_cluster import StoreCluster, cluster_id
 from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
@@ -78,6 +78,7 @@ class Broker:
         clock: Clock,
         disk: Disk,
         recovery_seconds: float,
+        may_append: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -107,8 +108,9 @@ class Broker:
             sequences.ledger,
             clock,
             waits_for_sync=settings.flush == "sync",
-            arrived=self._arrived,
+            arrived=self.arrived,
             store_changed=self.store_changed,
+            may_append=may_append,
         )
         self.pulls = Pulls(store, self._waiting, clock)
         self.aside = PendingMessages(
@@ -129,7 +131,7 @@ class Broker:
             store,
             self.appends.store_clock,
             self.store_changed,
-            arrived=self._arrived,
+            arrived=self.arrived,
             shortened=self.aside.log_shortened,
             ticked=self.compaction.publishing.ticked,
         )
@@ -178,7 +180,6 @@ class Broker:
             loop.call_soon_threadsafe(opened[0]._failed, failure, on_failed)
 
         store_settings = settings.for_store(store_host)
-        config = settings.store_path / CONFIG_DIRECTORY
         topic_file = prepared(settings, disk)
         began = clock.monotonic_seconds()
         opening = partial(
@@ -187,17 +188,35 @@ class Broker:
         store = await asyncio.to_thread(opening)
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            recall = partial(SequenceMemory.recall, store, config, disk, clock)
-            sequences = await asyncio.to_thread(recall, settings.for_sequences())
-            broker = cls(
-                settings, store, sequences, topic_file, nameservers, clock, disk, recovery_seconds
+            broker = await cls.over(
+                store, topic_file, settings, nameservers, clock, disk, recovery_seconds
             )
-            await asyncio.to_thread(broker.aside.load)
         except BaseException:
             disk.go_on()
             store.close()
             raise
         opened.append(broker)
+        return broker
+
+    @classmethod
+    async def over(
+        cls,
+        store: Store,
+        topic_file: TopicFile,
+        settings: BrokerSettings,
+        nameservers: Nameservers,
+        clock: Clock,
+        disk: Disk,
+        recovery_seconds: float = 0.0,
+        may_append: Callable[[], None] = lambda: None,
+    ) -> "Broker":
+        """Make a broker of an open store; see `open`, and `Appends` for `may_append`."""
+        config = settings.store_path / CONFIG_DIRECTORY
+        recall = partial(SequenceMemory.recall, store, config, disk, clock)
+        sequences = await asyncio.to_thread(recall, settings.for_sequences())
+        parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
+        broker = cls(*parts, recovery_seconds, may_append)
+        await asyncio.to_thread(broker.aside.load)
         return broker
 
     async def append(
@@ -276,7 +295,7 @@ class Broker:
         self.store.set_compacted_topics(compacted)
         self.store_changed.ring()
 
-    def _arrived(self, queue: QueueKey) -> None:
+    def arrived(self, queue: QueueKey) -> None:
         """A queue has messages that its readers can have: wake who waits for them."""
         self._waiting.arrived(queue)
         self.aside.arrived(queue)
@@ -314,7 +333,7 @@ class Broker:
 
     def _failed(self, failure: OSError, on_failed: Callable[[str], None]) -> None:
         reason = f"a sync of {self.settings.store_path} failed: {failure}"
-        self.appends.failed(reason)
+        self.appends.failed(StoreFailed(reason=reason))
         on_failed(reason)
 
 

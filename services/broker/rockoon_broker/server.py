@@ -8,32 +8,39 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpc import aio
 
 from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
+from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import SERVICE_NAME, BrokerService, add_to_server
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
+from rockoon_core.channels import Channels
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
-from rockoon_node.frontend import NodeFrontend
+from rockoon_node.frontend import AsReplica, NodeFrontend
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
-from rockoon_node.nameservers import Nameservers
+from rockoon_node.nameservers import CHANNEL_OPTIONS, Nameservers
 from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_replica.service import RULES as REPLICATION_RULES
+from rockoon_replica.service import ReplicationService
+from rockoon_replica.service import add_to_server as add_replication
 from rockoon_runtime.drain import QUIET_SECONDS
+from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -73,7 +80,7 @@ async def serve(
         SettingsError, ListenError: a setting cannot be used.
     """
     clock, disk = clock or SystemClock(), disk or Disk()
-    frontend = NodeFrontend("broker", settings, RULES, Lease("the broker"))
+    frontend = NodeFrontend("broker", settings, {**RULES, **REPLICATION_RULES}, Lease("the broker"))
     nameservers = frontend.nameservers
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
@@ -85,8 +92,13 @@ async def serve(
             service = BrokerService(tasks, clock, frontend.calls)
             if telemetry.tracer is not None:
                 service.trace(telemetry.tracer)
-            async with make_server(settings, frontend, service, telemetry) as server:
+            replication = ReplicationService(replica_identities(settings))
+            async with make_server(settings, frontend, service, replication, telemetry) as server:
                 address = frontend.address(server)
+                if settings.copies > 1:
+                    copy = CopyParts(settings, frontend, service, replication, server, stop)
+                    await serve_copy(copy, address, clock, disk, announce)
+                    return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
                 if broker is None:
@@ -162,10 +174,13 @@ def make_server(
     settings: BrokerSettings,
     frontend: NodeFrontend,
     service: BrokerService,
+    replication: ReplicationService,
     telemetry: Telemetry,
 ) -> GrpcServer:
     def register(server: aio.Server) -> None:
         add_to_server(service, server)
+        if settings.copies > 1:
+            add_replication(replication, server)
 
     server = frontend.server(
         register,
@@ -188,6 +203,101 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()
+
+
+@asynccontextmanager
+async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
+    """Have an open broker do, meanwhile, what it does all the time."""
+    async with asyncio.TaskGroup() as tasks:
+        loops = [tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)]
+        try:
+            yield
+        finally:
+            for task in loops:
+                task.cancel()
+            broker.compaction.end()
+            await broker.aside.finish()
+
+
+def replica_identities(settings: BrokerSettings) -> NodeIdentities | None:
+    """Which certificates other replicas show; None where there are none. Raises SettingsError."""
+    if settings.copies > 1 and settings.flush != "sync":
+        # What was acknowledged in memory only is not made good by other copies yet.
+        raise SettingsError("copies > 1 needs flush = sync")
+    if settings.copies == 1 or settings.tls != "mutual":
+        return None
+    try:
+        return NodeIdentities(settings.tls_node_name)
+    except ValueError as failure:
+        raise SettingsError(str(failure)) from failure
+
+
+class CopyParts(NamedTuple):
+    """What a broker is made of whose log has copies."""
+
+    settings: BrokerSettings
+    frontend: NodeFrontend
+    service: BrokerService
+    replication: ReplicationService
+    server: GrpcServer
+    stop: Stop
+
+
+async def serve_copy(
+    parts: CopyParts,
+    address: str,
+    clock: Clock,
+    disk: Disk,
+    announce: Callable[[str, str, str], None],
+) -> None:
+    """Be one replica of the broker's log until `stop` is requested; see `serve`."""
+    settings, frontend, service, replication, server, stop = parts
+    config = settings.store_path / CONFIG_DIRECTORY
+    for changed in disk.make_directory(config):
+        disk.sync_directory(changed)
+    store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
+    channels = Channels(CHANNEL_OPTIONS, client_tls(settings), frontend.credentials)
+    store_host = await resolve_store_host(settings.store_host or address)
+    copy = BrokerCopy(
+        settings,
+        store_host,
+        store_id,
+        frontend.nameservers,
+        channels,
+        service,
+        replication,
+        stop,
+        clock,
+        disk,
+        running,
+    )
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(copy.run(), name="replica")
+            await stop.or_event(copy.opened)
+            registration = frontend.registration(
+                BROKER,
+                address,
+                store_id,
+                store_place(settings.store_path / LOCK_FILE),
+                clock.now_ms(),
+                lambda: 0,
+                AsReplica(settings.name, "", copy.facts, settings.replica),
+            )
+            others = [tasks.create_task(registration.run(stop), name="registration")]
+            if (keys := frontend.key_follower(address)) is not None:
+                others.append(tasks.create_task(keys.run(stop), name="access-keys"))
+            await server.set_serving(True)
+            announce("broker", settings.replica or settings.name, address)
+            log.info("stopping: %s", await stop.wait())
+            server.begin_drain()
+            await copy.hand_over()
+            await registration.leave()
+            for task in others:
+                task.cancel()
+            copy.close()
+    finally:
+        await channels.close()
 
 
 @asynccontextmanager

@@ -21,6 +21,21 @@ class BrokerSettings(NodeSettings):
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
     name: str = setting("broker-a", "name of this broker, unique among the cluster's live brokers")
+    copies: int = setting(
+        1,
+        "replicas that a new log of this name is to have; more than one: this broker is one of "
+        "them, and takes messages while it leads",
+        minimum=1,
+        maximum=7,
+    )
+    replica: str = setting(
+        "", "name of this process among the replicas of its log, with copies > 1 (empty: `name`)"
+    )
+    tls_node_name: str = setting(
+        "{name}",
+        "with tls = mutual: name that the certificate of another replica of this log must bear, "
+        "as on the nameservers",
+    )
     listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 takes a free one")
     advertise: str | None = setting(
         None, "host:port that others are told; by default where it listens"

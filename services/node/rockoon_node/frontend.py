@@ -36,14 +36,16 @@ class AsReplica(NamedTuple):
     """How a node that has one of several copies of a log registers.
 
     Attributes:
-        log: the log's name; the node's own is the replica's.
+        log: the log's name.
         rack: where it runs; empty when that is not told.
         facts: tells what it knows, with each call.
+        name: the replica's; empty when it is the node's own.
     """
 
     log: str
     rack: str
     facts: Callable[[], ReplicaFacts]
+    name: str = ""
 
 
 class NodeFrontend(Frontend):
@@ -117,5 +119,6 @@ class NodeFrontend(Frontend):
         )
         if as_replica is None:
             return Registration(self.nameservers, node, self._lease, cluster_id)
-        node.name, node.replica, node.rack = as_replica.log, settings.name, as_replica.rack
+        node.name, node.rack = as_replica.log, as_replica.rack
+        node.replica = as_replica.name or settings.name
         return Registration(self.nameservers, node, self._lease, cluster_id, as_replica.facts)

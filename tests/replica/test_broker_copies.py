@@ -1,0 +1,86 @@
+"""A broker with three copies: clients go on when its leader leaves, and read what they sent."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from grpc import aio
+
+import rockoon
+from rockoon_broker.server import serve
+from rockoon_core.errors import RockoonError
+from rockoon_proto.v1.logs_pb2 import Log
+from rockoon_runtime.process import Stop
+from support.broker import RunningBroker, settings_of
+from support.etcd import EtcdServer
+from support.eventually import answered
+from support.log_watch import WatchingLog
+from support.nameserver import Nameserver, running_nameserver
+from support.waiting import DEADLINE_SECONDS
+
+
+async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
+        )
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stops: dict[str, Stop] = {}
+        for number in range(3):
+            name = f"broker-a-{number}"
+            settings = settings_of(
+                tmp_path / name,
+                [nameserver.address],
+                cluster=cluster,
+                copies=3,
+                replica=name,
+            )
+            stops[name] = Stop()
+            tasks.create_task(serve(settings, stops[name]), name=name)
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                rockoon.connect(nameserver.address, cluster=cluster) as client,
+                client.producer() as producer,
+            ):
+                await answered(lambda: created(client), bool)
+                for number in range(10):
+                    await producer.send("orders", b"%d" % number)
+                leader = leader_of(await led_log(nameserver))
+                stops[leader].request("a rolling restart")
+                for number in range(10, 20):
+                    await producer.send("orders", b"%d" % number)
+                log = await led_log(nameserver)
+                assert leader_of(log) != leader
+                address = next(
+                    node.address for node in log.nodes if node.store_id == log.state.leader
+                )
+                async with aio.insecure_channel(address) as channel:
+                    reader = RunningBroker(address, channel, Stop())
+                    stored = [int(body) for body in await reader.bodies("orders")]
+                # In order; what was under way when the leader left may have come twice.
+                assert list(dict.fromkeys(stored)) == list(range(20))
+        finally:
+            for stop in stops.values():
+                stop.request("the test is over")
+
+
+async def created(client: rockoon.Cluster) -> bool:
+    try:
+        await client.admin.create_topic("orders", queues_per_broker=1, if_absent=True)
+    except RockoonError:
+        # Nobody leads the log yet.
+        return False
+    return True
+
+
+async def led_log(nameserver: Nameserver) -> Log:
+    async with WatchingLog(nameserver) as watching:
+        return await watching.until(lambda log: log.state.leader and log.state.confirmed)
+
+
+def leader_of(log: Log) -> str:
+    """Name of the replica that leads."""
+    return next(each.name for each in log.state.replicas if each.replica_id == log.state.leader)
