@@ -336,13 +336,15 @@ def test_a_topic_that_was_not_compacted_for_a_while_does_not_stop_the_others(
     owner.take_over(1)
     owner.name_compacted(("D",))
     owner.send("a", b"C3")
+    while owner.store.visible_end < 2 * 4096:
+        owner.send(None, bytes(500), topic="plain")
+    owner.clock.time_ms += 73 * 3_600_000
     while owner.store.visible_end < 3 * 4096:
         owner.send(None, bytes(500), topic="plain")
     owner.write_point()
-    for number in range(2):
-        os.utime(log_file(owner.root, number), (0, 0))
     owner.clock.hour = 4
     assert len(owner.store.clean(owner.clock.time_ms).delete) == 2
+    owner.wait_for_removals()
     owner.name_compacted(COMPACTED)
     # A DataFrame of the directory has nothing of it either.
     covered = Coverage.of(manifest(owner.root, 1), generation_marks(str(owner.root)))

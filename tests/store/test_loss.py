@@ -1,6 +1,5 @@
 """Nothing is deleted before the time predicted for it, and unless something holds it up, then."""
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,9 +52,9 @@ def shifted(minutes: int) -> Callable[[int], int]:
 def test_by_age_in_the_hours_sooner_on_a_fuller_disk(
     age_hours: float, percent: int, in_hours: float, cause: LossCause
 ) -> None:
-    modified_ms = NOW_MS - int(age_hours * HOUR_MS)
+    newest_ms = NOW_MS - int(age_hours * HOUR_MS)
     usage = DiskUsage(percent, 100 - percent)
-    loss = earliest_loss(modified_ms, usage, RULES, now_ms=NOW_MS, local_hour=hour_in_utc)
+    loss = earliest_loss(newest_ms, usage, RULES, now_ms=NOW_MS, local_hour=hour_in_utc)
     assert (loss.at_ms, loss.cause) == (NOW_MS + int(in_hours * HOUR_MS), cause)
 
 
@@ -84,12 +83,12 @@ class SimulatedLog:
             for number in range(choose.randrange(1, 30))
         ]
         if choose.random() < 0.7:
-            ages = sorted(file.modified_ms for file in self.files)
+            ages = sorted(file.newest_ms for file in self.files)
             self.files = [LogFileAge(number, age) for number, age in enumerate(ages)]
 
     def write(self) -> None:
         """The last file is written to; sometimes that fills it."""
-        self.files[-1] = replace(self.files[-1], modified_ms=self.now_ms)
+        self.files[-1] = replace(self.files[-1], newest_ms=self.now_ms)
         if self.choose.random() < 0.5:
             self.files.append(LogFileAge(self.files[-1].start + 1, self.now_ms))
 
@@ -99,7 +98,7 @@ class SimulatedLog:
         """File → earliest loss."""
         predicted = {}
         for index, file in enumerate(self.files):
-            newest = max(each.modified_ms for each in self.files[: index + 1])
+            newest = max(each.newest_ms for each in self.files[: index + 1])
             if file is self.files[-1]:
                 newest = max(newest, self.now_ms)
             loss = earliest_loss(newest, usage, rules, now_ms=self.now_ms, local_hour=local_hour)
@@ -155,17 +154,13 @@ def test_a_store_tells_where_a_message_is_and_deletes_it_when_it_said(tmp_path: 
     disk.usage_percent = 50
     owner = Owner(settings(tmp_path), disk)
     store = owner.store
-    # Each batch takes a file of its own; the store's clock stands, so files are aged by hand.
-    for _ in range(4):
-        owner.append(bodies=[bytes(500)] * 5)
-    owner.write_point()
     now_ms = owner.clock.time_ms
-    # The third is older than the second, as after a copy, and has to wait for it.
-    for hours, path in zip(
-        (73, 69, 71, 0, 0), sorted((tmp_path / "commitlog").iterdir()), strict=False
-    ):
-        age_ms = hours * HOUR_MS
-        os.utime(path, ns=((now_ms - age_ms) * 1_000_000,) * 2)
+    # Each batch takes a file of its own.
+    for hours in (73, 70, 69, 0):
+        owner.clock.time_ms = now_ms - hours * HOUR_MS
+        owner.append(bodies=[bytes(500)] * 5)
+    owner.clock.time_ms = now_ms - 10_000
+    owner.write_point()
     owner.clock.hour = 4
     forecast = store.loss_forecast(now_ms)
     stored = [store.stored_at("T", 0, offset) for offset in (0, 7, 12, 19, 20)]
@@ -173,11 +168,12 @@ def test_a_store_tells_where_a_message_is_and_deletes_it_when_it_said(tmp_path: 
     places = [each.physical_offset // 4096 for each in stored if each is not None]
     assert places == [0, 1, 2, 3]
     assert stored[1] is not None
-    assert stored[1].store_timestamp_ms == now_ms - 10_000
+    assert stored[1].store_timestamp_ms == now_ms - 70 * HOUR_MS
     # Asked for the newest first: what is older counts all the same.
     hours = [(forecast.of(at * 4096).at_ms - now_ms) / HOUR_MS for at in (3, 0, 1, 2)]
-    assert hours == [72, 0, 3, 3]
-    assert store.clean(now_ms + 3 * HOUR_MS - 1).delete == (0,)
+    assert hours == [72, 0, 2, 3]
+    owner.clock.time_ms = now_ms
+    assert store.clean(now_ms + 2 * HOUR_MS - 1).delete == (0,)
     owner.clock.time_ms += 3 * HOUR_MS
     assert store.clean(owner.clock.time_ms).delete == (4096, 2 * 4096)
     # An offset that is gone means the oldest message kept.

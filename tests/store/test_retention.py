@@ -1,5 +1,6 @@
 """Old files go, oldest first and never the last; a full disk stops appends while it is full."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rockoon_broker.store.retention.retention import (
 )
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import DiskUsage
+from support.replicas import opened
 from support.store_directory import NOW_MS, FailingDisk, Owner, recovered, settings
 
 DAY_MS = 24 * 3_600_000
@@ -98,10 +100,8 @@ class Cleaned:
         self.owner.write_point()
 
     def age(self, hours: float) -> None:
-        """Make all files look untouched for some hours."""
-        seconds = self.owner.clock.time_ms / 1000 - hours * 3600
-        for path in self.log.iterdir():
-            os.utime(path, (seconds, seconds))
+        """Let some hours go by."""
+        self.owner.clock.time_ms += int(hours * HOUR_MS)
 
     def clean(self, hour: int) -> tuple[int, ...]:
         self.owner.clock.hour = hour
@@ -233,11 +233,52 @@ def test_files_that_no_recovery_point_covers_stay(cleaned: Cleaned) -> None:
 def test_a_disk_that_cannot_be_looked_at_takes_no_messages_until_it_can(cleaned: Cleaned) -> None:
     cleaned.fill(2)
     now_ms = cleaned.owner.clock.time_ms + DAY_MS
-    aside = cleaned.log.rename(cleaned.log.with_name("aside"))
+    cleaned.disk.usage_failure = errno.EIO
     cleaned.store.tick(now_ms)
     with pytest.raises(StoreNotWritable, match="cannot be looked at"):
         cleaned.owner.append()
-    aside.rename(cleaned.log)
+    cleaned.disk.usage_failure = 0
     cleaned.store.tick(now_ms + DAY_MS)
     cleaned.owner.append()
     cleaned.store.close()
+
+
+def test_a_file_that_was_copied_today_is_as_old_as_its_newest_message(cleaned: Cleaned) -> None:
+    cleaned.fill(3)
+    cleaned.age(73)
+    now_seconds = cleaned.owner.clock.time_ms / 1000
+    for path in cleaned.log.iterdir():
+        os.utime(path, (now_seconds, now_seconds))
+    assert cleaned.clean(hour=4) == (0, 4096)
+    cleaned.store.close()
+
+
+def test_a_start_finds_how_old_files_are(cleaned: Cleaned) -> None:
+    cleaned.fill(3)
+    cleaned.store.close()
+    again = Cleaned(cleaned.store.settings)
+    again.age(73)
+    # A last record that cannot be read: the file's own time stands in, as long as it is there.
+    with next(again.log.glob(f"{4096:020}")).open("r+b") as file:
+        file.seek(0)
+        file.write(bytes(4096))
+    again.store.close()
+    third = Cleaned(cleaned.store.settings)
+    third.age(2 * 73)
+    os.utime(third.log / f"{4096:020}", (third.owner.clock.time_ms / 1000,) * 2)
+    assert third.clean(hour=4) == (0,)
+    third.store.close()
+
+
+def test_a_log_with_copies_stays_as_far_as_they_need_it(tmp_path: Path) -> None:
+    with opened(tmp_path, disk_forced_percent=40) as owner:
+        for _ in range(4):
+            owner.append(bodies=[bytes(500)] * 5)
+        owner.store.confirm(owner.store.appended_end)
+        owner.sync()
+        owner.write_point()
+        for retained, begin in ((None, 0), (8191, 4096), (8192, 8192), (1 << 40, 12_288)):
+            if retained is not None:
+                owner.store.retain_from = retained
+            owner.store.clean(owner.clock.time_ms)
+            assert owner.store.log_min_offset == begin

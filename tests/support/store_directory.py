@@ -70,6 +70,7 @@ class FailingDisk(Disk):
         self.write_bytes_max: int | None = None
         # Not the machine's: a full one would have retention delete what a test reads.
         self.usage_percent = 50
+        self.usage_failure = 0
         self.syncs: list[Path] = []
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -112,6 +113,7 @@ class FailingDisk(Disk):
 
     def usage(self, path: Path) -> DiskUsage:
         del path
+        _raise(self.usage_failure)
         return DiskUsage(self.usage_percent << 32, (100 - self.usage_percent) << 32)
 
 

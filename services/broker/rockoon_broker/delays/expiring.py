@@ -34,12 +34,12 @@ def expiring(
         (physical offset of the record, epoch milliseconds at which its message is due).
     """
     old = list(
-        itertools.takewhile(lambda file: now_ms - file.modified_ms >= reserved_ms // 2, files[:-1])
+        itertools.takewhile(lambda file: now_ms - file.newest_ms >= reserved_ms // 2, files[:-1])
     )
     if not old:
         return []
     starts = np.array([file.start for file in old])
-    deleted_ms = np.array([max(file.modified_ms + reserved_ms, now_ms) for file in old])
+    deleted_ms = np.array([max(file.newest_ms + reserved_ms, now_ms) for file in old])
     end = files[len(old)].start
     found: list[tuple[int, int]] = []
     for queue in queues:

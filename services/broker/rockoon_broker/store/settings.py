@@ -70,7 +70,7 @@ class StoreSettings:
     """How often ConsumeQueues are synced and checkpoint and recovery point written."""
 
     reserved_hours: float = 72
-    """A CommitLog file untouched for longer than this has expired."""
+    """A CommitLog file whose newest message was stored longer ago than this has expired."""
 
     delete_when: str = "04"
     """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""

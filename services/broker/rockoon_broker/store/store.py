@@ -53,6 +53,7 @@ from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
+from rockoon_format.file_names import OFFSET_MAX
 
 
 def _ignore(_: object) -> None:
@@ -67,6 +68,9 @@ class Store(VisibleStore):
         points: what the next start will rely on.
         runs: over which parts of the log store times ascend.
         compaction: what is left of compacted topics, and what the log keeps for them.
+        retain_from: physical offset from which on the log stays, whatever its age and the disk's
+            fill. `by_quorum` everything, until the owner says otherwise: another copy that needed
+            it would have to be made anew, and a follower's clock alone may be wrong.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Store(VisibleStore):
     ) -> None:
         self.settings = settings
         self._by_quorum = by_quorum
+        self.retain_from = 0 if by_quorum else OFFSET_MAX
         self._disk = disk
         self._clock = clock
         self._lock = lock
@@ -124,13 +129,13 @@ class Store(VisibleStore):
             self.recovery.dispatched_ms,
         )
         self._appender, self._raw = self._make_writers()
-        self._reserved_behind = -1
         self._closed = False
         self._cleaner = Cleaner(
             settings,
             disk,
             clock,
             self._log,
+            self.runs,
             self._queues,
             self._dropped,
             self._syncer,
@@ -151,6 +156,7 @@ class Store(VisibleStore):
         )
 
     def _begin(self) -> None:
+        self._reserved_behind = -1
         if self._committed_end < self._log.end:
             self._undispatched.add_unread(self._log.end)
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
@@ -383,7 +389,7 @@ class Store(VisibleStore):
     @property
     def _recoverable_end(self) -> int:
         # A recovery point before the log's beginning would be of no use to the next start.
-        return min(self._syncer.synced_end, self._markers.point_end)
+        return min(self._syncer.synced_end, self._markers.point_end, self.retain_from)
 
     def set_compacted_topics(self, names: Collection[str]) -> None:
         """Say which topics are to be compacted; no generation is taken over before that."""

@@ -65,7 +65,10 @@ class TimeRuns:
     def __init__(self, log: CommitLog, disk: Disk, newest_ms: int) -> None:
         self._log = log
         self.newest_ms = newest_ms
-        self._runs = list(_found(log, disk))
+        # By start, of the newest message of each file that is closed; None where none is found.
+        self._closed_ms: dict[int, int | None] = {}
+        self._last_start = log.files[-1].start if log.files else 0
+        self._runs = list(self._found(disk))
 
     def is_behind(self, now_ms: int) -> bool:
         """Whether a time is so far behind the newest message that a run has to end."""
@@ -80,9 +83,25 @@ class TimeRuns:
 
     def note(self, physical_offset: int, stored_ms: int) -> None:
         """Take note of a batch at the log's end; where store times go back, it begins a file."""
+        start = physical_offset - physical_offset % self._log.file_bytes
+        if start != self._last_start:
+            self._closed_ms[self._last_start] = self.newest_ms
+            self._last_start = start
         if stored_ms < self.newest_ms:
             self._begin(physical_offset, stored_ms)
         self.newest_ms = stored_ms
+
+    def newest_in(self, start: int) -> int | None:
+        """Store time of the newest message of a file; None where that cannot be read.
+
+        Args:
+            start: physical offset at which the file begins.
+        """
+        return self.newest_ms if start == self._last_start else self._closed_ms.get(start)
+
+    def forget(self, start: int) -> None:
+        """A file is gone."""
+        self._closed_ms.pop(start, None)
 
     def _begin(self, start: int, first_ms: int) -> None:
         _log.error(
@@ -93,6 +112,23 @@ class TimeRuns:
         )
         self._runs = [run for run in self._runs if run.start < start]
         self._runs.append(TimeRun(start, first_ms))
+
+    def _found(self, disk: Disk) -> Iterator[TimeRun]:
+        log = self._log
+        before_ms: int | None = None
+        for file in log.files:
+            try:
+                first_ms = _first_ms(log, file)
+            except OSError:
+                first_ms = None
+            if first_ms is None or before_ms is None or first_ms < before_ms:
+                yield TimeRun(file.start, first_ms or 0)
+            if file is not log.files[-1]:
+                try:
+                    before_ms = _last_ms(log, disk, file)
+                except OSError:
+                    before_ms = None
+                self._closed_ms[file.start] = before_ms
 
     def behind(self, physical_offset: int) -> list[TimeRun]:
         """The runs that begin behind a physical offset, the newest first."""
@@ -114,22 +150,6 @@ def store_time_ms(head: bytes) -> int:
     extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
     (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
     return int(time_ms)
-
-
-def _found(log: CommitLog, disk: Disk) -> Iterator[TimeRun]:
-    before_ms: int | None = None
-    for file in log.files:
-        try:
-            first_ms = _first_ms(log, file)
-        except OSError:
-            first_ms = None
-        if first_ms is None or before_ms is None or first_ms < before_ms:
-            yield TimeRun(file.start, first_ms or 0)
-        if file is not log.files[-1]:
-            try:
-                before_ms = _last_ms(log, disk, file)
-            except OSError:
-                before_ms = None
 
 
 def _first_ms(log: CommitLog, file: LogFile) -> int | None:

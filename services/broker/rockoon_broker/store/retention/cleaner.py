@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.store.clock import WallClock
@@ -10,6 +11,7 @@ from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.hold import Hold
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
 from rockoon_broker.store.log.syncer import Syncer
+from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.retention.expiry import Loss, earliest_loss
@@ -22,7 +24,7 @@ from rockoon_broker.store.retention.retention import (
     parse_hours,
 )
 from rockoon_broker.store.settings import StoreSettings
-from rockoon_core.disk import Disk
+from rockoon_core.disk import Disk, DiskUsage
 
 log = logging.getLogger(__name__)
 
@@ -37,34 +39,31 @@ class ExpiryForecast:
 
     Args:
         log: the open log; it may lose files while the forecast is asked.
-        disk: where the files are.
+        newest_in: when the newest message of a file was stored, epoch milliseconds.
         clock: tells the hour.
-        root: a path on the partition that fills up.
+        usage: fill of the partition.
         rules: of retention.
         now_ms: epoch milliseconds.
-
-    Raises:
-        OSError: the disk cannot be looked at.
     """
 
     def __init__(
         self,
         log: CommitLog,
-        disk: Disk,
+        newest_in: Callable[[LogFile], int],
         clock: WallClock,
-        root: Path,
+        usage: DiskUsage,
         rules: RetentionRules,
         now_ms: int,
     ) -> None:
         self._log = log
-        self._disk = disk
+        self._newest_in = newest_in
         self._clock = clock
         self._rules = rules
         self._now_ms = now_ms
-        self._usage = disk.usage(root)
+        self._usage = usage
         self._losses: dict[int, Loss] = {}
         # Of the files looked at so far, which are the oldest ones.
-        self._newest_modified_ms = 0
+        self._newest_ms = 0
         self._looked_at_end = 0
 
     def of(self, physical_offset: int) -> Loss:
@@ -78,17 +77,17 @@ class ExpiryForecast:
         return self._losses.get(start) or self._loss(0)
 
     def _look_at(self, file: LogFile) -> None:
-        modified_ms = min(self._disk.facts(file.path).modified_ms, self._now_ms)
+        newest_ms = min(self._newest_in(file), self._now_ms)
         if file is self._log.files[-1]:
             # It is written to once more, if only a blank, before another one is the last.
-            modified_ms = max(modified_ms, self._now_ms)
-        self._newest_modified_ms = max(self._newest_modified_ms, modified_ms)
+            newest_ms = max(newest_ms, self._now_ms)
+        self._newest_ms = max(self._newest_ms, newest_ms)
         self._looked_at_end = file.start + self._log.file_bytes
-        self._losses[file.start] = self._loss(self._newest_modified_ms)
+        self._losses[file.start] = self._loss(self._newest_ms)
 
-    def _loss(self, modified_ms: int) -> Loss:
+    def _loss(self, newest_ms: int) -> Loss:
         return earliest_loss(
-            modified_ms,
+            newest_ms,
             self._usage,
             self._rules,
             now_ms=self._now_ms,
@@ -110,6 +109,7 @@ class Cleaner:
         disk: Disk,
         clock: WallClock,
         log: CommitLog,
+        runs: TimeRuns,
         queues: ConsumeQueues,
         dropped: DroppedTopics,
         syncer: Syncer,
@@ -119,6 +119,7 @@ class Cleaner:
         self._disk = disk
         self._clock = clock
         self._log = log
+        self._runs = runs
         self._queues = queues
         self._dropped = dropped
         self._syncer = syncer
@@ -140,9 +141,8 @@ class Cleaner:
 
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can go, as things are now. Raises OSError."""
-        return ExpiryForecast(
-            self._log, self._disk, self._clock, self._settings.root, self._rules, now_ms
-        )
+        usage = self._disk.usage(self._settings.root)
+        return ExpiryForecast(self._log, self._newest_in, self._clock, usage, self._rules, now_ms)
 
     def clean_if_possible(self, now_ms: int, proven_end: int) -> None:
         """Clean; a disk that cannot even be looked at takes no messages until it can be again."""
@@ -170,10 +170,10 @@ class Cleaner:
         now_ms = min(now_ms, self._clock.now_ms())
         # One more than may go: the last of those given is never deleted.
         files = [
-            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
+            LogFileAge(file.start, self._newest_in(file))
             for file in self._log.files[: self._rules.files_per_pass_max + 1]
         ]
-        if any(file.modified_ms > now_ms for file in files):
+        if any(file.newest_ms > now_ms for file in files):
             files = come_back(self.file_ages(), now_ms)[: len(files)]
         decision = decide(
             files,
@@ -210,6 +210,7 @@ class Cleaner:
             except OSError as failure:
                 log.warning("files of the CommitLog stay: that they go is not noted: %s", failure)
                 break
+            self._runs.forget(self._log.files[0].start)
             self._syncer.request_removal(self._log.remove_oldest())
         return False
 
@@ -225,10 +226,13 @@ class Cleaner:
 
     def file_ages(self) -> list[LogFileAge]:
         """Every CommitLog file as retention sees it, oldest first."""
-        return [
-            LogFileAge(file.start, self._disk.facts(file.path).modified_ms)
-            for file in self._log.files
-        ]
+        return [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files]
+
+    def _newest_in(self, file: LogFile) -> int:
+        """When the newest message of a file was stored; where it cannot be read, when the file was
+        modified. Raises OSError."""
+        newest_ms = self._runs.newest_in(file.start)
+        return self._disk.facts(file.path).modified_ms if newest_ms is None else newest_ms
 
     def _forget_marks(self) -> None:
         """Forget the marks of deleted topics that are about files long gone.

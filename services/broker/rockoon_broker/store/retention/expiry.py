@@ -36,7 +36,7 @@ class Loss:
 
 
 def earliest_loss(
-    modified_ms: int,
+    newest_ms: int,
     usage: DiskUsage,
     rules: RetentionRules,
     *,
@@ -46,9 +46,9 @@ def earliest_loss(
     """When a CommitLog file can be deleted.
 
     Args:
-        modified_ms: newest modification time among the file and all older ones, for a file that has
-            not expired keeps those behind it; for the last file `now_ms`, as it is written to
-            before another one is the last.
+        newest_ms: of the newest message of the file and all older ones, for a file that has not
+            expired keeps those behind it; for the last file `now_ms`, as it is written to before
+            another one is the last.
         usage: the partition's fill now.
         rules: the limits.
         now_ms: epoch milliseconds.
@@ -57,7 +57,7 @@ def earliest_loss(
     percent = usage.used_percent
     if percent > rules.forced_percent:
         return Loss(now_ms, LossCause.DISK_FULL)
-    expires_ms = max(modified_ms + rules.reserved_ms, now_ms)
+    expires_ms = max(newest_ms + rules.reserved_ms, now_ms)
     if percent > rules.used_percent_max:
         return Loss(expires_ms, LossCause.EXPIRED)
     at_ms = expires_ms

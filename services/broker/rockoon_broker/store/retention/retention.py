@@ -1,7 +1,8 @@
 """Retention: which CommitLog files are deleted, and whether the store takes messages. Pure.
 
-The rules are those of RocketMQ's CleanCommitLogService: age is the file's modification time,
-oldest first, stop at the first file that has not expired, and never the last file.
+The rules are those of RocketMQ's CleanCommitLogService: oldest first, stop at the first file that
+has not expired, and never the last file. But age is counted from when the file's newest message was
+stored, and not from when the file was modified: a copy that was made today is not younger for it.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ class LogFileAge:
 
     start: int
     """Physical offset of its first byte."""
-    modified_ms: int
-    """Modification time, epoch milliseconds."""
+    newest_ms: int
+    """Store time of its newest message, epoch milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def parse_hours(text: str) -> frozenset[int]:
 
 
 def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
-    """Ages without the times of a clock that was ahead: no file was changed after a newer one.
+    """Ages without the times of a clock that was ahead: nothing was stored after what follows it.
 
     Args:
         files: all CommitLog files, oldest first.
@@ -64,7 +65,7 @@ def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
     """
     latest_ms, found = now_ms, []
     for file in reversed(files):
-        latest_ms = min(latest_ms, file.modified_ms)
+        latest_ms = min(latest_ms, file.newest_ms)
         found.append(LogFileAge(file.start, latest_ms))
     return found[::-1]
 
@@ -99,7 +100,7 @@ def decide(
         return RetentionDecision((), writable, percent, "not due")
     delete: list[int] = []
     for file in files[:-1][: rules.files_per_pass_max]:
-        if not forced and now_ms < file.modified_ms + rules.reserved_ms:
+        if not forced and now_ms < file.newest_ms + rules.reserved_ms:
             break
         delete.append(file.start)
     return RetentionDecision(tuple(delete), writable, percent, reason)
