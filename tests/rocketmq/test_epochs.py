@@ -1,0 +1,57 @@
+"""A store that had copies: RocketMQ keeps its marks as it keeps any topic."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketmq import real
+from rocketmq.real import message
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_format.log_marks import LOG_TOPIC
+from support.replicas import Replica
+
+BODY = bytes(300_000)
+
+
+def replica(store: Path) -> Replica:
+    return Replica(
+        store,
+        commit_log_file_bytes=real.LOG_FILE_BYTES,
+        consume_queue_file_entries=real.QUEUE_FILE_ENTRIES,
+    )
+
+
+@pytest.mark.timeout(900)
+def test_rocketmq_goes_on_with_a_store_that_says_where_epochs_begin(tmp_path: Path) -> None:
+    store = tmp_path / real.BROKER
+    with real.running(store) as broker:
+        broker.topic("orders", 1)
+        broker.send("orders", message(b"of RocketMQ"))
+    owner = replica(store)
+    for epoch in (1, 2):
+        owner.open_epoch(epoch)
+        for number in range(4):
+            owner.append("orders", bodies=[b"%d" % number + BODY], tags="")
+    kept = owner.store.appended_end
+    owner.append("orders", bodies=[b"cut"])
+    owner.store.confirm(kept)
+    owner.sync()
+    owner.store.close_to_truncate(kept)
+    owner = replica(store)
+    boundaries = owner.store.boundaries()
+    assert [each.epoch for each in boundaries] == [0, 1, 2]
+    assert owner.store.appended_end == kept > 2 * real.LOG_FILE_BYTES
+    # Two epochs, and every file since.
+    assert owner.store.max_offset(LOG_TOPIC, 0) == 2 + kept // real.LOG_FILE_BYTES
+    owner.store.close()
+    with real.running(store) as broker:
+        expected = [b"of RocketMQ", *[b"%d" % number + BODY for number in (0, 1, 2, 3)] * 2]
+        assert broker.bodies("orders") == expected
+        broker.send("orders", message(b"once more"))
+    assert verify_store(store) == []
+    again = replica(store)
+    again.store.confirm(again.store.appended_end)
+    assert again.bodies("orders") == [*expected, b"once more"]
+    firsts = [(each.epoch, each.first) for each in again.store.boundaries()]
+    assert firsts == [(each.epoch, each.first) for each in boundaries]
+    again.store.close()
