@@ -174,6 +174,7 @@ def test_a_copy_may_begin_where_the_log_of_another_begins_now(tmp_path: Path) ->
         leader.store.confirm(leader.store.appended_end)
         leader.sync()
         leader.write_point()
+        leader.store.retain_from = leader.store.committed_end
         leader.store.clean(leader.clock.time_ms)
         leader.wait_for_removals()
         begin = leader.store.log_min_offset

@@ -17,7 +17,7 @@ class Replica(Owner):
     def __init__(self, root: Path, disk: Disk | None = None, **changes: Any) -> None:
         configured = settings(root, **{"flush": Flush.SYNC, **changes})
         super().__init__(configured, disk, by_quorum=True)
-        self.root = root
+        self.disk = disk
 
     def sync(self) -> None:
         """Wait until all that was written is durable here."""

@@ -1,0 +1,200 @@
+"""Three copies of a log whose leaders come and go and whose machines lose power: they agree."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_core.replication_rules import (
+    Config,
+    Report,
+    committed_end,
+    consistent_point,
+    elected,
+    rank_of,
+)
+from support.replicas import Replica
+from support.seeds import seeds
+from support.store_directory import PowerCutDisk
+
+NAMES = ("a", "b", "c")
+CONFIG = Config(frozenset(NAMES), 2)
+QUEUES = [(topic, queue_id) for topic in "TU" for queue_id in range(2)]
+
+
+class Copies:
+    """Replicas under one scheduler; it decides by the rules what a member would.
+
+    Attributes:
+        committed: the log up to where it was ever committed.
+    """
+
+    def __init__(self, root: Path, choose: random.Random) -> None:
+        self._root = root
+        self._choose = choose
+        self._cuts = 0
+        self._homes = {name: root / name for name in NAMES}
+        for home in self._homes.values():
+            home.mkdir()
+        self.replicas = {name: self._opened(name) for name in NAMES}
+        self.committed = b""
+        self._epoch = self._epoch_start = 0
+        self._leader: str | None = None
+        self._matched: set[str] = set()
+        self.elect()
+
+    def _opened(self, name: str) -> Replica:
+        home = self._homes[name]
+        return Replica(home, PowerCutDisk(home), commit_log_file_bytes=4096)
+
+    def reopen(self, name: str) -> None:
+        self.replicas[name].store.close()
+        self.replicas[name] = self._opened(name)
+
+    def elect(self) -> None:
+        """Two of three report; a leader that hears late of its end appends once more."""
+        former, choose = self._leader, self._choose
+        reports = {
+            name: Report(rank_of(store.boundaries(), store.durable_end), sound=True)
+            for name in choose.sample(NAMES, 2)
+            for store in [self.replicas[name].store]
+        }
+        self._leader = elected(CONFIG, reports)
+        assert self._leader is not None
+        if former is not None:
+            if former not in reports and choose.random() < 0.5:
+                self._append(former)
+            self.reopen(former)
+        self._epoch += 1
+        self._matched = {self._leader}
+        self._epoch_start = self.replicas[self._leader].open_epoch(self._epoch)
+
+    def append(self) -> None:
+        if self._leader is not None:
+            self._append(self._leader)
+
+    def _append(self, name: str) -> None:
+        bodies = [bytes(self._choose.randrange(600)) for _ in range(self._choose.randrange(1, 4))]
+        self.replicas[name].append(*self._choose.choice(QUEUES), bodies)
+
+    def copy(self, name: str, pieces: int) -> None:
+        """Match, if that is not done in this epoch, and take some of what follows."""
+        if self._leader in (None, name):
+            return
+        leader, follower = self.replicas[self._leader or ""], self.replicas[name]
+        if name not in self._matched:
+            point = consistent_point(leader.store.boundaries(), follower.store.boundaries())
+            if point is None:
+                follower = self._remake(name)
+            elif point < follower.store.appended_end:
+                follower.store.close_to_truncate(point)
+                follower = self.replicas[name] = self._opened(name)
+            self._matched.add(name)
+        for _ in range(pieces):
+            at = follower.store.appended_end
+            data = leader.store.read_raw(at, self._choose.choice((1, 300, 3000)))
+            if not data:
+                break
+            follower.store.write_raw(at, data)
+
+    def _remake(self, name: str) -> Replica:
+        """Begin anew, empty: not a single record is the leader's."""
+        assert self.replicas[name].store.committed_end == 0
+        self.replicas[name].store.close()
+        self._cuts += 1
+        self._homes[name] = self._root / f"{name}{self._cuts}"
+        self._homes[name].mkdir()
+        self.replicas[name] = self._opened(name)
+        return self.replicas[name]
+
+    def commit(self) -> None:
+        if self._leader is None:
+            return
+        store = self.replicas[self._leader].store
+        ends = {name: self.replicas[name].store.durable_end for name in self._matched}
+        end = committed_end([CONFIG], ends, self._epoch_start, store.committed_end)
+        log = self.replicas[self._leader].log_bytes(end)
+        if end > len(self.committed):
+            assert log.startswith(self.committed)
+            self.committed = log
+        for name in self._matched:
+            self.replicas[name].store.confirm(min(end, self.replicas[name].store.appended_end))
+
+    def cut_power(self, name: str) -> None:
+        replica = self.replicas[name]
+        durable_end = replica.store.durable_end
+        disk = replica.disk
+        assert isinstance(disk, PowerCutDisk)
+        self._cuts += 1
+        self._homes[name] = self._root / f"{name}{self._cuts}"
+        disk.cut(self._homes[name], self._choose)
+        replica.store.close()
+        self.replicas[name] = self._opened(name)
+        assert self.replicas[name].store.appended_end >= durable_end
+        self._matched.discard(name)
+        if name == self._leader:
+            self._leader = None
+            self.elect()
+
+    def check(self) -> None:
+        for replica in self.replicas.values():
+            end = replica.store.committed_end
+            assert replica.log_bytes(end) == self.committed[:end]
+
+    def settle(self) -> None:
+        """All that the leader has becomes everybody's."""
+        for _ in range(2):
+            for name in NAMES:
+                self.copy(name, 1000)
+            for replica in self.replicas.values():
+                replica.sync()
+            self.commit()
+        a, b, c = self.replicas.values()
+        assert a.log_bytes() == b.log_bytes() == c.log_bytes() == self.committed
+        for queue in QUEUES:
+            assert a.bodies(*queue) == b.bodies(*queue) == c.bodies(*queue)
+
+    def close(self) -> None:
+        for replica in self.replicas.values():
+            replica.store.close()
+
+    def problems(self) -> list[str]:
+        return [each for home in self._homes.values() for each in verify_store(home)]
+
+
+def run(root: Path, seed: int, steps: int) -> None:
+    choose = random.Random(seed)
+    copies = Copies(root, choose)
+    for _ in range(steps):
+        name, dice = choose.choice(NAMES), choose.random()
+        if dice < 0.3:
+            copies.append()
+        elif dice < 0.6:
+            copies.copy(name, choose.randrange(1, 6))
+        elif dice < 0.75:
+            copies.replicas[name].sync()
+        elif dice < 0.9:
+            copies.commit()
+        elif dice < 0.94:
+            copies.cut_power(name)
+        elif dice < 0.97:
+            copies.elect()
+        else:
+            copies.replicas[name].write_point()
+        copies.check()
+    copies.settle()
+    copies.close()
+    assert copies.problems() == []
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_copies_agree_on_all_that_was_ever_committed(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed, 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(40))
+def test_copies_agree_for_long(tmp_path: Path, seed: int) -> None:
+    """A few seconds for each seed."""
+    run(tmp_path, seed, 200)
