@@ -17,7 +17,12 @@ from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
-from rockoon_broker.rpc.service import SERVICE_NAME, BrokerService, add_to_server
+from rockoon_broker.rpc.service import (
+    SERVICE_NAME,
+    BrokerService,
+    add_to_server,
+    not_ready,
+)
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_core.channels import Channels
@@ -165,7 +170,7 @@ class BrokerDoors:
         self.broker.release_waiting()
         if self.stop.fatal is None:
             await self.server.wait_quiet(quiet_seconds)
-        self.service.refuse("it is stopping")
+        self.service.refuse(not_ready("it is stopping"))
         self.broker.aside.transactions.asking.end()
         self.broker.compaction.end()
 

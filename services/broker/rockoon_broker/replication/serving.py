@@ -103,19 +103,27 @@ class BrokerCopy:
     async def run(self) -> None:
         """Live, one life after the other, until the process is to stop.
 
+        The process is stopped, with the reason, when the store cannot be used.
+
         Raises:
-            Fatal: the store cannot be used, or a rule was broken.
+            Fatal: a rule was broken, or the copy has to be made anew.
         """
         while not self._stop.requested:
             try:
                 await self._live()
-            except (StoreError, OSError) as failure:
-                raise Fatal(ExitStatus.STORE, f"the store cannot be used: {failure}") from failure
+            except* (StoreError, OSError) as failures:
+                reason = f"the store cannot be used: {failures.exceptions[0]}"
+                # A sync that failed has said so already.
+                self._stop.fail(Fatal(ExitStatus.STORE, reason))
 
     async def hand_over(self) -> None:
         """Have another replica lead, if this one does; the process is about to end."""
         if self._replica is not None and self._broker is not None:
             await self._replica.hand_over(HAND_OVER_SECONDS)
+
+    def _not_leader(self) -> NotLeader:
+        replica = self._settings.replica or self._settings.name
+        return NotLeader(replica=replica, log=self._settings.name)
 
     def close(self) -> None:
         """End the present life; `run` returns once the process is to stop."""
@@ -142,6 +150,7 @@ class BrokerCopy:
 
     async def _live(self) -> None:
         self._leads.clear()
+        self._service.refuse(self._not_leader())
         opened = StoreLog(
             self._replica_id,
             self._open_store,
@@ -216,8 +225,8 @@ class BrokerCopy:
                 await asyncio.Event().wait()
         finally:
             self._broker = None
-            self._service.refuse("another replica leads its log")
-            broker.appends.failed(NotLeader(replica=self._replica_id, log=self._settings.name))
+            self._service.refuse(self._not_leader())
+            broker.appends.failed(self._not_leader())
             broker.release_waiting()
             # No snapshot is written: it may know of what the next leader cuts.
             broker.compaction.close()

@@ -71,6 +71,11 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
     server.add_registered_method_handlers(SERVICE_NAME, {"Pull": pull})
 
 
+def not_ready(reason: str) -> NotReady:
+    """Why a broker answers nothing."""
+    return NotReady(service="the broker", reason=reason)
+
+
 class BrokerService(broker_pb2_grpc.BrokerServicer):
     """The servicer. Refuses everything until `serve` gives it a broker, and after `refuse`.
 
@@ -86,7 +91,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._calls = calls
         self._broker: Broker | None = None
         self._send_backs: SendBacks | None = None
-        self._refusal = "it is recovering its store"
+        self._refusal: RockoonError = not_ready("it is recovering its store")
         self._store_host = b""
         self._streams: set[AppendStream] = set()
         # Of single appends that are not in the log yet.
@@ -114,9 +119,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, refusal: RockoonError) -> None:
         """Take no new calls; streams end when what they placed is answered."""
-        self._refusal = reason
+        self._refusal = refusal
         self._broker = None
         for stream in self._streams:
             stream.end()
@@ -142,7 +147,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     def _open(self) -> Broker:
         if self._broker is None:
-            raise NotReady(service="the broker", reason=self._refusal)
+            raise self._refusal
         return self._broker
 
     async def Append(
