@@ -128,6 +128,12 @@ def up(
         int | None,
         typer.Option(min=1, max=26, help="Number of brokers (default: those of DIR, else 1)."),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=7, help="Copies of each broker's log (default: those of DIR, else 1)."
+        ),
+    ] = None,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
     ] = Path(".rockoon"),
@@ -176,6 +182,7 @@ def up(
             directory,
             nameservers=nameservers,
             brokers=brokers,
+            replicas=replicas,
             port=port,
             new_queue_rule=new_queue_rule,
             flush=flush,

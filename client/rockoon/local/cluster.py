@@ -15,6 +15,7 @@ import signal
 import string
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
 NODES_MAX = 26
+REPLICAS_MAX = 7
 
 MODULES = {
     Kind.NAMESERVER: "rockoon_nameserver",
@@ -60,6 +62,9 @@ class LocalCluster:
             None takes a temporary directory that goes away with the cluster.
         nameservers: how many; None means what the directory has, else 1.
         brokers: likewise; they are called broker-a, broker-b, ...
+        replicas: how many copies each broker's log has; None means what the directory has, else 1.
+            With more than one a broker is so many nodes, broker-a-0, broker-a-1, ..., of which one
+            leads. A log that had one copy gets more; none are taken away.
         port: of the first nameserver, the others follow; None takes free ones.
         settings: service ("broker") or node ("broker-a") → setting → value, as the service's
             command line has them: `{"broker": {"flush": "async"}}`.
@@ -83,6 +88,7 @@ class LocalCluster:
         *,
         nameservers: int | None = None,
         brokers: int | None = None,
+        replicas: int | None = None,
         port: int | None = None,
         settings: Mapping[str, Settings] | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
@@ -93,6 +99,8 @@ class LocalCluster:
     ) -> None:
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
         self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
+        self._copies_wanted = replicas
+        self._copies = 1
         self._port = port
         self._settings = {name: dict(values) for name, values in (settings or {}).items()}
         self._environment = dict(environment or {})
@@ -139,8 +147,17 @@ class LocalCluster:
 
     @property
     def brokers(self) -> list[str]:
-        """Names of the brokers."""
+        """Names of the brokers' nodes, a replica for each copy."""
         return [node.name for node in self._of(Kind.BROKER)]
+
+    @property
+    def logs(self) -> list[str]:
+        """Names that the brokers' logs have in the cluster, however many copies they have."""
+        return list(dict.fromkeys(node.log for node in self._of(Kind.BROKER)))
+
+    def replicas_of(self, log: str) -> list[str]:
+        """Names of the nodes that hold a log's copies."""
+        return [node.name for node in self._of(Kind.BROKER) if node.log == log]
 
     def node(self, name: str) -> Node:
         """A node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
@@ -313,11 +330,12 @@ class LocalCluster:
     def _plan(self) -> list[NodeRecord]:
         """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
         kept = {record.name: record for record in self._directory.load()}
+        self._copies = self._choose_copies(kept.values())
         self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
         taken: set[int] = set()
         records: list[NodeRecord] = []
 
-        def place(name: str, kind: Kind, fixed_port: int | None = None) -> None:
+        def place(name: str, kind: Kind, fixed_port: int | None = None, log: str = "") -> None:
             port = fixed_port or (kept[name].port if name in kept else None)
             if fixed_port is not None and not can_listen(fixed_port):
                 raise LocalClusterError(
@@ -327,18 +345,21 @@ class LocalCluster:
             if port is None or port in taken or not can_listen(port):
                 port = self._choose_port(taken)
             taken.add(port)
-            records.append(NodeRecord(name, kind, port))
+            records.append(NodeRecord(name, kind, port, log))
 
         place("etcd", Kind.ETCD)
         for index, name in enumerate(self._names(Kind.NAMESERVER, kept.values())):
             place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
-        for name in self._names(Kind.BROKER, kept.values()):
-            place(name, Kind.BROKER)
+        for log in self._names(Kind.BROKER, kept.values()):
+            for name in self._replica_names(log, kept.values()):
+                place(name, Kind.BROKER, log=log if name != log or self._copies > 1 else "")
         place("offset", Kind.OFFSET)
         return records
 
     def _names(self, kind: Kind, kept: Iterable[NodeRecord]) -> list[str]:
-        names = [record.name for record in kept if record.kind is kind]
+        names = list(
+            dict.fromkeys(record.log or record.name for record in kept if record.kind is kind)
+        )
         wanted = self._wanted[kind]
         count = wanted if wanted is not None else (len(names) or 1)
         if not 1 <= count <= NODES_MAX:
@@ -352,6 +373,26 @@ class LocalCluster:
         while len(names) < count:
             names.append(next(fresh))
         return names[:count]
+
+    def _choose_copies(self, kept: Iterable[NodeRecord]) -> int:
+        copies = Counter(each.log or each.name for each in kept if each.kind is Kind.BROKER)
+        kept_max = max(copies.values(), default=1)
+        chosen = self._copies_wanted if self._copies_wanted is not None else kept_max
+        if not 1 <= chosen <= REPLICAS_MAX:
+            raise LocalClusterError(f"{chosen} replicas: it must be between 1 and {REPLICAS_MAX}")
+        return chosen
+
+    def _replica_names(self, log: str, kept: Iterable[NodeRecord]) -> list[str]:
+        names = [record.name for record in kept if log in (record.log, record.name)]
+        if self._copies < len(names):
+            raise LocalClusterError(
+                f"{self.directory} holds {len(names)} copies of {log}: start them all, "
+                "or use another directory"
+            )
+        if self._copies == 1:
+            return [log]
+        fresh = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
+        return names + [next(fresh) for _ in range(self._copies - len(names))]
 
     def _make_encryption(self) -> "Encryption | None":
         if self._tls_mode == "off":
@@ -394,6 +435,7 @@ class LocalCluster:
             record.port,
             command,
             self.directory / "logs" / f"{name}.log",
+            log=record.log,
             environment=self._environment_of(name, kind),
             on_unexpected_end=self._ended.put,
             probe=probe,
@@ -401,6 +443,8 @@ class LocalCluster:
 
     def _service_command(self, record: NodeRecord) -> Sequence[str]:
         values: dict[str, object] = {"name": record.name, "listen": f"127.0.0.1:{record.port}"}
+        if record.log:
+            values |= {"name": record.log, "replica": record.name, "copies": self._copies}
         if record.kind is Kind.NAMESERVER:
             values["etcd"] = self._nodes["etcd"].address
         else:
@@ -411,6 +455,7 @@ class LocalCluster:
         if self._access is not None:
             values["access"] = "on"
         values |= self._settings.get(record.kind, {})
+        values |= self._settings.get(record.log, {})
         values |= self._settings.get(record.name, {})
         flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
         return (sys.executable, "-m", MODULES[record.kind], "--stop-with-parent", *flags)
@@ -420,7 +465,10 @@ class LocalCluster:
         return self._ports.choose(set(taken))
 
     def _save(self) -> None:
-        self._directory.save(NodeRecord(n.name, n.kind, n.port) for n in self._nodes.values())
+        self._directory.save(
+            NodeRecord(n.name, n.kind, n.port, n.log if n.log != n.name else "")
+            for n in self._nodes.values()
+        )
 
     def _close(self) -> None:
         if self._ports is not None:

@@ -27,6 +27,8 @@ class NodeRecord:
     name: str
     kind: Kind
     port: int
+    log: str = ""
+    """Of a broker that is one of several replicas: the name that its log has in the cluster."""
 
 
 class ClusterDirectory:
@@ -94,7 +96,12 @@ class ClusterDirectory:
             if content["layout"] != LAYOUT:
                 raise LocalClusterError(f"{path} is of another version of Rockoon")
             return [
-                NodeRecord(str(each["name"]), Kind(each["kind"]), int(each["port"]))
+                NodeRecord(
+                    str(each["name"]),
+                    Kind(each["kind"]),
+                    int(each["port"]),
+                    str(each.get("log", "")),
+                )
                 for each in content["nodes"]
             ]
         except FileNotFoundError:

@@ -6,19 +6,26 @@ whichever nameserver, finds everything there.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 import grpc
 
 from rockoon.local.process import LocalClusterError, Node
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.signature import AccessKey, Credentials
-from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
+from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 
 CALL_SECONDS_MAX = 1.0
 LOOK_SECONDS = 0.005
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
+
+
+def listed(nodes: Iterable[pb.Node]) -> Iterator[str]:
+    """Names of nodes, and of the replicas of logs."""
+    for node in nodes:
+        yield node.name
+        yield from (replica.name for replica in node.replicas)
 
 
 def wait_listed(
@@ -46,8 +53,8 @@ def wait_listed(
         describe = NameServerStub(channel).DescribeCluster
         while missing and nameserver.ready:
             try:
-                reply = describe(DescribeClusterRequest(), timeout=CALL_SECONDS_MAX)
-                missing = set(names) - {node.name for node in reply.nodes}
+                reply = describe(pb.DescribeClusterRequest(), timeout=CALL_SECONDS_MAX)
+                missing = set(names) - set(listed(reply.nodes))
             except grpc.RpcError:
                 # It may be ending, or just starting again.
                 pass

@@ -80,6 +80,7 @@ class Node:
         port: where it listens, on 127.0.0.1; the same over all restarts.
         command: program and arguments.
         log_path: its standard error is appended here.
+        log: of a replica, the name of its log in the cluster; by default the node's.
         environment: added to ours.
         probe: asks whether it is ready, for a program that prints no ready line.
         on_unexpected_end: called from the node's thread.
@@ -93,11 +94,13 @@ class Node:
         command: Sequence[str],
         log_path: Path,
         *,
+        log: str = "",
         environment: Mapping[str, str],
         on_unexpected_end: Callable[[NodeEnded], None],
         probe: Callable[[], bool] | None = None,
     ) -> None:
         self.name = name
+        self.log = log or name
         self.kind = kind
         self.port = port
         self.command = tuple(command)

@@ -416,7 +416,7 @@ async def at_most(seconds: float, event: asyncio.Event, stop: Stop) -> None:
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
-    attempted = broker.aside.pending_index.capture()
+    pending = broker.aside.pending_index.capture()
     broker.compaction.close()
     if broker.key_index is not None:
         broker.key_index.close()
@@ -426,4 +426,4 @@ def close_store(broker: Broker, stop: Stop) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)
-        broker.aside.write_last(attempted)
+        broker.aside.write_last(pending)
