@@ -12,10 +12,8 @@ import contextlib
 import importlib.util
 import queue
 import signal
-import string
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
+from rockoon.local.node_plan import choose_copies, chosen_names, node_names, replica_names
 from rockoon.local.ports import PortBlock, can_listen
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
-NODES_MAX = 26
-REPLICAS_MAX = 7
 
 MODULES = {
     Kind.NAMESERVER: "rockoon_nameserver",
@@ -330,7 +327,7 @@ class LocalCluster:
     def _plan(self) -> list[NodeRecord]:
         """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
         kept = {record.name: record for record in self._directory.load()}
-        self._copies = self._choose_copies(kept.values())
+        self._copies = choose_copies(kept.values(), self._copies_wanted)
         self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
         taken: set[int] = set()
         records: list[NodeRecord] = []
@@ -348,51 +345,15 @@ class LocalCluster:
             records.append(NodeRecord(name, kind, port, log))
 
         place("etcd", Kind.ETCD)
-        for index, name in enumerate(self._names(Kind.NAMESERVER, kept.values())):
+        for index, name in enumerate(
+            chosen_names(Kind.NAMESERVER, kept.values(), self._wanted[Kind.NAMESERVER])
+        ):
             place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
-        for log in self._names(Kind.BROKER, kept.values()):
-            for name in self._replica_names(log, kept.values()):
+        for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
+            for name in replica_names(log, kept.values(), self._copies):
                 place(name, Kind.BROKER, log=log if name != log or self._copies > 1 else "")
         place("offset", Kind.OFFSET)
         return records
-
-    def _names(self, kind: Kind, kept: Iterable[NodeRecord]) -> list[str]:
-        names = list(
-            dict.fromkeys(record.log or record.name for record in kept if record.kind is kind)
-        )
-        wanted = self._wanted[kind]
-        count = wanted if wanted is not None else (len(names) or 1)
-        if not 1 <= count <= NODES_MAX:
-            raise LocalClusterError(f"{count} {kind}s: it must be between 1 and {NODES_MAX}")
-        if kind is Kind.BROKER and count < len(names):
-            raise LocalClusterError(
-                f"{self.directory} holds the data of {len(names)} brokers: start them all, "
-                "or use another directory"
-            )
-        fresh = (name for name in node_names(kind) if name not in names)
-        while len(names) < count:
-            names.append(next(fresh))
-        return names[:count]
-
-    def _choose_copies(self, kept: Iterable[NodeRecord]) -> int:
-        copies = Counter(each.log or each.name for each in kept if each.kind is Kind.BROKER)
-        kept_max = max(copies.values(), default=1)
-        chosen = self._copies_wanted if self._copies_wanted is not None else kept_max
-        if not 1 <= chosen <= REPLICAS_MAX:
-            raise LocalClusterError(f"{chosen} replicas: it must be between 1 and {REPLICAS_MAX}")
-        return chosen
-
-    def _replica_names(self, log: str, kept: Iterable[NodeRecord]) -> list[str]:
-        names = [record.name for record in kept if log in (record.log, record.name)]
-        if self._copies < len(names):
-            raise LocalClusterError(
-                f"{self.directory} holds {len(names)} copies of {log}: start them all, "
-                "or use another directory"
-            )
-        if self._copies == 1:
-            return [log]
-        fresh = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
-        return names + [next(fresh) for _ in range(self._copies - len(names))]
 
     def _make_encryption(self) -> "Encryption | None":
         if self._tls_mode == "off":
@@ -489,10 +450,6 @@ def end(nodes: Iterable[Node]) -> None:
         if node.wait_ended(STOP_SECONDS_MAX) is None and node.running:
             node.signal(signal.SIGKILL)
             node.wait_ended(STOP_SECONDS_MAX)
-
-
-def node_names(kind: Kind) -> Iterable[str]:
-    return (f"{kind}-{letter}" for letter in string.ascii_lowercase)
 
 
 def flag_text(value: object) -> str:
