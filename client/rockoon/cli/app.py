@@ -111,6 +111,10 @@ FirstPort = Annotated[
         min=1, max=65535, help="Port of the first nameserver; others take those after it."
     ),
 ]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, max=7, help="Copies of each broker's log (default: those of DIR, else 1)."),
+]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
 ]
@@ -128,12 +132,7 @@ def up(
         int | None,
         typer.Option(min=1, max=26, help="Number of brokers (default: those of DIR, else 1)."),
     ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=7, help="Copies of each broker's log (default: those of DIR, else 1)."
-        ),
-    ] = None,
+    replicas: Replicas = None,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
     ] = Path(".rockoon"),
