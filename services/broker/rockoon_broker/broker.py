@@ -86,10 +86,8 @@ class Broker:
         self.nameservers = nameservers
         self.recovery_seconds = recovery_seconds
         self._disk = disk
-        # Rung when the log has grown or lost its oldest files, and when there is something else
-        # for the store to do: topics were deleted or are to be compacted, a generation has come.
+        # Rung when the log has grown, lost its oldest files, or the store has something else to do.
         self.store_changed = Bell()
-        config = settings.store_path / CONFIG_DIRECTORY
         self.cluster = cluster_of(settings, disk)
         self._waiting = WaitingPulls(settings.waiting_pulls_max)
         self.topics = ServedTopics(
@@ -117,7 +115,7 @@ class Broker:
             store,
             self.appends,
             settings,
-            config,
+            settings.store_path / CONFIG_DIRECTORY,
             clock,
             disk,
             self.topics.check_writable,
