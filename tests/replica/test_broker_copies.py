@@ -13,7 +13,7 @@ from rockoon_proto.v1.logs_pb2 import Log
 from rockoon_runtime.process import Stop
 from support.broker import RunningBroker, settings_of
 from support.etcd import EtcdServer
-from support.eventually import answered
+from support.eventually import answered, eventually
 from support.log_watch import WatchingLog
 from support.nameserver import Nameserver, running_nameserver
 from support.waiting import DEADLINE_SECONDS
@@ -65,6 +65,48 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
         finally:
             for stop in stops.values():
                 stop.request("the test is over")
+
+
+async def test_retention_deletes_of_all_copies_what_all_of_them_have(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
+        )
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stop, roots = Stop(), [tmp_path / f"broker-a-{number}" for number in range(3)]
+        for root in roots:
+            settings = settings_of(
+                root,
+                [nameserver.address],
+                cluster=cluster,
+                copies=3,
+                replica=root.name,
+                commit_log_file_bytes=4096,
+                disk_check_interval_ms=1,
+                reserved_hours=0,
+                delete_when=";".join(f"{hour:02d}" for hour in range(24)),
+            )
+            tasks.create_task(serve(settings, stop), name=root.name)
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                rockoon.connect(nameserver.address, cluster=cluster) as client,
+                client.producer() as producer,
+            ):
+                await answered(lambda: created(client), bool)
+                for _ in range(4):
+                    await producer.send("orders", bytes(3000))
+                # The last file stays however old it is; one may be reserved ahead.
+                await eventually(
+                    lambda: all(
+                        min(path.name for path in (root / "commitlog").iterdir()) > f"{4096:020}"
+                        for root in roots
+                    )
+                )
+        finally:
+            stop.request("the test is over")
 
 
 async def created(client: rockoon.Cluster) -> bool:

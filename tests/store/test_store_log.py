@@ -142,7 +142,9 @@ async def test_a_truncated_log_is_another_store(tmp_path: Path) -> None:
         end = append(log, b"one")
         append(log, b"two")
         former = log.store
+        former.retain_from = 7
         log.truncate(end)
+        assert log.store.retain_from == 7
         assert log.end == log.durable_end == end
         assert seen.stores == [log.store]
         assert log.store is not former

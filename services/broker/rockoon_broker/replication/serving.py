@@ -142,9 +142,13 @@ class BrokerCopy:
     def committed(self, end: int) -> None:
         if self._broker is not None:
             self._broker.appends.confirmed(end)
+            if self._replica is not None:
+                self._broker.store.retain_from = self._replica.retention_end
 
     def may_delete(self, min_offset: int) -> None:
-        """Retention of followers is not carried out yet: they keep what they have."""
+        # Not deleted here: that this machine's clock says so too is the store's to find.
+        if self._log is not None:
+            self._log.store.retain_from = min_offset
 
     # A life.
 

@@ -106,8 +106,10 @@ class StoreLog:
         """Make `offset` the end, durably; see `Store.close_to_truncate` for what is refused."""
         if offset == self.end:
             return
+        retained = self.store.retain_from
         self.store.close_to_truncate(offset)
         self.store = self._open()
+        self.store.retain_from = retained
         self._synced.set()
         self._reopened(self.store)
 
