@@ -9,7 +9,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts faults bench bench-spark load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts faults bench bench-spark model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -58,6 +58,14 @@ test: setup  ## every test that a fresh machine can run
 explore: setup  ## the random tests with SEEDS=20 seeds each that nobody has tried; ONLY=tests/store for some
 	ROCKOON_FRESH_SEEDS=$(or $(SEEDS),20) $(BIN)/python -m pytest -n $(WORKERS) -m "random and not soak" $(ONLY) \
 		-o addopts="-ra --strict-markers --import-mode=importlib -p no:locust" --timeout 600
+
+# Nothing may be found with all rules in force, and each broken one is to be; half an hour of a core.
+model: cluster  ## replication: SEEDS=2000 runs of the rules and of real members, and each rule broken in turn
+	PYTHONPATH=tests $(BIN)/python -m replica.model --seeds $(or $(SEEDS),2000)
+	PYTHONPATH=tests $(BIN)/python -m replica.simulation --seeds $(or $(SEEDS),2000)
+	PYTHONPATH=tests $(BIN)/python -m replica.simulation --seeds $(or $(SEEDS),2000) --nameserver
+	-PYTHONPATH=tests $(BIN)/python -m replica.model --all-bugs --seeds $(or $(SEEDS),2000)
+	-PYTHONPATH=tests $(BIN)/python -m replica.simulation --all-bugs --seeds $(or $(SEEDS),2000)
 
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
 from rockoon_replica import actions, events
-from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.log_state import LogState, Loss, Move, Version
 from rockoon_replica.member import Member, Role
 from rockoon_replica.messages import Ack, Hello, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -151,6 +151,47 @@ def test_who_is_told_to_cut_what_is_committed_ends_with_its_log_as_it_is() -> No
     member = following(log)
     decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", 0, 0, 100, 0)))
     assert kinds(decided) == ["Halt"]
+
+
+def test_what_an_operator_has_given_up_is_set_aside_and_ends_no_process() -> None:
+    log = written_log(committed=True)
+    member = following(log)
+    lost = replace(state(6, 2, "a"), loss=Loss(epoch=2, end=10))
+    member.handle(events.StateSeen(lost))
+    decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", 0, 0, 100, 0)))
+    assert kinds(decided) == ["Disconnect", "Alarm"]
+
+
+def test_of_a_frozen_log_even_an_older_state_is_answered_with_what_the_replica_knows() -> None:
+    member = following(written_log(committed=True))
+    restored = replace(state(1, 1, "c"), frozen=True)
+    decided = member.handle(events.StateSeen(restored))
+    assert [type(each) for each in decided] == [actions.ReportLog]
+    assert isinstance(decided[0], actions.ReportLog)
+    assert decided[0].facts.version == Version(0, 5)
+    assert decided[0].facts.config == THREE
+
+
+def test_a_log_that_waits_for_its_first_replicas_has_no_election() -> None:
+    member = Member("b", ReplicaFacts(), ByteLog())
+    waiting = state(1, 0, None, Config(frozenset(), 0))
+    assert kinds(member.handle(events.StateSeen(waiting))) == ["Persist"]
+
+
+def test_a_leader_that_is_to_be_replaced_hands_over_before_it_is() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, replace(state(1, 1, "a"), moves=(Move("a", "d"),)))
+    for session, follower in ((7, "b"), (8, "d")):
+        member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
+    decided = [
+        action
+        for session in (8, 7, 7)
+        for action in member.handle(events.AckArrived(session, Ack(log.end, 0), log.end))
+    ]
+    assert "ChangeInSync" not in kinds(decided)
+    assert "AllowAppends" not in kinds(decided)
+    assert actions.HandOver(1, Version(0, 1), "b", Rank(1, log.end)) in decided
 
 
 def test_other_bytes_where_epochs_agree_are_damage_and_count_in_no_election() -> None:
