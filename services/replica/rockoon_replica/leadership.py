@@ -68,6 +68,7 @@ class Leadership:
         self.epoch = epoch
         self.round = 0
         self.is_established = False
+        self._start: int | None = None
         self._replica = replica
         self._log = log
         self._out = out
@@ -180,9 +181,12 @@ class Leadership:
 
     def epoch_start(self) -> int | None:
         """Position of the record that opened the epoch; None before it was written."""
-        boundaries = self._log.boundaries()
-        last = boundaries[-1] if boundaries else None
-        return last.first if last is not None and last.epoch == self.epoch else None
+        if self._start is None:
+            # Asked at each acknowledgement; and of the log that it leads nothing is ever cut.
+            boundaries = self._log.boundaries()
+            if boundaries and boundaries[-1].epoch == self.epoch:
+                self._start = boundaries[-1].first
+        return self._start
 
     def advance(self) -> None:
         """Commit what a quorum has (rules 5 and 8), and do what waited for it."""
