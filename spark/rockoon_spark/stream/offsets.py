@@ -30,7 +30,7 @@ class Place:
 
     Args:
         offset: queue offset of the next message.
-        create revision: etcd revision at which the queue was created.
+        create_revision: etcd revision at which the queue was created.
         first: queue offset at which the batch that ends here begins; None means at the end of the
             batch before.
     """

@@ -12,7 +12,7 @@ class QueueNow:
     """A queue as its broker and the routes have it.
 
     Args:
-        create revision: etcd revision at which it was created.
+        create_revision: etcd revision at which it was created.
         min_offset: oldest message kept.
         end: behind the newest.
     """

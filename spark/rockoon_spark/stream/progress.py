@@ -56,7 +56,7 @@ class GroupProgress:
         """Be known to the offset service as a reader of queues.
 
         Args:
-            create revisions: all queues that are read, with the etcd revisions of their creation.
+            create_revisions: all queues that are read, with the etcd revisions of their creation.
 
         Raises:
             GroupInUse: live consumers read them with this group.

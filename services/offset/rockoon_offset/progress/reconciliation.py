@@ -216,7 +216,7 @@ class Reconciliation:
 
         Args:
             revision: of the routes; what is later is not known to them.
-            create revision: of a queue in them; None when it is not there.
+            create_revision: of a queue in them; None when it is not there.
             groups: name → incarnation in them.
             deletions: as they tell.
         """
@@ -255,7 +255,7 @@ class Reconciliation:
         Args:
             etcd_cluster_id: its identity.
             revision: its revision; revisions seen before mean nothing any more.
-            create revisions: queue → create revision there.
+            create_revisions: queue → create revision there.
             groups: name → incarnation there.
             deletions: what was deleted since it was read is another one.
             since: queues born later are new to members that have no progress on them; None: those
