@@ -281,6 +281,15 @@ class Broker:
 
     def _drop_topics(self, topics: Sequence[str]) -> None:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""
+        if self.settings.copies > 1:
+            # The other copies would not hear of it at the same place of the log, and would number
+            # what follows otherwise. So the messages stay until retention takes them.
+            log.warning(
+                "the messages of %s, which is deleted, stay in the log until they expire: a topic "
+                "of that name goes on behind them (its log has copies)",
+                ", ".join(topics),
+            )
+            return
         # The store first, durably: whatever else forgets them may do so again.
         self.store.drop_topics(*topics)
         self.sequences.ledger.drop_topics(*topics)
