@@ -45,15 +45,27 @@ def test_a_store_with_messages_leads_replicas_that_wait_for_one_another() -> Non
     assert [each.replica_id for each in state.replicas] == ["a", "b"]
 
 
-def test_an_emptied_disk_is_another_replica_of_the_same_name() -> None:
+def test_an_emptied_disk_is_another_replica_that_is_to_take_the_place_of_its_name() -> None:
     state = come(led_log(), "d", name="broker-a-b")
     assert list(state.in_sync) == ["a", "b", "c"]
     assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "d"]
+    assert list(state.moves) == [Move(leaves="b", joins="d")]
     # Once more: the one that never counted is forgotten.
-    state = move(state, Move(leaves="c", joins="d"), withdraw=False).state
     state = come(state, "e", name="broker-a-b")
     assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "e"]
+    assert list(state.moves) == [Move(leaves="b", joins="e")]
+    assert come(state, "e", name="broker-a-b") is state
+
+
+def test_a_disk_that_was_only_away_keeps_its_place() -> None:
+    state = come(come(led_log(), "d", name="broker-a-b"), "b", name="broker-a-b", empty=False)
     assert list(state.moves) == []
+    assert come(state, "d", name="broker-a-b") is state
+    # What an operator has asked for stays.
+    asked = Move(leaves="b", joins="x")
+    state = move(come(led_log(), "x"), asked, withdraw=False).state
+    assert list(come(state, "b", empty=False).moves) == [asked]
+    assert list(come(state, "d", name="broker-a-b").moves) == [asked]
 
 
 def test_replicas_that_come_again_and_again_under_other_names_take_no_more_room() -> None:

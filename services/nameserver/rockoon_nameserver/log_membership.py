@@ -45,9 +45,13 @@ def registered(
     after = frozen(state, doubt) if doubt and not state.frozen else state
     if who not in {each.replica_id for each in state.replicas}:
         after = joined(state, after, node, facts)
-    elif comes and who in after.suspects:
+    elif comes and (who in after.suspects or homecomings(after, who)):
         after = changed(after)
-        after.suspects.remove(who)
+        suspects = [each for each in after.suspects if each != who]
+        moves = [each for each in after.moves if each not in homecomings(after, who)]
+        del after.suspects[:], after.moves[:]
+        after.suspects.extend(suspects)
+        after.moves.extend(moves)
     if who in after.in_sync and facts.copies > after.copies and not after.frozen:
         after = changed(after)
         after.copies = facts.copies
@@ -170,7 +174,30 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
     if not after.epoch and not after.frozen and len(after.replicas) >= after.copies:
         after.epoch = 1
         put_in_sync(after, [each.replica_id for each in after.replicas])
+    elif not after.frozen:
+        succeed_namesake(after, node)
     return after
+
+
+def succeed_namesake(after: LogState, node: Node) -> None:
+    """Wish a replica with an emptied disk in the place of the one of its name, unless that is to
+    leave already. Nothing is risked: the leader changes who counts once the copy is made.
+    """
+    moving = {who for each in after.moves for who in parts(each)}
+    for each in after.replicas:
+        if each.name == node.replica and each.replica_id in set(after.in_sync) - moving:
+            after.moves.add(leaves=each.replica_id, joins=node.store_id)
+            return
+
+
+def homecomings(state: LogState, who: str) -> list[Move]:
+    """Wishes for one of its own name in the place of a replica: it has come back with its disk."""
+    names = {each.replica_id: each.name for each in state.replicas}
+    return [
+        each
+        for each in state.moves
+        if not state.frozen and each.leaves == who and names.get(each.joins) == names.get(who)
+    ]
 
 
 def forget_former(after: LogState, name: str) -> None:
