@@ -1,6 +1,7 @@
 """Topics are deleted and created again while a log has copies: nothing acknowledged is hidden."""
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from grpc import aio
 import rockoon
 from replica.test_broker_copies import created, leader_of, led_log
 from rockoon_broker.server import serve
+from rockoon_proto.v1.broker_pb2 import PublishGenerationRequest
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.process import Stop
 from support.broker import RunningBroker, settings_of
 from support.etcd import EtcdServer
@@ -66,8 +69,20 @@ async def test_what_a_topic_that_was_created_again_was_given_is_there_under_each
                     if node.store_id == log.state.leader
                 )
                 async with aio.insecure_channel(address) as channel:
+                    refused = await error_of(
+                        BrokerStub(channel).PublishGeneration(PublishGenerationRequest())
+                    )
+                    assert "has copies" in refused
                     stored = await RunningBroker(address, channel, Stop()).bodies("orders")
                 assert list(dict.fromkeys(stored)) == [b"of the first", *sent]
         finally:
             for stop, _ in running.values():
                 stop.request("the test is over")
+
+
+async def error_of(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except aio.AioRpcError as error:
+        return error.details() or ""
+    return ""
