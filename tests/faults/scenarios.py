@@ -1,6 +1,6 @@
 """All scenarios, in the order in which they run."""
 
-from faults import flips, fuzz, kills, power, syncs
+from faults import copies, flips, fuzz, kills, power, syncs
 from faults.scenario import Scenario
 
 SCENARIOS = (
@@ -9,6 +9,13 @@ SCENARIOS = (
         "kill -9 of broker, offset service and nameserver: nothing acknowledged is lost or goes "
         "back, idempotent producers' messages are there once, transactions whole and once",
         kills.kills,
+    ),
+    Scenario(
+        "copies",
+        "three copies of a log: one, two or all killed, paused for seconds, ended in order, topics "
+        "created and deleted: likewise, nothing that was read is another message later, and the "
+        "copies are equal in the end",
+        copies.copies,
     ),
     Scenario(
         "broker-power",

@@ -8,8 +8,10 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from rockoon.producer.producer import Producer
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef, ResolveRequest
+
+Answer = TypeVar("Answer")
 
 RUN = 77
 TAGS = ("even", "odd")
@@ -339,7 +343,7 @@ class Committer:
             async with asyncio.timeout(READ_SECONDS_MAX):
                 stored = {
                     to_queue(each.queue): each.offset
-                    for each in await when_there(lambda name=group: self._progress(name))
+                    for each in await when_there(partial(self._progress, group))
                 }
             for queue in self._queues:
                 promised = wanted.get((group, queue), 0)
@@ -352,7 +356,7 @@ class Committer:
         return await self._cluster.admin.progress(group)
 
 
-async def when_there(ask):  # type: ignore[no-untyped-def]
+async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Ask until the service is there."""
     while True:
         try:

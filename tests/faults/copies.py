@@ -1,0 +1,349 @@
+"""Three copies of a broker's log: replicas are killed, paused, ended in order, two or all at once,
+while messages are sent, read and consumed, and topics come and go.
+
+Beside what senders were promised: nothing that a reader saw is another message later, and in the
+end the copies are the same, byte for byte.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from faults.cluster import FaultyCluster
+from faults.kills import once
+from faults.power import GROUPS, QUEUES, TOPIC
+from faults.scenario import Outcome, Task
+from faults.syncs import AFTERWARDS_SECONDS, RESENT, goes_on, working
+from faults.workload import Books, Committer, Stored, read_topic, when_there
+
+import rockoon
+from rockoon.consumer.pull import OutOfRange, PullLimits, pull
+from rockoon.errors import RockoonError, TopicNotFound
+from rockoon.message import Message
+from rockoon.producer.producer import Producer
+from rockoon.subscription import Subscription
+from rockoon_core.message_queue import MessageQueue
+from support.eventually import moves_until
+
+LOG = "broker-a"
+COPIES = 3
+ACTS = 8
+CONSUMERS = "everything"
+# Longer than a follower waits for a silent leader, and than a lease.
+PAUSE_SECONDS = (3.0, 10.0)
+
+Act = Callable[[], Coroutine[Any, Any, list[str]]]
+"""Does something to processes; returns what should not be."""
+
+
+class Seen:
+    """What anybody has read, by place; a message of which another was read before is a fault."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[tuple[MessageQueue, int], int] = {}
+        self.faults: list[str] = []
+
+    def note(self, who: str, queue: MessageQueue, messages: Iterable[Message]) -> None:
+        for message in messages:
+            crc = zlib.crc32(message.body)
+            if self.bodies.setdefault((queue, message.queue_offset), crc) != crc:
+                self.faults.append(
+                    f"{who} reads another message at {queue} {message.queue_offset} than before"
+                )
+
+    def judge(self, stored: Stored) -> list[str]:
+        """Whether all that was read is there."""
+        found = Seen()
+        for queue, messages in stored.messages.items():
+            found.note("", queue, messages)
+        gone = [place for place in self.bodies if found.bodies.get(place) != self.bodies[place]]
+        if gone:
+            queue, offset = gone[0]
+            return [*self.faults, f"{len(gone)} that were read are not there: {queue} {offset}"]
+        return self.faults
+
+
+class Reader:
+    """Reads queues again and again, from places that it chooses."""
+
+    def __init__(
+        self,
+        cluster: rockoon.Cluster,
+        queues: Iterable[MessageQueue],
+        seen: Seen,
+        chance: random.Random,
+    ) -> None:
+        self._cluster = cluster
+        self._queues = list(queues)
+        self._seen = seen
+        self._chance = chance
+        self._ended = False
+
+    def end(self) -> None:
+        self._ended = True
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for queue in self._queues:
+                tasks.create_task(self._read(queue), name=f"reader of {queue}")
+
+    async def _read(self, queue: MessageQueue) -> None:
+        limits, wanted = PullLimits(messages_max=200, wait_ms=200), Subscription.parse(TOPIC, "*")
+        offset = end = 0
+        while not self._ended:
+            try:
+                pulled = await pull(self._cluster, queue, offset, wanted, limits)
+            except RockoonError as error:
+                if not error.retriable:
+                    self._seen.faults.append(f"{queue} at {offset}: {error}")
+                await asyncio.sleep(AFTERWARDS_SECONDS / 50)
+                continue
+            if isinstance(pulled, OutOfRange):
+                # It was led here by what a broker told it.
+                self._seen.faults.append(f"{queue} ends before {offset}, where it was read")
+                offset = 0
+                continue
+            if pulled.batch is not None:
+                self._seen.note("a reader", queue, pulled.batch)
+            offset = pulled.next_offset
+            end = max(end, offset)
+            if self._chance.random() < 0.1:
+                offset = self._chance.randrange(end + 1)
+
+
+class Topics:
+    """Creates topics, sends something to each, and deletes them; later ones have their names."""
+
+    def __init__(self, cluster: rockoon.Cluster, chance: random.Random) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._ended = False
+        self.kept: dict[str, dict[tuple[MessageQueue, int], bytes]] = {}
+        """Topics that were not deleted, with what was acknowledged where."""
+
+    def end(self) -> None:
+        self._ended = True
+
+    async def run(self) -> None:
+        async with self._cluster.producer(delivery_timeout_seconds=60) as producer:
+            while not self._ended:
+                name = f"passing-{self._chance.randrange(6)}"
+                if name in self.kept and self._chance.random() < 0.7:
+                    await self._delete(name)
+                else:
+                    await self._fill(name, producer)
+                await asyncio.sleep(AFTERWARDS_SECONDS / 5)
+
+    async def _fill(self, name: str, producer: Producer) -> None:
+        await when_there(
+            lambda: self._cluster.admin.create_topic(name, queues_per_broker=2, if_absent=True)
+        )
+        sent = self.kept.setdefault(name, {})
+        for _ in range(self._chance.randrange(1, 20)):
+            body = self._chance.randbytes(20)
+            with suppress(RockoonError):
+                result = await producer.send(name, body)
+                sent[result.queue, result.queue_offset] = body
+
+    async def _delete(self, name: str) -> None:
+        with suppress(TopicNotFound):
+            await when_there(lambda: self._cluster.admin.delete_topic(name))
+        del self.kept[name]
+
+    async def judge(self) -> list[str]:
+        faults = []
+        for name, sent in self.kept.items():
+            stored = await read_topic(self._cluster, name)
+            faults += stored.troubles
+            found = {
+                (queue, message.queue_offset): message.body
+                for queue, messages in stored.messages.items()
+                for message in messages
+            }
+            gone = [place for place, body in sent.items() if found.get(place) != body]
+            if gone:
+                faults.append(
+                    f"{len(gone)} of {len(sent)} messages of {name} are not where they were "
+                    f"acknowledged: {gone[0][0]} {gone[0][1]}"
+                )
+        return faults
+
+
+class Adversary:
+    """What is done to the processes."""
+
+    def __init__(self, local: FaultyCluster, cluster: rockoon.Cluster, chance: random.Random):
+        self._local = local
+        self._cluster = cluster
+        self._chance = chance
+        self.acts: Mapping[str, Act] = {
+            "leader killed": self._kill_leader,
+            "one killed": lambda: self._kill(1),
+            "two killed": lambda: self._kill(2),
+            "all killed": lambda: self._kill(COPIES),
+            "leader paused": self._pause_leader,
+            "one paused, one killed": self._pause_and_kill,
+            "one ended in order": self._end_in_order,
+            "nameserver killed": self._kill_nameserver,
+        }
+
+    async def _leader(self) -> str:
+        while True:
+            described = await when_there(lambda: self._cluster.admin.logs.describe(LOG))
+            if described.leader is not None:
+                return str(described.leader.name)
+            await asyncio.sleep(AFTERWARDS_SECONDS / 50)
+
+    def _some(self, count: int) -> list[str]:
+        return self._chance.sample(self._local.replicas_of(LOG), count)
+
+    async def _down_and_up(self, *names: str) -> list[str]:
+        async with asyncio.TaskGroup() as tasks:
+            for name in names:
+                tasks.create_task(self._local.down(name))
+        await asyncio.sleep(AFTERWARDS_SECONDS * self._chance.random())
+        async with asyncio.TaskGroup() as tasks:
+            started = {name: tasks.create_task(self._local.up(name)) for name in names}
+        refusals = {name: task.result() for name, task in started.items()}
+        return [f"{name} does not start: {why}" for name, why in refusals.items() if why]
+
+    async def _kill_leader(self) -> list[str]:
+        return await self._down_and_up(await self._leader())
+
+    async def _kill(self, count: int) -> list[str]:
+        return await self._down_and_up(*self._some(count))
+
+    async def _kill_nameserver(self) -> list[str]:
+        return await self._down_and_up("nameserver-a")
+
+    async def _pause(self, name: str, meanwhile: Act) -> list[str]:
+        pid = self._local.node(name).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.sleep(self._chance.uniform(*PAUSE_SECONDS)))
+                done = tasks.create_task(meanwhile())
+            return done.result()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    async def _pause_leader(self) -> list[str]:
+        async def nothing() -> list[str]:
+            return []
+
+        return await self._pause(await self._leader(), nothing)
+
+    async def _pause_and_kill(self) -> list[str]:
+        paused, killed = self._some(2)
+        return await self._pause(paused, lambda: self._down_and_up(killed))
+
+    async def _end_in_order(self) -> list[str]:
+        (name,) = self._some(1)
+        await asyncio.to_thread(self._local.stop, name)
+        refusal = await self._local.up(name)
+        return [f"{name} does not start: {refusal}"] if refusal else []
+
+
+async def copies(task: Task) -> Outcome:
+    """Hurt one replica, or some, after the other under a whole workload."""
+    outcome, chance = Outcome(), task.chance("copies")
+    settings = {"nameserver": {"node_lease_seconds": 2}}
+    local = FaultyCluster(task, settings=settings, nameservers=2, replicas=COPIES)
+    books, seen, consumed = Books(TOPIC), Seen(), Seen()
+
+    async def consume(message: Message) -> None:
+        consumed.note("a consumer", message.queue, [message])
+
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await when_there(
+            lambda: cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES, if_absent=True)
+        )
+        for group in GROUPS:
+            await cluster.admin.create_group(group)
+        queues = (await cluster.route(TOPIC)).queues
+        committer = Committer(cluster, books, GROUPS, queues)
+        reader = Reader(cluster, queues, seen, task.chance("reader"))
+        topics = Topics(cluster, task.chance("topics"))
+        adversary = Adversary(local, cluster, chance)
+        chosen = [*adversary.acts] * -(-task.count(ACTS) // len(adversary.acts))
+        chance.shuffle(chosen)
+        async with (
+            asyncio.TaskGroup() as tasks,
+            cluster.push_consumer(CONSUMERS, {TOPIC: "*"}, consume, consume_from="first"),
+        ):
+            tasks.create_task(reader.run(), name="readers")
+            tasks.create_task(topics.run(), name="topics")
+            try:
+                async with working(cluster, books, committer, 0, chance):
+                    for name in chosen[: task.count(ACTS)]:
+                        await asyncio.sleep(AFTERWARDS_SECONDS * chance.random())
+                        outcome.runs += 1
+                        outcome.injected += 1
+                        outcome.breaks(name, await adversary.acts[name]())
+                        outcome.breaks(name, await goes_on(books, committer))
+                        if outcome.broken:
+                            break
+                with suppress(TimeoutError):
+                    await moves_until(
+                        lambda: len(consumed.bodies),
+                        lambda _: consumed.bodies.keys() >= acknowledged_places(books),
+                    )
+            finally:
+                reader.end()
+                topics.end()
+        outcome.breaks("at the end", local.unexpected_ends())
+        missed = len(acknowledged_places(books) - consumed.bodies.keys())
+        if missed:
+            outcome.breaks("at the end", [f"{missed} messages were never consumed"])
+        stored = await read_topic(cluster, TOPIC)
+        outcome.breaks("at the end", books.judge(stored, RESENT))
+        outcome.breaks("at the end", once(stored.messages.values()))
+        outcome.breaks("at the end", seen.judge(stored) + consumed.judge(stored))
+        outcome.breaks("at the end", await committer.judge())
+        outcome.breaks("at the end", await topics.judge())
+        stores = [local.store(name) for name in local.replicas_of(LOG)]
+        for part in ("commitlog", "consumequeue"):
+            outcome.breaks("at the end", await same(part, stores))
+    outcome.acknowledged = len(books.acknowledged) + len(committer.acknowledged)
+    outcome.acknowledged += sum(map(len, topics.kept.values()))
+    return outcome
+
+
+def acknowledged_places(books: Books) -> set[tuple[MessageQueue, int]]:
+    return {(each.queue, each.offset) for each in books.acknowledged}
+
+
+async def same(part: str, stores: list[Path]) -> list[str]:
+    """Whether a part of all copies gets the same, once nothing comes any more."""
+    try:
+        await moves_until(
+            lambda: [contents(store / part) for store in stores],
+            lambda found: all(each == found[0] for each in found[1:]),
+        )
+    except TimeoutError:
+        found = [contents(store / part) for store in stores]
+        names = sorted(set().union(*found))
+        return [
+            f"{part}/{name} differs: {[each.get(name) for each in found]}"
+            for name in names
+            if len({each.get(name) for each in found}) > 1
+        ]
+    return []
+
+
+def contents(directory: Path) -> dict[str, tuple[int, int]]:
+    """Length without the zeros behind it, and CRC, of each file that holds something."""
+    found = {}
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            data = path.read_bytes().rstrip(b"\0")
+            if data:
+                found[str(path.relative_to(directory))] = (len(data), zlib.crc32(data))
+    return found
