@@ -9,7 +9,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts faults bench bench-spark model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts failover faults bench bench-spark model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -83,6 +83,10 @@ expansion: cluster  ## every way a topic can grow under a group, and what the gr
 
 hosts: cluster  ## packets vanish between each pair of services for 30 s; writes docs/availability.md
 	@PYTHONPATH=tests $(BIN)/python -m hosts --out docs/availability.md
+
+# Five seconds a trial, and a hundred of each kind say something about the worst in a hundred.
+failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how long producers wait, what is lost
+	@$(BIN)/python -m bench.failover $(if $(TRIALS),--trials $(TRIALS)) $(if $(KIND),--only "$(KIND)")
 
 # Six minutes on two quiet cores; SCALE=0.1 is a glance, SCALE=5 half an hour. BREAK=all shows that it can fail.
 faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY=NAME SEED=7 SCALE=2 BREAK=NAME; fills docs/faults.md

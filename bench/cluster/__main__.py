@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rockoon
-from bench.cluster import access, encryption, groups, telemetry, throughput
+from bench.cluster import access, copies, encryption, groups, telemetry, throughput
 from bench.cluster.raw import raw_write_bytes_per_second
 from rockoon.local import LocalCluster
 
@@ -63,8 +63,7 @@ async def measure_latency(folder: Path, flush: str, count: int) -> None:
     table.add_column("percentile")
     table.add_column("milliseconds", justify="right")
     for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-        index = min(int(len(seconds) * share), len(seconds) - 1)
-        table.add_row(name, f"{seconds[index] * 1e3:.2f}")
+        table.add_row(name, f"{quantile(seconds, share) * 1e3:.2f}")
     console.print(table)
 
 
@@ -168,6 +167,29 @@ def show_costs(title: str, best: Mapping[str, Sequence[telemetry.Cost]]) -> None
     console.print(table)
 
 
+async def measure_copies(folder: Path, seconds: float, count: int) -> None:
+    """Produce with one copy and with three, flush = sync."""
+    best = await copies.by_copies(folder, seconds, count)
+    title = "Copies of a log on one machine, flush = sync, CPU µs a message"
+    table = Table(title=title, title_justify="left")
+    table.add_column("measure")
+    for column in ("copies", "messages/s", "p50 ms", "p99 ms", "leader", "each follower"):
+        table.add_column(column, justify="right")
+    for works in zip(*best.values(), strict=True):
+        for number, work in zip(best, works, strict=True):
+            waits = [
+                f"{quantile(work.waits, q) * 1e3:.2f}" if work.waits else "" for q in (0.5, 0.99)
+            ]
+            cpu = [f"{used * 1e6:.2f}" for used in (work.leader_seconds, work.follower_seconds)]
+            rate = f"{work.messages_per_second:,.0f}"
+            table.add_row(work.measure, str(number), rate, *waits, *cpu)
+    console.print(table)
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(int(len(ascending) * share), len(ascending) - 1)]
+
+
 async def make_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
     made = await cluster.admin.create_topic(name, queues_per_broker=queues)
     await cluster.route(name, min_revision=made.modified_revision)
@@ -187,6 +209,8 @@ async def measure(folder: Path, only: set[str], seconds: float) -> None:
         await measure_access(folder, seconds)
     if "telemetry" in only:
         await measure_telemetry(folder, seconds)
+    if "copies" in only:
+        await measure_copies(folder, seconds, count=1000)
     if "recovery" in only:
         await measure_recovery(folder, [64 << 20, 512 << 20, 2 << 30])
     if "memory" in only:
@@ -194,7 +218,8 @@ async def measure(folder: Path, only: set[str], seconds: float) -> None:
 
 
 def main() -> None:
-    parts = ("throughput", "latency", "groups", "tls", "access", "telemetry", "recovery", "memory")
+    parts = ["throughput", "latency", "groups", "tls", "access", "telemetry", "copies"]
+    parts += ["recovery", "memory"]
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is measured")

@@ -9,7 +9,6 @@ takes, also where other work on the machine makes rates differ more than that.
 
 import asyncio
 import contextlib
-import os
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import rockoon
 from bench.cluster import throughput
+from bench.cluster.copies import cpu_seconds_of
 from bench.cluster.throughput import Rate
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
@@ -96,11 +96,7 @@ async def work(local: LocalCluster, tracing: Tracing | None, seconds: float) -> 
 
 def cpu_seconds(local: LocalCluster) -> float:
     """Of this process and the brokers, since they started."""
-    total = time.process_time()
-    for name in local.brokers:
-        fields = Path(f"/proc/{local.node(name).pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+    return time.process_time() + sum(cpu_seconds_of(local.node(name).pid) for name in local.brokers)
 
 
 class NowhereExporter(SpanExporter):

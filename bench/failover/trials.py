@@ -1,0 +1,210 @@
+"""Trials of fail-over: the leader of a log with three copies goes, while two producers send on."""
+
+import asyncio
+import itertools
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rockoon
+from rockoon.admin.logs import LogDescription
+from rockoon.local import LocalCluster
+from rockoon_core.errors import RockoonError
+
+LOG = "broker-a"
+KINDS = {
+    "kill": "killed (SIGKILL)",
+    "hand over": "handed over (SIGTERM)",
+    "freeze": "stopped (SIGSTOP)",
+}
+BULK_MESSAGES = 100
+BULK_SECONDS = 0.02
+LOOK_SECONDS = 0.05
+SUCCESSOR_SECONDS_MAX = 60.0
+
+
+class NoSuccessor(Exception):
+    """Nobody leads the log, long after its leader went."""
+
+
+@dataclass
+class Sending:
+    """What one producer sent, and how that went.
+
+    Attributes:
+        topic: whereto.
+        longest: seconds from a send to its acknowledgement, the longest since it was set to 0.
+        acknowledged: numbers of messages.
+        failed: how many sends ended with an error.
+    """
+
+    topic: str
+    longest: float = 0.0
+    acknowledged: set[int] = field(default_factory=set)
+    failed: int = 0
+    unsettled: dict[int, float] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def send(self, producer: rockoon.Producer) -> tuple[int, rockoon.Receipt]:
+        number = next(self.numbers)
+        self.unsettled[number] = time.perf_counter()
+        return number, producer.send(self.topic, b"%d" % number)
+
+    async def settle(self, number: int, receipt: rockoon.Receipt) -> None:
+        try:
+            await receipt
+        except RockoonError:
+            self.failed += 1
+        else:
+            self.acknowledged.add(number)
+        self.longest = max(self.longest, time.perf_counter() - self.unsettled.pop(number))
+
+    async def settled_since(self, moment: float) -> None:
+        """Wait until what was sent before a moment has been acknowledged, or has failed."""
+        while True:
+            if all(sent >= moment for sent in self.unsettled.values()):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+@dataclass
+class Outcome:
+    """Of all trials of one kind.
+
+    Attributes:
+        waits: by topic, the longest wait of each trial, seconds.
+        failed: by topic, sends that ended with an error.
+        lost: by topic, messages that were acknowledged and are not there.
+        doubled: by topic, how many times more often than once messages are there.
+    """
+
+    waits: dict[str, list[float]]
+    failed: dict[str, int]
+    lost: dict[str, int] = field(default_factory=dict)
+    doubled: dict[str, int] = field(default_factory=dict)
+
+
+async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float) -> Outcome:
+    """Have a cluster's leader go again and again.
+
+    Args:
+        folder: where stores go.
+        kind: one of KINDS.
+        trials: how often.
+        settle_seconds: pause before each, in which the copies become equal again.
+
+    Raises:
+        NoSuccessor.
+    """
+    settings = {"broker": {"flush": "sync"}}
+    async with (
+        LocalCluster(folder, brokers=1, replicas=3, settings=settings) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        sendings = [Sending("single"), Sending("bulk")]
+        for sending in sendings:
+            await cluster.admin.create_topic(sending.topic, queues_per_broker=4)
+        waits: dict[str, list[float]] = {sending.topic: [] for sending in sendings}
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_singly(cluster, sendings[0], stop), name="single")
+            tasks.create_task(send_in_bulk(cluster, sendings[1], stop), name="bulk")
+            for _ in range(trials):
+                await asyncio.sleep(settle_seconds)
+                for sending in sendings:
+                    sending.longest = 0.0
+                await trial(local, cluster, kind, sendings)
+                for sending in sendings:
+                    waits[sending.topic].append(sending.longest)
+                await whole(cluster)
+            stop.set()
+        outcome = Outcome(waits, {sending.topic: sending.failed for sending in sendings})
+        for sending in sendings:
+            found = await stored(cluster, sending.topic)
+            outcome.lost[sending.topic] = len(sending.acknowledged - found.keys())
+            outcome.doubled[sending.topic] = found.total() - len(found)
+    return outcome
+
+
+async def trial(
+    local: LocalCluster, cluster: rockoon.Cluster, kind: str, sendings: list[Sending]
+) -> None:
+    """Have the leader go, wait until sends go on, and have it come again."""
+    before = await led(cluster, above=0)
+    assert before.leader is not None
+    name = before.leader.name
+    node = local.node(name)
+    if kind == "kill":
+        await asyncio.to_thread(local.kill, name)
+    elif kind == "hand over":
+        await asyncio.to_thread(local.stop, name)
+    else:
+        node.signal(signal.SIGSTOP)
+    try:
+        await led(cluster, above=before.epoch)
+        moment = time.perf_counter()
+        for sending in sendings:
+            await sending.settled_since(moment)
+    finally:
+        if kind == "freeze":
+            node.signal(signal.SIGCONT)
+    if kind != "freeze":
+        await asyncio.to_thread(local.start, name)
+
+
+async def led(cluster: rockoon.Cluster, above: int) -> LogDescription:
+    """The log, once somebody leads it in a higher epoch."""
+    try:
+        async with asyncio.timeout(SUCCESSOR_SECONDS_MAX):
+            while True:
+                with suppress(RockoonError):
+                    log = await cluster.admin.logs.describe(LOG)
+                    if log.leader is not None and log.confirmed and log.epoch > above:
+                        return log
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise NoSuccessor(f"{LOG}: nobody leads an epoch above {above}") from None
+
+
+async def whole(cluster: rockoon.Cluster) -> None:
+    """Wait until every replica is there again."""
+    while True:
+        log = await led(cluster, above=0)
+        if all(each.address is not None for each in log.replicas):
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def send_singly(cluster: rockoon.Cluster, sending: Sending, stop: asyncio.Event) -> None:
+    async with cluster.producer() as producer:
+        while not stop.is_set():
+            await sending.settle(*sending.send(producer))
+
+
+async def send_in_bulk(cluster: rockoon.Cluster, sending: Sending, stop: asyncio.Event) -> None:
+    async with cluster.producer() as producer, asyncio.TaskGroup() as tasks:
+        while not stop.is_set():
+            sent = [sending.send(producer) for _ in range(BULK_MESSAGES)]
+            tasks.create_task(settle_all(sending, sent), name="settling")
+            await producer.wait_capacity()
+            await asyncio.sleep(BULK_SECONDS)
+
+
+async def settle_all(sending: Sending, sent: list[tuple[int, rockoon.Receipt]]) -> None:
+    for number, receipt in sent:
+        await sending.settle(number, receipt)
+
+
+async def stored(cluster: rockoon.Cluster, topic: str) -> Counter[int]:
+    """How often each message is in a topic."""
+    found: Counter[int] = Counter()
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign_all(topic)
+        await consumer.seek_to_beginning()
+        while (batch := await consumer.poll_batch(timeout=2.0)) is not None:
+            found.update(int(body) for body in batch.bodies)
+    return found
