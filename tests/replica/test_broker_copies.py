@@ -109,6 +109,68 @@ async def test_retention_deletes_of_all_copies_what_all_of_them_have(
             stop.request("the test is over")
 
 
+async def test_a_copy_that_cannot_go_on_is_set_aside_and_made_anew(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    """What a fourth replica needs next, the others have deleted while it was away."""
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
+        )
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stops: dict[str, Stop] = {}
+
+        def start(name: str) -> "asyncio.Task[None]":
+            settings = settings_of(
+                tmp_path / name,
+                [nameserver.address],
+                cluster=cluster,
+                copies=3,
+                replica=name,
+                commit_log_file_bytes=4096,
+                disk_check_interval_ms=1,
+                reserved_hours=0,
+                delete_when=";".join(f"{hour:02d}" for hour in range(24)),
+            )
+            stops[name] = Stop()
+            return tasks.create_task(serve(settings, stops[name]), name=name)
+
+        def oldest(name: str) -> int:
+            return min((int(each.name) for each in logs[name].iterdir()), default=0)
+
+        names = [f"broker-a-{number}" for number in range(4)]
+        logs = {name: tmp_path / name / "commitlog" for name in names}
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                rockoon.connect(nameserver.address, cluster=cluster) as client,
+                client.producer() as producer,
+            ):
+                for name in names[:3]:
+                    start(name)
+                await answered(lambda: created(client), bool)
+                await producer.send("orders", bytes(100))
+                late = start(names[3])
+                await eventually(lambda: logs[names[3]].exists() and any(logs[names[3]].iterdir()))
+                stops[names[3]].request("away for a while")
+                await late
+                behind = oldest(names[3])
+                for _ in range(4):
+                    await producer.send("orders", bytes(3000))
+                await eventually(lambda: all(oldest(name) > 4096 for name in names[:3]))
+                start(names[3])
+                await eventually(lambda: oldest(names[3]) > 4096)
+            (aside,) = (tmp_path / names[3] / "lost").iterdir()
+            former = (aside / "config" / "storeId").read_text().strip()
+            assert aside.name == f"replica-{former}"
+            assert min(int(each.name) for each in (aside / "commitlog").iterdir()) == behind
+            log = await led_log(nameserver)
+            assert former not in {each.replica_id for each in log.state.replicas}
+        finally:
+            for stop in stops.values():
+                stop.request("the test is over")
+
+
 async def created(client: rockoon.Cluster) -> bool:
     try:
         await client.admin.create_topic("orders", queues_per_broker=1, if_absent=True)

@@ -16,6 +16,7 @@ from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.replication.serving import BrokerCopy
+from rockoon_broker.replication.set_aside import set_aside
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
     SERVICE_NAME,
@@ -37,6 +38,7 @@ from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_replica.actions import Remake
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
@@ -255,54 +257,83 @@ async def serve_copy(
     disk: Disk,
     announce: Callable[[str, str, str], None],
 ) -> None:
-    """Be one replica of the broker's log until `stop` is requested; see `serve`."""
-    settings, frontend, service, replication, server, stop = parts
+    """Be a replica of the broker's log until `stop` is requested; see `serve`.
+
+    When its log cannot be made equal to the others' and does not count, its store is set aside, and
+    it goes on as another replica, with an empty one.
+    """
+    settings, stop = parts.settings, parts.stop
+    channels = Channels(CHANNEL_OPTIONS, client_tls(settings), parts.frontend.credentials)
     config = settings.store_path / CONFIG_DIRECTORY
-    for changed in disk.make_directory(config):
-        disk.sync_directory(changed)
-    store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
-    channels = Channels(CHANNEL_OPTIONS, client_tls(settings), frontend.credentials)
     store_host = await resolve_store_host(settings.store_host or address)
-    copy = BrokerCopy(
-        settings,
-        store_host,
-        store_id,
-        frontend.nameservers,
-        channels,
-        service,
-        replication,
-        stop,
-        clock,
-        disk,
-        running,
-    )
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(copy.run(), name="replica")
-            await stop.or_event(copy.opened)
-            registration = frontend.registration(
-                BROKER,
-                address,
+        while not stop.requested:
+            for changed in disk.make_directory(config):
+                disk.sync_directory(changed)
+            store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
+            copy = BrokerCopy(
+                settings,
+                store_host,
                 store_id,
-                store_place(settings.store_path / LOCK_FILE),
-                clock.now_ms(),
-                lambda: 0,
-                AsReplica(settings.name, "", copy.facts, settings.replica),
+                parts.frontend.nameservers,
+                channels,
+                parts.service,
+                parts.replication,
+                stop,
+                clock,
+                disk,
+                running,
             )
-            others = [tasks.create_task(registration.run(stop), name="registration")]
-            if (keys := frontend.key_follower(address)) is not None:
-                others.append(tasks.create_task(keys.run(stop), name="access-keys"))
-            await server.set_serving(True)
-            announce("broker", settings.replica or settings.name, address)
+            remake = await serve_replica(parts, copy, store_id, address, clock, announce)
+            if remake is not None:
+                try:
+                    kept = await asyncio.to_thread(set_aside, settings.store_path, store_id, disk)
+                except OSError as failure:
+                    reason = f"the store cannot be set aside: {failure}"
+                    raise Fatal(ExitStatus.STORE, reason) from failure
+                log.error("the copy is made anew: %s; the former one is in %s", remake.reason, kept)
+    finally:
+        await channels.close()
+
+
+async def serve_replica(
+    parts: CopyParts,
+    copy: BrokerCopy,
+    store_id: str,
+    address: str,
+    clock: Clock,
+    announce: Callable[[str, str, str], None],
+) -> Remake | None:
+    """Be one replica until `stop` is requested, or until it has to be made anew: returns why."""
+    settings, frontend, server, stop = parts.settings, parts.frontend, parts.server, parts.stop
+    async with asyncio.TaskGroup() as tasks:
+        over = asyncio.Event()
+        living = tasks.create_task(copy.run(), name="replica")
+        living.add_done_callback(lambda _: over.set())
+        await stop.or_event(copy.opened)
+        registration = frontend.registration(
+            BROKER,
+            address,
+            store_id,
+            store_place(settings.store_path / LOCK_FILE),
+            clock.now_ms(),
+            lambda: 0,
+            AsReplica(settings.name, "", copy.facts, settings.replica),
+        )
+        others = [tasks.create_task(registration.run(stop), name="registration")]
+        if (keys := frontend.key_follower(address)) is not None:
+            others.append(tasks.create_task(keys.run(stop), name="access-keys"))
+        await server.set_serving(True)
+        announce("broker", settings.replica or settings.name, address)
+        if not await stop.or_event(over):
             log.info("stopping: %s", await stop.wait())
             server.begin_drain()
             await copy.hand_over()
-            await registration.leave()
-            for task in others:
-                task.cancel()
-            copy.close()
-    finally:
-        await channels.close()
+        await registration.leave()
+        for task in others:
+            task.cancel()
+        copy.close()
+    return living.result()
 
 
 @asynccontextmanager

@@ -20,9 +20,9 @@ from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
-from rockoon_replica.actions import Reopen
+from rockoon_replica.actions import Remake, Reopen
 from rockoon_replica.nameserver_link import NameserverLink
-from rockoon_replica.replica import Replica
+from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
@@ -100,21 +100,29 @@ class BrokerCopy:
             history=facts.version.history,
         )
 
-    async def run(self) -> None:
+    async def run(self) -> Remake | None:
         """Live, one life after the other, until the process is to stop.
 
         The process is stopped, with the reason, when the store cannot be used.
 
+        Returns:
+            Why the copy has to be made anew, with the store closed; None otherwise.
+
         Raises:
-            Fatal: a rule was broken, or the copy has to be made anew.
+            Fatal: a rule was broken.
         """
+        last: LastAction | None
         while not self._stop.requested:
             try:
-                await self._live()
+                last = await self._live()
             except* (StoreError, OSError) as failures:
                 reason = f"the store cannot be used: {failures.exceptions[0]}"
                 # A sync that failed has said so already.
                 self._stop.fail(Fatal(ExitStatus.STORE, reason))
+            else:
+                if isinstance(last, Remake):
+                    return last
+        return None
 
     async def hand_over(self) -> None:
         """Have another replica lead, if this one does; the process is about to end."""
@@ -152,7 +160,7 @@ class BrokerCopy:
 
     # A life.
 
-    async def _live(self) -> None:
+    async def _live(self) -> LastAction | None:
         self._leads.clear()
         self._service.refuse(self._not_leader())
         opened = StoreLog(
@@ -165,14 +173,14 @@ class BrokerCopy:
         )
         try:
             self._log = opened
-            await self._follow_and_lead(opened)
+            return await self._follow_and_lead(opened)
         finally:
             self._replication.refuse(self._settings.name)
             self._log = self._replica = None
             with suppress(StoreError):
                 opened.close()
 
-    async def _follow_and_lead(self, opened: StoreLog) -> None:
+    async def _follow_and_lead(self, opened: StoreLog) -> LastAction | None:
         name = self._settings.name
         link = NameserverLink(
             self._nameservers, BROKER, name, self._replica_id, lambda state: replica.saw(state)
@@ -200,8 +208,9 @@ class BrokerCopy:
             last = await replica.run()
             for task in others:
                 task.cancel()
-        if last is not None and not isinstance(last, Reopen):
+        if last is not None and not isinstance(last, Reopen | Remake):
             raise Fatal(ExitStatus.STORE, f"the copy of log {name} cannot go on: {last}")
+        return last
 
     async def _lead(self, opened: StoreLog, replica: Replica) -> None:
         """Be a broker from the moment in which this replica leads until its life is over."""
