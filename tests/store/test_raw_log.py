@@ -57,6 +57,30 @@ def test_a_copy_is_the_same_log_and_has_the_same_queues(tmp_path: Path, seed: in
         assert verify_store(tmp_path / name) == []
 
 
+def test_what_was_copied_is_listed_record_by_record_as_it_is_committed(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
+        # One chunk, in which the queues' records are mixed.
+        ends = [leader.append(topic, 0, [b"x"]).end_offset for topic in "ABABBA"]
+        follower.copy_from(leader)
+        follower.append("A", 0, [b"behind"])
+        for end in (*ends, follower.store.appended_end):
+            follower.store.confirm(end)
+            leader.store.confirm(min(end, ends[-1]))
+            if end <= ends[-1]:
+                assert [follower.bodies(t) for t in "AB"] == [leader.bodies(t) for t in "AB"]
+        assert follower.bodies("A") == [b"x"] * 3 + [b"behind"]
+
+
+def test_what_was_copied_of_a_topic_that_is_deleted_is_not_listed(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
+        for topic in "ABA":
+            leader.append(topic, 0, [b"x"])
+        follower.copy_from(leader)
+        follower.store.drop_topics("A")
+        follower.store.confirm(follower.store.appended_end)
+        assert follower.store.queues() == [("B", 0)]
+
+
 def test_a_file_s_last_record_is_taken_together_with_the_blank_behind_it(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         places = [0]

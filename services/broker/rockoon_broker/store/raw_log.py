@@ -16,8 +16,8 @@ from rockoon_broker.store.log.reading import RECORDS_MAX
 from rockoon_broker.store.log.scan import Chunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
-from rockoon_broker.store.queues.dispatch import count_runs, first_break
-from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
+from rockoon_broker.store.queues.dispatch import EntryRun, count_runs, entry_runs, first_break
+from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
@@ -135,7 +135,8 @@ class RawLog:
             ValueError: it does not go on where the log ends, or is damaged; nothing was written.
             AppendFailed: the disk refused; nothing was written.
         """
-        records = self._checked(offset, data)
+        # Worked out once: to check them, to count them, and to list them when they are committed.
+        records, runs = self._checked(offset, data)
         marks = list(marks_among(data, records))
         self._log.extend(data)
         times_ms = records.store_timestamps_ms
@@ -145,12 +146,12 @@ class RawLog:
                 self._points.lift_cap(offset)
             self._runs.note(offset, int(times_ms[0]))
             self._runs.note(offset + int(records.offsets[-1]), int(times_ms[-1]))
-            count_runs(Chunk(offset, records), self._queues, self._dropped.marks)
+            count_runs(runs, self._queues)
         for position, mark in marks:
             self._epochs.note(offset + position, mark)
-        self._undispatched.add_unread(self._log.end)
+        self._undispatched.add(Copied(offset, self._log.end, runs, self._runs.newest_ms))
 
-    def _checked(self, offset: int, data: bytes) -> Scan:
+    def _checked(self, offset: int, data: bytes) -> tuple[Scan, Sequence[EntryRun]]:
         log = self._log
         if offset != log.end:
             raise ValueError(f"the log ends at {log.end}, what is to be written begins at {offset}")
@@ -171,14 +172,16 @@ class RawLog:
             is_whole = records.position + size == len(data) == room
         if not is_whole:
             raise ValueError(f"no whole record at {offset + records.position}: {records.end.value}")
+        chunk = Chunk(offset, records)
+        runs = list(entry_runs(chunk, self._dropped.marks))
         wrong = first_break(
-            Chunk(offset, records),
+            chunk,
+            runs,
             self._queues,
-            self._dropped.marks,
             self._runs.newest_ms,
             log.file_bytes,
             begins_anywhere=log.min_offset > 0,
         )
         if wrong is not None:
             raise ValueError(f"the record at {wrong} does not go on where the log or its queue is")
-        return records
+        return records, runs

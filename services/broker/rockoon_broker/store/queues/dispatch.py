@@ -1,7 +1,7 @@
 """From scanned records to ConsumeQueue entries, as recovery needs it."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,8 +52,8 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
 
 def first_break(
     chunk: Chunk,
+    runs: Iterable[EntryRun],
     queues: ConsumeQueues,
-    marks: Mapping[str, int],
     newest_ms: int,
     file_bytes: int,
     *,
@@ -67,8 +67,8 @@ def first_break(
 
     Args:
         chunk: records that follow what `queues` already hold, or have counted.
+        runs: `entry_runs` of it.
         queues: as they are before the chunk is dispatched or counted.
-        marks: topics whose records below a physical offset do not exist.
         newest_ms: store time of the record before the chunk.
         file_bytes: size of a CommitLog file. Where one begins, store times may go back.
         begins_anywhere: a queue without numbers may begin with any: the log was not copied from its
@@ -85,7 +85,7 @@ def first_break(
     goes_back = (times_ms < before_ms) & (physical % file_bytes != 0)
     wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
     expected: dict[QueueKey, int] = {}
-    for run in entry_runs(chunk, marks):
+    for run in runs:
         if run.key not in expected:
             queue = queues.find(*run.key)
             begins = begins_anywhere and (queue is None or not queue.next_offset)
@@ -121,15 +121,15 @@ def contradicted_queues(
 
 
 def dispatch_runs(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], end: int | None = None
+    runs: Iterable[EntryRun], queues: ConsumeQueues, end: int | None = None
 ) -> list[QueueKey]:
-    """Write the entries of a chunk's records, or of those below `end`, into their queues.
+    """Write entries, or those of records below `end`, into their queues.
 
     Returns:
         The queues that have got entries; one may be there twice.
     """
     advanced: list[QueueKey] = []
-    for run in entry_runs(chunk, marks):
+    for run in runs:
         entries = _below(run, end)
         if len(entries):
             queues.write(queues.find_or_create(*run.key), run.first_offset, entries)
@@ -137,11 +137,9 @@ def dispatch_runs(
     return advanced
 
 
-def count_runs(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], end: int | None = None
-) -> None:
-    """Have queues' numbers go on behind a chunk's records, which are not listed yet."""
-    for run in entry_runs(chunk, marks):
+def count_runs(runs: Iterable[EntryRun], queues: ConsumeQueues, end: int | None = None) -> None:
+    """Have queues' numbers go on behind records, or those below `end`, which are not listed yet."""
+    for run in runs:
         entries = _below(run, end)
         if len(entries):
             queue = queues.find_or_create(*run.key)

@@ -12,7 +12,7 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.reading import read_chunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
-from rockoon_broker.store.queues.dispatch import dispatch_runs
+from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_format.consume_queue import EntryArray
 
@@ -31,9 +31,20 @@ class Undispatched:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A stretch of the log that did not come by `append`: read when its entries are due."""
+    """A stretch of the log that was there already: read when its entries are due."""
 
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Records of another copy's log, in this one, whose queue entries are not written yet."""
+
+    first_offset: int
+    end_offset: int
+    runs: Sequence[EntryRun]
+    store_timestamp_ms: int
+    """Of the newest record."""
 
 
 class DispatchQueue:
@@ -69,15 +80,15 @@ class DispatchQueue:
         self._log = log
         self._dropped = dropped
         self._delay_levels_ms = delay_levels_ms
-        self._waiting: deque[Undispatched | Unread] = deque()
+        self._waiting: deque[Undispatched | Copied | Unread] = deque()
 
     @property
     def pending(self) -> int:
         """How many batches wait."""
         return len(self._waiting)
 
-    def add(self, batch: Undispatched) -> None:
-        """Take the batch that the log holds behind the one added last."""
+    def add(self, batch: Undispatched | Copied) -> None:
+        """Take the records that the log holds behind the one added last."""
         self._waiting.append(batch)
 
     def add_unread(self, end: int) -> None:
@@ -88,12 +99,15 @@ class DispatchQueue:
 
     def drop(self, topics: Container[str]) -> None:
         """Write no entries for the batches of topics that are deleted."""
-        self._waiting = deque(
-            replace(each, queue=None)
-            if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics
-            else each
-            for each in self._waiting
-        )
+
+        def without(each: Undispatched | Copied | Unread) -> Undispatched | Copied | Unread:
+            if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics:
+                return replace(each, queue=None)
+            if isinstance(each, Copied):
+                return replace(each, runs=[run for run in each.runs if run.key[0] not in topics])
+            return each
+
+        self._waiting = deque(map(without, self._waiting))
 
     def dispatch(self, end: int) -> list[QueueKey]:
         """Write the entries of batches up to a physical offset.
@@ -108,8 +122,8 @@ class DispatchQueue:
         try:
             while waiting and self.end < end:
                 batch = waiting[0]
-                if isinstance(batch, Unread):
-                    self._dispatch_unread(min(batch.end_offset, end), advanced)
+                if not isinstance(batch, Undispatched):
+                    self._dispatch_stretch(batch, end, advanced)
                     if self.end == batch.end_offset:
                         waiting.popleft()
                     continue
@@ -130,6 +144,17 @@ class DispatchQueue:
             self.failure = None
         return list(advanced)
 
+    def _dispatch_stretch(
+        self, batch: Copied | Unread, end: int, advanced: dict[QueueKey, None]
+    ) -> None:
+        """Write the entries of a stretch up to a physical offset, or of a part of it."""
+        if not isinstance(batch, Copied) or batch.first_offset < self.end or batch.end_offset > end:
+            # Of a copied stretch too a part can be committed: its runs are not in the log's order.
+            self._dispatch_unread(min(batch.end_offset, end), advanced)
+            return
+        advanced.update(dict.fromkeys(dispatch_runs(batch.runs, self._queues)))
+        self.end, self.store_timestamp_ms = batch.end_offset, batch.store_timestamp_ms
+
     def _dispatch_unread(self, end: int, advanced: dict[QueueKey, None]) -> None:
         """Write the entries of what the log holds up to a physical offset, at most one window."""
         read = read_chunk(
@@ -144,7 +169,8 @@ class DispatchQueue:
             # Told as what it is: passed over, later messages would be listed and this one not.
             raise OSError(errno.EIO, f"what was written to the log at {self.end} is damaged")
         chunk = Chunk(read.start, read.records)
-        advanced.update(dict.fromkeys(dispatch_runs(chunk, self._queues, self._dropped.marks)))
+        runs = entry_runs(chunk, self._dropped.marks)
+        advanced.update(dict.fromkeys(dispatch_runs(runs, self._queues)))
         if read.records.count:
             self.store_timestamp_ms = int(read.records.store_timestamps_ms[-1])
         self.end = read.next_offset

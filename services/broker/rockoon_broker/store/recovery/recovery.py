@@ -39,6 +39,7 @@ from rockoon_broker.store.queues.dispatch import (
     contradicted_queues,
     count_runs,
     dispatch_runs,
+    entry_runs,
     first_break,
 )
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
@@ -367,11 +368,12 @@ class Recoverer:
         marks = self._dropped.marks
         for chunk in walk.chunks(boundary):
             end = None
+            runs = list(entry_runs(chunk, marks))
             if ours:
                 end = first_break(
                     chunk,
+                    runs,
                     self._queues,
-                    marks,
                     newest_ms,
                     self._file_bytes,
                     begins_anywhere=self._by_quorum and starts[0] > 0,
@@ -387,7 +389,7 @@ class Recoverer:
                     )
                     self._queues.empty(queue)
             take = count_runs if self._by_quorum else dispatch_runs
-            take(chunk, self._queues, marks, end)
+            take(runs, self._queues, end)
             if _LOG_TOPIC in chunk.records.topics:
                 self._own_records += own_records(chunk)
             times_ms = chunk.records.store_timestamps_ms
