@@ -38,8 +38,7 @@ class StoreCopy(StoreLog):
         )
 
     def append(self, payload: bytes) -> int:
-        frames, lengths = encode_batch(b"T", 0, [payload], [b""], NOW_MS, BORN_HOST)
-        return self.store.append(batch_of("T", 0, frames, lengths), NOW_MS).end_offset
+        return append(self.store, payload)
 
     def content(self) -> bytes:
         found = b""
@@ -79,3 +78,36 @@ async def test_stores_stay_equal_through_catch_up_cuts_and_changes_of_leader(
         assert messages == {42}
     for name in logs.all:
         assert verify_store(tmp_path / name) == []
+
+
+async def test_copies_leave_out_what_was_deleted_before_there_were_any(tmp_path: Path) -> None:
+    async with copies(tmp_path, gated=False, open_log=StoreCopy) as logs:
+        with a_single_copy(tmp_path / "a") as store:
+            for number in range(3):
+                append(store, b"of the former topic %d" % number)
+            store.drop_topics("T", "U")
+            append(store, b"first")
+            mark = store.dropped_marks
+        first = await logs.start()
+        assert first.name == "a"
+        await logs.equal(await first.send(b"second"))
+        # A restart forgets what lies beyond its log's end, never what lies below.
+        for follower in logs.followers(first):
+            await follower.stop()
+            await follower.start()
+        await logs.equal(await first.send(b"third"))
+        for copy in logs.all.values():
+            assert copy.log.store.max_offset("T", 0) == 3
+            assert copy.log.store.dropped_marks == mark
+    for name in logs.all:
+        assert verify_store(tmp_path / name) == []
+
+
+def append(store: Store, payload: bytes) -> int:
+    frames, lengths = encode_batch(b"T", 0, [payload], [b""], NOW_MS, BORN_HOST)
+    return store.append(batch_of("T", 0, frames, lengths), NOW_MS).end_offset
+
+
+def a_single_copy(root: Path) -> Store:
+    configured = settings(root, flush=Flush.SYNC, commit_log_file_bytes=FILE_BYTES)
+    return Store.open(configured, clock=FixedClock())

@@ -9,7 +9,7 @@ import random
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Boundary
@@ -54,6 +54,10 @@ class ByteLog:
     @property
     def end(self) -> int:
         return self.min_offset + len(self._data)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        return {}
 
     def boundaries(self) -> list[Boundary]:
         ends = [first for _, first in self._epochs[1:]] + [self.end]
@@ -133,6 +137,9 @@ class ByteLog:
     def sync_nowait(self) -> None:
         """As `sync`."""
         self.durable_end = self.end
+
+    def drop(self, dropped: Mapping[str, int]) -> None:
+        raise AssertionError(f"no leader has dropped {dropped}")
 
     def commit(self, offset: int) -> None:
         assert self.committed_end <= offset <= self.end, (self.committed_end, offset, self.end)

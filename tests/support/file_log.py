@@ -9,7 +9,7 @@ import asyncio
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rockoon_core.disk import Disk
@@ -52,6 +52,10 @@ class FileLog:
     @property
     def min_offset(self) -> int:
         return self._begin
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        return {}
 
     def boundaries(self) -> Sequence[Boundary]:
         firsts = list(self._epochs)
@@ -111,6 +115,9 @@ class FileLog:
         self.disk.fdatasync(self._fd)
         self._end = self.durable_end = offset
         self.truncated.append(offset)
+
+    def drop(self, dropped: Mapping[str, int]) -> None:
+        raise AssertionError(f"no leader has dropped {dropped}")
 
     def commit(self, offset: int) -> None:
         assert offset <= self._end

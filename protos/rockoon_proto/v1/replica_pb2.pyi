@@ -57,7 +57,14 @@ class LeaderSays(_message.Message):
     def __init__(self, welcome: _Optional[_Union[LeaderWelcome, _Mapping]] = ..., chunk: _Optional[_Union[LeaderChunk, _Mapping]] = ...) -> None: ...
 
 class LeaderWelcome(_message.Message):
-    __slots__ = ("leader_id", "epoch", "truncate_to", "remake", "leader_end", "log_min_offset", "tail_crc")
+    __slots__ = ("leader_id", "epoch", "truncate_to", "remake", "leader_end", "log_min_offset", "tail_crc", "dropped_below")
+    class DroppedBelowEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_TO_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +72,7 @@ class LeaderWelcome(_message.Message):
     LEADER_END_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_BELOW_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     epoch: int
     truncate_to: int
@@ -72,7 +80,8 @@ class LeaderWelcome(_message.Message):
     leader_end: int
     log_min_offset: int
     tail_crc: int
-    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., truncate_to: _Optional[int] = ..., remake: _Optional[bool] = ..., leader_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., tail_crc: _Optional[int] = ...) -> None: ...
+    dropped_below: _containers.ScalarMap[str, int]
+    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., truncate_to: _Optional[int] = ..., remake: _Optional[bool] = ..., leader_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., tail_crc: _Optional[int] = ..., dropped_below: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LeaderChunk(_message.Message):
     __slots__ = ("leader_id", "epoch", "offset", "data", "crc", "committed_end", "log_min_offset", "round")

@@ -45,6 +45,12 @@ class Truncate(NamedTuple):
     offset: int
 
 
+class Drop(NamedTuple):
+    """`log.drop`, durably."""
+
+    dropped: tuple[tuple[str, int], ...]
+
+
 class Commit(NamedTuple):
     """`log.commit` as far as the log goes: `min(end, log.end)`, after what was written before."""
 
@@ -226,6 +232,7 @@ Action = (
     | Write
     | Sync
     | Truncate
+    | Drop
     | Commit
     | AllowDeletion
     | Connect

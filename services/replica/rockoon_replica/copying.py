@@ -14,6 +14,7 @@ from rockoon_replica.actions import (
     Commit,
     Connect,
     Disconnect,
+    Drop,
     SayHello,
     Sync,
     Truncate,
@@ -135,6 +136,9 @@ class Copying:
         durable = min(log.durable_end, point) if has_records else point
         if point != log.end:
             self._out.append(Truncate(point))
+        if welcome.dropped:
+            # Behind the cut, which may forget what lies beyond it.
+            self._out.append(Drop(welcome.dropped))
         self._welcomed = True
         self._acked = Ack(durable, 0)
         self._out += [Sync(), Acknowledge(session, self._acked)]

@@ -140,7 +140,8 @@ class Leadership:
             self._sessions[session] = follower
         size = 0 if point is None else tail_size(point, hello, log.min_offset)
         crc = 0 if point is None else log.tail_crc(point, size)
-        welcome = Welcome(self.epoch, self._replica, point, crc, log.end, log.min_offset)
+        dropped = tuple(log.dropped.items())
+        welcome = Welcome(self.epoch, self._replica, point, crc, log.end, log.min_offset, dropped)
         self._out.append(SayWelcome(session, welcome))
 
     def _matching(self, hello: Hello) -> int | None:

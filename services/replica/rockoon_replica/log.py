@@ -3,7 +3,7 @@
 Positions are opaque integers that grow: bytes in a CommitLog, record sequences in a journal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rockoon_core.replication_rules import Boundary
@@ -34,6 +34,12 @@ class LogView(Protocol):
     @property
     def committed_end(self) -> int:
         """How far `commit` was told; after a start as much of it as is known to be durable."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What was left out of the log beside it, by name, with the position below which its
+        records are as if they had never been. Other copies need it to take what lies behind."""
         ...
 
     def boundaries(self) -> Sequence[Boundary]:
@@ -85,6 +91,10 @@ class ReplicatedLog(LogView, Protocol):
         Raises:
             ValueError: no record ends there, or it is below `min_offset` or `committed_end`.
         """
+        ...
+
+    def drop(self, dropped: Mapping[str, int]) -> None:
+        """Leave out, durably, what the leader does; only positions beyond `end` are new."""
         ...
 
     def commit(self, offset: int) -> None:

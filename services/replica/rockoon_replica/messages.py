@@ -34,6 +34,7 @@ class Welcome(NamedTuple):
         tail_crc: `LogView.tail_crc` of the leader's log before that point; `tail_size` long.
         leader_end: end of the leader's log.
         min_offset: of the leader's log.
+        dropped: `LogView.dropped` of the leader's log.
     """
 
     epoch: int
@@ -42,6 +43,7 @@ class Welcome(NamedTuple):
     tail_crc: int
     leader_end: int
     min_offset: int
+    dropped: tuple[tuple[str, int], ...] = ()
 
 
 class Chunk(NamedTuple):

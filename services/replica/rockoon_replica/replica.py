@@ -369,6 +369,8 @@ class Replica:
                     "log %s: cut at %d, it ended at %d", self._log_name, offset, self._log.end
                 )
                 self._log.truncate(offset)
+            case actions.Drop(dropped):
+                self._log.drop(dict(dropped))
             case actions.Connect(leader, epoch):
                 self._following.connect(leader, epoch)
             case actions.Disconnect():

@@ -53,6 +53,7 @@ def welcome_to_wire(welcome: Welcome) -> pb.LeaderSays:
         leader_end=welcome.leader_end,
         log_min_offset=welcome.min_offset,
         tail_crc=welcome.tail_crc,
+        dropped_below=dict(welcome.dropped),
     )
     return pb.LeaderSays(welcome=told)
 
@@ -65,6 +66,7 @@ def welcome_from_wire(told: pb.LeaderWelcome) -> Welcome:
         tail_crc=told.tail_crc,
         leader_end=told.leader_end,
         min_offset=told.log_min_offset,
+        dropped=tuple(told.dropped_below.items()),
     )
 
 

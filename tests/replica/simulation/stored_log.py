@@ -1,6 +1,7 @@
 """Broker's store as a log of the simulation, on a disk that forgets what was not synced."""
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from replica.simulation.truth import Violation
@@ -55,6 +56,10 @@ class StoredLog:
     @property
     def committed_end(self) -> int:
         return self._owner.store.committed_end
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        return self._owner.store.dropped_marks
 
     def boundaries(self) -> list[Boundary]:
         return self._owner.store.boundaries()

@@ -5,7 +5,7 @@ was made of the cut records is left in memory, because whatever was made of the 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rockoon_broker.store.clock import WallClock
 from rockoon_broker.store.errors import AppendFailed, StoreNotWritable
@@ -70,6 +70,11 @@ class StoreLog:
     def committed_end(self) -> int:
         return self.store.committed_end
 
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Topics deleted while the log had one copy."""
+        return self.store.dropped_marks
+
     def boundaries(self) -> Sequence[Boundary]:
         return self.store.boundaries()
 
@@ -112,6 +117,14 @@ class StoreLog:
         self.store.retain_from = retained
         self._synced.set()
         self._reopened(self.store)
+
+    def drop(self, dropped: Mapping[str, int]) -> None:
+        """Have topics begin behind the positions at which the leader dropped them."""
+        for topic, mark in dropped.items():
+            # Below the end it was taken before; retention may have forgotten it here already, and
+            # the topic's queues hold what came behind it.
+            if mark > self.end and mark > self.store.dropped_marks.get(topic, 0):
+                self.store.drop_topics(topic, below=mark)
 
     def commit(self, offset: int) -> None:
         """Show what lies below an offset to readers."""

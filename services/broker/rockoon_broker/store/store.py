@@ -309,7 +309,7 @@ class Store(VisibleStore):
         self._committed_end = max(self._committed_end, end_offset)
         return self._undispatched.dispatch(self._committed_end)
 
-    def drop_topics(self, *topics: str) -> None:
+    def drop_topics(self, *topics: str, below: int | None = None) -> None:
         """Delete topics' queues; their messages in the log are as if they had never been.
 
         Durable on return, by one write for all, although the Syncer deletes the files only then. A
@@ -317,6 +317,7 @@ class Store(VisibleStore):
 
         Args:
             topics: with or without queues here.
+            below: physical offset at which another copy did so, not before the end; None: the end.
 
         Raises:
             OSError: the disk; queues are still there. Call it again.
@@ -324,7 +325,7 @@ class Store(VisibleStore):
         """
         self.check_usable()
         counted = {topic: self.points.counted(topic) for topic in topics}
-        self._dropped.add(self._log.end, counted)
+        self._dropped.add(self._log.end if below is None else below, counted)
         self._undispatched.drop(counted)
         for topic in topics:
             self.compaction.drop(topic)
