@@ -5,8 +5,9 @@ Invariants:
   a follower: a slow one costs no memory. Followers that are equally far share one read.
 - Chunks of a session are seamless, from the Welcome's point on.
 - A follower hears something every HEARTBEAT_SECONDS. A round is sent at once; so are bytes while
-  none are unacknowledged, and a committed end that has moved. What comes in close succession is put
-  together for PACE_SECONDS: the follower's sync under way does not take it along anyhow.
+  none are unacknowledged. What comes in close succession is put together for PACE_SECONDS: the
+  follower's sync under way does not take it along anyhow. A committed end goes with the next bytes,
+  or by itself after COMMIT_SECONDS: a follower answers nobody by it.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ UNACKNOWLEDGED_BYTES_MAX = 8 << 20
 SHARED_BYTES_MAX = 4 << 20
 HEARTBEAT_SECONDS = 0.1
 PACE_SECONDS = 0.001
+COMMIT_SECONDS = 0.01
 # What is worth a chunk of its own.
 PACED_BYTES_MAX = 256 << 10
 
@@ -212,7 +214,8 @@ class Leading:
             state = (self._log.committed_end, self._round)
             pause = self._pause(session, state)
             if (seconds := sent_at + pause - now()) > 0:
-                session.is_holding = pause < HEARTBEAT_SECONDS
+                # Not while only a committed end waits: new bytes have to go at once.
+                session.is_holding = pause == PACE_SECONDS
                 await _at_most(seconds, session.news)
                 session.is_holding = False
                 continue
@@ -246,9 +249,9 @@ class Leading:
             return 0.0
         if room > 0 and session.sent_end == session.durable_end:
             return 0.0
-        if room > 0 or state != session.told:
+        if room > 0:
             return PACE_SECONDS
-        return HEARTBEAT_SECONDS
+        return COMMIT_SECONDS if state != session.told else HEARTBEAT_SECONDS
 
     def _next_piece(self, session: FollowerSession) -> Piece:
         try:
