@@ -50,6 +50,11 @@ class DiskUsage:
         total = self.used_bytes + self.usable_bytes
         return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
 
+    @property
+    def used_ratio(self) -> float:
+        """Used share, 0 to 1."""
+        return self.used_bytes / max(self.used_bytes + self.usable_bytes, 1)
+
 
 class FileFacts(NamedTuple):
     """What retention and the start need to know of a file."""

@@ -27,6 +27,7 @@ WHOLE_NUMBERS = (
     "rockoon_ready",
     "rockoon_compaction_refused",
     "rockoon_logs_",
+    "rockoon_replicas_missing",
     "rockoon_spark_job_succeeded)",
     "up{",
 )

@@ -1,12 +1,18 @@
 """A broker with three copies: clients go on when its leader leaves, and read what they sent."""
 
 import asyncio
+import urllib.request
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grpc import aio
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 import rockoon
+from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_core.errors import RockoonError
 from rockoon_proto.v1.logs_pb2 import Log
@@ -28,14 +34,17 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
         )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         stops: dict[str, Stop] = {}
+        ports: list[int] = []
         for number in range(3):
             name = f"broker-a-{number}"
+            ports.append(choose_port(set(ports)))
             settings = settings_of(
                 tmp_path / name,
                 [nameserver.address],
                 cluster=cluster,
                 copies=3,
                 replica=name,
+                metrics_listen=f"127.0.0.1:{ports[-1]}",
             )
             stops[name] = Stop()
             tasks.create_task(serve(settings, stops[name]), name=name)
@@ -48,6 +57,10 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 await answered(lambda: created(client), bool)
                 for number in range(10):
                     await producer.send("orders", b"%d" % number)
+                # Each says through its health service that it leads, or is level with who does.
+                for node in (await led_log(nameserver)).nodes:
+                    await answered(partial(is_serving, node.address), bool)
+                await answered(partial(measured, ports), told_of_three)
                 leader = leader_of(await led_log(nameserver))
                 stops[leader].request("a rolling restart")
                 for number in range(10, 20):
@@ -169,6 +182,43 @@ async def test_a_copy_that_cannot_go_on_is_set_aside_and_made_anew(
         finally:
             for stop in stops.values():
                 stop.request("the test is over")
+
+
+async def is_serving(address: str) -> bool:
+    async with aio.insecure_channel(address) as channel:
+        stub: Any = HealthStub(channel)
+        return bool((await stub.Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING)
+
+
+async def measured(ports: list[int]) -> str:
+    """All that the replicas have for Prometheus."""
+
+    def ask(port: int) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return str(answer.read(), "utf-8")
+
+    return "".join([await asyncio.to_thread(ask, port) for port in ports])
+
+
+def told_of_three(page: str) -> bool:
+    """Whether one leads and two follow, level with it."""
+    values: dict[str, list[float]] = {}
+    for line in page.splitlines():
+        if line.startswith("rockoon_"):
+            values.setdefault(line.partition("{")[0], []).append(float(line.split()[-1]))
+    wanted = {
+        "rockoon_ready": [1, 1, 1],
+        "rockoon_replica_leads": [0, 0, 1],
+        "rockoon_replica_lag_bytes": [0, 0],
+        "rockoon_replica_lag_seconds": [0, 0],
+        "rockoon_replicas_missing": [0],
+    }
+    ends, epochs = (
+        set(values.get(name, ()))
+        for name in ("rockoon_replica_committed_end_bytes", "rockoon_replica_epoch")
+    )
+    told = {name: sorted(values.get(name, ())) for name in wanted}
+    return told == wanted and len(ends) == len(epochs) == 1
 
 
 async def created(client: rockoon.Cluster) -> bool:

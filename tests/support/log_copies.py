@@ -41,7 +41,7 @@ class Copy:
 
     Attributes:
         log: open while it lives.
-        committed, established, allowed: what its owner was told.
+        committed, established, allowed, readiness: what its owner was told.
         ends: why its lives were over.
     """
 
@@ -56,6 +56,7 @@ class Copy:
         self.committed = 0
         self.established: list[int] = []
         self.allowed = False
+        self.readiness: list[bool] = []
         self.ends: list[object] = []
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -163,6 +164,9 @@ class _Told:
 
     def established(self, epoch: int) -> None:
         self._copy.established.append(epoch)
+
+    def readiness_changed(self) -> None:
+        self._copy.readiness.append(self._copy.replica.is_ready)
 
     def appends_allowed(self, allowed: bool) -> None:
         self._copy.allowed = allowed

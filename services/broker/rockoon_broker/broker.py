@@ -318,8 +318,7 @@ class Broker:
     @property
     def disk_used_ratio(self) -> float:
         """Share of the store's partition in use, 0 to 1."""
-        usage = self.disk_usage
-        return usage.used_bytes / max(usage.used_bytes + usage.usable_bytes, 1)
+        return self.disk_usage.used_ratio
 
     @property
     def disk_usage(self) -> DiskUsage:

@@ -5,11 +5,17 @@ what else is about groups comes from the offset service, which alone knows it.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
+from rockoon_broker.replication.metrics import TABLE as TABLE_OF_COPIES
+from rockoon_broker.replication.metrics import of_copy
+from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.service import BrokerService
+from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import SIZE_BOUNDS
+from rockoon_core.disk import DiskUsage
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 
 MESSAGES_IN = counter(
@@ -60,7 +66,10 @@ RESERVE_TIME = gauge(
     unit="milliseconds",
 )
 
-READY = gauge("rockoon_ready", "1 when the broker takes calls, 0 while it recovers or stops")
+READY = gauge(
+    "rockoon_ready",
+    "1 when the broker takes calls, or its copy is level with who does, otherwise 0",
+)
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
 BATCHES = counter("rockoon_appended_batches_total", "Batches whose sender waited for a sync")
 SYNC_WAIT = counter(
@@ -90,7 +99,8 @@ COMPACTION_REFUSED = gauge(
 )
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
 
-TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+OWN = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+TABLE = OWN + TABLE_OF_COPIES
 
 
 class BrokerMetrics:
@@ -99,18 +109,38 @@ class BrokerMetrics:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._followed: tuple[Broker, BrokerService] | None = None
+        self._copy: tuple[BrokerCopy, BrokerService] | None = None
 
     def follow(self, broker: Broker, service: BrokerService) -> None:
         """Measure these from now on, until the store is closed."""
         self._followed = (broker, service)
 
+    def follow_copy(self, copy: BrokerCopy, service: BrokerService) -> None:
+        """Measure a broker whose log has copies, whether it leads or follows."""
+        self._copy = (copy, service)
+
     async def measure(self) -> Iterable[Measurement]:
         """Values of `TABLE`. Touches the disk once or twice, as `DescribeBroker` does."""
+        if self._copy is not None:
+            return self._of_copy(*self._copy)
         if self._followed is None:
             return [READY.at(0)]
         broker, service = self._followed
+        return [READY.at(service.is_serving), *self._of_broker(broker, service)]
+
+    def _of_copy(self, copy: BrokerCopy, service: BrokerService) -> Iterable[Measurement]:
+        broker = copy.broker
+        if broker is not None:
+            yield from self._of_broker(broker, service)
+        elif copy.store is not None:
+            yield from of_log(copy.store)
+            with suppress(OSError):
+                yield from of_disk(copy.disk_usage)
+        yield READY.at(copy.record.is_ready)
+        yield from of_copy(copy)
+
+    def _of_broker(self, broker: Broker, service: BrokerService) -> Iterable[Measurement]:
         return [
-            READY.at(service.is_serving),
             PRODUCERS.at(service.streams_open),
             DEAD.at(service.messages_dead),
             RETURNED.at(service.messages_returned),
@@ -141,25 +171,32 @@ def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     yield TOPICS.at(len(broker.topics.table.served))
     yield ROUTE_REVISION.at(broker.topics.table.revision)
     yield PERMISSION.at(6 if store.writable else 4)
-    yield FLUSH_BEHIND.at(store.appended_end - store.durable_end)
+    yield from of_log(store)
     yield DISPATCH_BEHIND.at(store.appended_end - store.visible_end)
-    yield LOG_END.at(store.appended_end)
-    yield LOG_MIN.at(store.log_min_offset)
     yield RECOVERY_SECONDS.at(broker.recovery_seconds)
     yield RECOVERY_RECORDS.at(recovery.records_scanned)
     yield RECOVERY_CLEAN.at(recovery.was_clean)
     if broker.key_index is not None:
         yield INDEX_LAG.at(max(0, store.visible_end - broker.key_index.end_offset))
     try:
-        usage, used_ratio = broker.disk_usage, broker.disk_used_ratio
-        oldest_ms = broker.oldest_message_ms()
+        usage, oldest_ms = broker.disk_usage, broker.oldest_message_ms()
     except OSError:
         # Unknown is better than wrong: these series have a gap.
         return
-    yield STORAGE.at(usage.used_bytes)
-    yield DISK_USED.at(used_ratio)
+    yield from of_disk(usage)
     if oldest_ms is not None:
         yield RESERVE_TIME.at(max(0, now_ms - oldest_ms))
+
+
+def of_log(store: Store) -> Iterator[Measurement]:
+    yield FLUSH_BEHIND.at(store.appended_end - store.durable_end)
+    yield LOG_END.at(store.appended_end)
+    yield LOG_MIN.at(store.log_min_offset)
+
+
+def of_disk(usage: DiskUsage) -> Iterator[Measurement]:
+    yield STORAGE.at(usage.used_bytes)
+    yield DISK_USED.at(usage.used_ratio)
 
 
 def of_messages_aside(broker: Broker) -> Iterator[Measurement]:

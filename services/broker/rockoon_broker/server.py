@@ -103,8 +103,8 @@ async def serve(
             async with make_server(settings, frontend, service, replication, telemetry) as server:
                 address = frontend.address(server)
                 if settings.copies > 1:
-                    copy = CopyParts(settings, frontend, service, replication, server, stop)
-                    await serve_copy(copy, address, clock, disk, announce)
+                    of = (settings, frontend, service, replication, server, stop, metrics)
+                    await serve_copy(CopyParts(*of), address, clock, disk, announce)
                     return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
@@ -248,6 +248,7 @@ class CopyParts(NamedTuple):
     replication: ReplicationService
     server: GrpcServer
     stop: Stop
+    metrics: BrokerMetrics
 
 
 async def serve_copy(
@@ -284,6 +285,7 @@ async def serve_copy(
                 disk,
                 running,
             )
+            parts.metrics.follow_copy(copy, parts.service)
             remake = await serve_replica(parts, copy, store_id, address, clock, announce)
             if remake is not None:
                 try:
@@ -323,17 +325,26 @@ async def serve_replica(
         others = [tasks.create_task(registration.run(stop), name="registration")]
         if (keys := frontend.key_follower(address)) is not None:
             others.append(tasks.create_task(keys.run(stop), name="access-keys"))
-        await server.set_serving(True)
+        readiness = tasks.create_task(tell_readiness(copy, server), name="readiness")
         announce("broker", settings.replica or settings.name, address)
         if not await stop.or_event(over):
             log.info("stopping: %s", await stop.wait())
+            readiness.cancel()
             server.begin_drain()
             await copy.hand_over()
         await registration.leave()
-        for task in others:
+        for task in (*others, readiness):
             task.cancel()
         copy.close()
     return living.result()
+
+
+async def tell_readiness(copy: BrokerCopy, server: GrpcServer) -> None:
+    """Say through grpc.health.v1 whether this copy leads, or is level with who does."""
+    while True:
+        await server.set_serving(copy.record.is_ready)
+        await copy.readiness_news.wait()
+        copy.readiness_news.clear()
 
 
 @asynccontextmanager

@@ -57,6 +57,7 @@ class Copying:
         self._session: int | None = None
         self._hello: Hello | None = None
         self._welcomed = False
+        self._leader_end = 0
         self._acked = Ack(0, 0)
         self._allowed = 0
 
@@ -64,6 +65,11 @@ class Copying:
     def is_matched(self) -> bool:
         """Whether the log is a beginning of the leader's, as of this session."""
         return self._welcomed
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all that the leader had at this session's beginning is here, and committed."""
+        return self._welcomed and self._log.committed_end >= self._leader_end
 
     def follow(self, leader: str, epoch: int) -> None:
         """Copy from a leader."""
@@ -139,7 +145,7 @@ class Copying:
         if welcome.dropped:
             # Behind the cut, which may forget what lies beyond it.
             self._out.append(Drop(welcome.dropped))
-        self._welcomed = True
+        self._welcomed, self._leader_end = True, welcome.leader_end
         self._acked = Ack(durable, 0)
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True

@@ -21,6 +21,7 @@ from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica.events import AckArrived, Event, HelloArrived, SessionClosed
 from rockoon_replica.log import ReplicatedLog
 from rockoon_replica.messages import Chunk, Welcome
+from rockoon_replica.standing import FollowerProgress
 from rockoon_replica.wire import ack_from_wire, chunk_to_wire, hello_from_wire, welcome_to_wire
 
 CHUNK_BYTES_MAX = 1 << 20
@@ -126,6 +127,8 @@ class Leading:
         self._numbers = numbers
         self._newest = Newest(log)
         self._sessions: dict[int, FollowerSession] = {}
+        # By replica id; also of those that have left.
+        self.progress: dict[str, FollowerProgress] = {}
         self._round = 0
         self._refusal: RockoonError | None = None
 
@@ -195,13 +198,18 @@ class Leading:
             yield welcome_to_wire(welcome)
             if welcome.truncate_to is None:
                 return
+            now = asyncio.get_running_loop().time()
+            progress = self.progress.setdefault(arrived.replica, FollowerProgress(now))
             session.sent_end = session.durable_end = welcome.truncate_to
-            reader = spawn(self._read(session, requests), f"acknowledgements of {arrived.replica}")
+            progress.opened(session.number, session.durable_end)
+            reading = self._read(session, progress, requests)
+            reader = spawn(reading, f"acknowledgements of {arrived.replica}")
             try:
                 async for said in self._chunks(session, welcome.epoch):
                     yield said
             finally:
                 reader.cancel()
+                progress.closed(session.number)
         finally:
             del self._sessions[session.number]
             self._tell(SessionClosed(session.number))
@@ -262,8 +270,11 @@ class Leading:
                 reason=f"the log has nothing at {session.sent_end} any more: {failure}"
             ) from failure
 
-    async def _read(self, session: FollowerSession, requests: AsyncIterator[Any]) -> None:
+    async def _read(
+        self, session: FollowerSession, progress: FollowerProgress, requests: AsyncIterator[Any]
+    ) -> None:
         """Read acknowledgements. The root of a task."""
+        now = asyncio.get_running_loop().time
         try:
             async for said in requests:
                 if said.WhichOneof("what") != "ack":
@@ -274,6 +285,7 @@ class Leading:
                 if session.durable_end < ack.durable_end <= session.sent_end:
                     session.durable_end = ack.durable_end
                     session.news.set()
+                progress.acknowledged(session.durable_end, self._log.end, now())
         except RockoonError as refusal:
             session.end(refusal)
         except Exception:  # noqa: BLE001 - gRPC's, of a connection that has ended

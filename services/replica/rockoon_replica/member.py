@@ -142,6 +142,20 @@ class Member:
         """Whether its log is a beginning of the leader's, as of the present session."""
         return self._copying.is_matched
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it leads and has committed something, or is level with a leader that has.
+
+        A leader's end at a Welcome is behind its epoch's record: with that one all is committed
+        that it was chosen for.
+        """
+        return self._copying.is_current or self.role is Role.LEADING
+
+    @property
+    def refused(self) -> str | None:
+        """Why its log cannot be made equal to the leader's; None while nothing says so."""
+        return self._refused
+
     def patience(self, seconds: float) -> float:
         """How long a silent leader is waited for, in seconds.
 

@@ -42,6 +42,7 @@ class NameserverLink:
 
     Attributes:
         addresses: where each live replica is reached, by its id.
+        names: of the replicas' processes, by id.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class NameserverLink:
         self._take = take
         self._watching = Watching(nameservers, f"log {log_name}")
         self.addresses: dict[str, str] = {}
+        self.names: dict[str, str] = {}
 
     async def run(self, stop: Stop) -> None:
         """Follow until cancelled.
@@ -81,6 +83,7 @@ class NameserverLink:
                 self._watching.answered()
                 for log in update.logs:
                     self.addresses = {node.store_id: node.address for node in log.nodes}
+                    self.names = {each.replica_id: each.name for each in log.state.replicas}
                     self._saw(log.state)
         except TimeoutError:
             logger.info("log %s: nameserver %s says nothing", self._log_name, address)

@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from rockoon_core.channels import Channels
@@ -38,6 +38,7 @@ from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Member, Role
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.standing import FollowerProgress, Record
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,10 @@ class Owner(Protocol):
         """Take appends from now on, or refuse them before they are written."""
         ...
 
+    def readiness_changed(self) -> None:
+        """`record.is_ready` says how it is now."""
+        ...
+
     def committed(self, end: int) -> None:
         """`log.commit` was told this; readers may see it, and who waits for it may be answered."""
         ...
@@ -107,6 +112,7 @@ class Replica:
         channels: how other nodes are called.
         address_of: where a replica is reached, by its id; None while that is not known.
         owner: is told what becomes of it.
+        record: what the process remembers of former lives; a new one by default.
         silent_seconds: see SILENT_SECONDS.
         stalled_seconds: see STALLED_SECONDS.
     """
@@ -124,6 +130,7 @@ class Replica:
         channels: Channels,
         address_of: Callable[[str], str | None],
         owner: Owner,
+        record: Record | None = None,
         silent_seconds: float = SILENT_SECONDS,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
@@ -133,7 +140,7 @@ class Replica:
         self._register = register
         self._owner = owner
         self._stalled_seconds = stalled_seconds
-        self._member = Member(replica_id, facts, replicated)
+        self.member = Member(replica_id, facts, replicated)
         numbers = itertools.count(1)
         self._leading = Leading(log_name, replica_id, replicated, self._tell, numbers)
         self._following = Following(
@@ -143,7 +150,7 @@ class Replica:
             address_of,
             self._tell,
             numbers,
-            lambda: self._member.patience(silent_seconds),
+            lambda: self.member.patience(silent_seconds),
         )
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
         self._sync_wanted = asyncio.Event()
@@ -161,27 +168,33 @@ class Replica:
         self._rounds: dict[int, list[asyncio.Future[None]]] = {}
         self.state: LogState | None = None
         self.appends_allowed = False
+        # To look at, as is `member`.
+        self.replicated = replicated
+        self.progress: Mapping[str, FollowerProgress] = self._leading.progress
+        self.record = record or Record(asyncio.get_running_loop().time())
+        # Why what the leader sent last could not be written.
+        self.refusal = ""
 
     # What the service around it may ask.
 
     @property
     def role(self) -> Role:
-        return self._member.role
+        return self.member.role
 
     @property
     def epoch(self) -> int:
         """The epoch that it leads; 0 while it leads none."""
-        return self._member.epoch
+        return self.member.epoch
 
     @property
-    def is_matched(self) -> bool:
-        """Whether its log is a beginning of the leader's, as of the present connection."""
-        return self._member.is_matched
+    def is_ready(self) -> bool:
+        """Whether it leads, or is level with a leader that commits; see `Member.is_ready`."""
+        return not self._is_over and self.member.is_ready
 
     @property
     def retention_end(self) -> int:
         """Up to where a leader may delete its log."""
-        return self._member.retention_end()
+        return self.member.retention_end()
 
     def saw(self, state: LogState) -> None:
         """A nameserver has told the log's state; the newest may come before older ones."""
@@ -216,7 +229,7 @@ class Replica:
         Raises:
             NotLeader: it does not.
         """
-        if self._is_over or self._member.role is not Role.LEADING:
+        if self._is_over or self.member.role is not Role.LEADING:
             raise self._leading.not_leader()
         agreed = asyncio.get_running_loop().create_future()
         self._askers.append(agreed)
@@ -292,6 +305,7 @@ class Replica:
         self._over.set()
         self._leading.end_all()
         self._allow_appends(allowed=False)
+        self._note_readiness()
         waiting = [reached for _, _, reached in self._waiting]
         waiting += itertools.chain(self._askers, *self._rounds.values())
         for each in waiting:
@@ -328,10 +342,11 @@ class Replica:
             if event is None:
                 return
             if isinstance(event, RoundAsked):
-                self._number_askers(self._member.round + 1)
-            for action in self._member.handle(event):
+                self._number_askers(self.member.round + 1)
+            for action in self.member.handle(event):
                 await self._carry_out(action)
             _finish(done)
+            self._note_readiness()
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -368,6 +383,7 @@ class Replica:
                 log.warning(
                     "log %s: cut at %d, it ended at %d", self._log_name, offset, self._log.end
                 )
+                self.record.truncated_bytes += max(0, self._log.end - offset)
                 self._log.truncate(offset)
             case actions.Drop(dropped):
                 self._log.drop(dict(dropped))
@@ -402,7 +418,7 @@ class Replica:
     # The parts of it.
 
     def _refusal(self, reason: str) -> RockoonError:
-        if self._member.epoch == 0:
+        if self.member.epoch == 0:
             return self._leading.not_leader()
         log.warning("log %s: a follower is refused: %s", self._log_name, reason)
         return InvalidArgument(reason=reason)
@@ -410,9 +426,11 @@ class Replica:
     def _write(self, offset: int, data: bytes) -> None:
         try:
             self._log.write(offset, data)
+            self.refusal = ""
         except (ValueError, LogFull) as failure:
             # Nothing was written, so nothing of it will be acknowledged.
             log.error("log %s: what the leader sent is refused: %s", self._log_name, failure)  # noqa: TRY400
+            self.refusal = str(failure)
             self._following.pause()
 
     def _commit(self, end: int) -> None:
@@ -427,6 +445,11 @@ class Replica:
         if allowed != self.appends_allowed:
             self.appends_allowed = allowed
             self._owner.appends_allowed(allowed)
+
+    def _note_readiness(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self.record.note(is_ready=self.is_ready, now=now):
+            self._owner.readiness_changed()
 
     def _number_askers(self, number: int) -> None:
         self._rounds[number], self._askers = self._askers, []

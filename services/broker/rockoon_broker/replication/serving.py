@@ -25,13 +25,14 @@ from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.standing import Record
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
     from rockoon_broker.clock import Clock
     from rockoon_broker.rpc.service import BrokerService
     from rockoon_core.channels import Channels
-    from rockoon_core.disk import Disk
+    from rockoon_core.disk import Disk, DiskUsage
     from rockoon_replica.service import ReplicationService
 
 log = logging.getLogger(__name__)
@@ -86,8 +87,40 @@ class BrokerCopy:
         self._log: StoreLog | None = None
         self._replica: Replica | None = None
         self._broker: Broker | None = None
+        self._link: NameserverLink | None = None
         self._leads = asyncio.Event()
+        self.record = Record(asyncio.get_running_loop().time())
+        # Set whenever `record.is_ready` has changed.
+        self.readiness_news = asyncio.Event()
         self.opened = asyncio.Event()
+
+    @property
+    def replica(self) -> Replica | None:
+        """Of the present life; None between two."""
+        return self._replica
+
+    @property
+    def log_name(self) -> str:
+        return self._settings.name
+
+    def name_of(self, replica_id: str) -> str:
+        """Name of another replica's process; its id while no nameserver has told."""
+        return self._link.names.get(replica_id, replica_id) if self._link else replica_id
+
+    @property
+    def broker(self) -> Broker | None:
+        """What serves clients; None while another replica leads."""
+        return self._broker
+
+    @property
+    def store(self) -> Store | None:
+        """The open one; None between two lives."""
+        return self._log.store if self._log is not None else None
+
+    @property
+    def disk_usage(self) -> "DiskUsage":
+        """The store's partition. Raises OSError."""
+        return self._disk.usage(self._settings.store_path)
 
     def facts(self) -> WireFacts:
         """What nameservers are told with each registration."""
@@ -147,6 +180,9 @@ class BrokerCopy:
     def appends_allowed(self, allowed: bool) -> None:
         del allowed
 
+    def readiness_changed(self) -> None:
+        self.readiness_news.set()
+
     def committed(self, end: int) -> None:
         if self._broker is not None:
             self._broker.appends.confirmed(end)
@@ -182,7 +218,7 @@ class BrokerCopy:
 
     async def _follow_and_lead(self, opened: StoreLog) -> LastAction | None:
         name = self._settings.name
-        link = NameserverLink(
+        link = self._link = NameserverLink(
             self._nameservers, BROKER, name, self._replica_id, lambda state: replica.saw(state)
         )
         replica = self._replica = Replica(
@@ -196,6 +232,7 @@ class BrokerCopy:
             channels=self._channels,
             address_of=lambda who: link.addresses.get(who),
             owner=self,
+            record=self.record,
         )
         self._replication.serve(name, replica)
         self.opened.set()

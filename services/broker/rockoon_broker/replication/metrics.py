@@ -1,0 +1,72 @@
+"""Metrics of a copy of a log, and of its followers while it leads."""
+
+import asyncio
+from collections.abc import Iterator
+
+from rockoon_broker.replication.serving import BrokerCopy
+from rockoon_replica.member import Role
+from rockoon_replica.replica import Replica
+from rockoon_replica.standing import lagging
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge
+
+LEADS = gauge("rockoon_replica_leads", "1 while this copy of the log leads, otherwise 0", "log")
+EPOCH = gauge("rockoon_replica_epoch", "Highest epoch that this copy has promised", "log")
+COMMITTED = gauge(
+    "rockoon_replica_committed_end_bytes", "Up to where this copy knows its log committed", "log"
+)
+UNREADY = counter(
+    "rockoon_replica_unready_seconds_total",
+    "How long in all this copy had no leader that commits, or was not level with it, seconds",
+    "log",
+)
+TRUNCATED = counter(
+    "rockoon_replica_truncated_bytes_total",
+    "Bytes cut off this copy because the leader had others, or none",
+    "log",
+)
+MISSING = gauge(
+    "rockoon_replicas_missing",
+    "Of the copies that count, those that are not connected to the leader; told by the leader",
+    "log",
+)
+LAG_BYTES = gauge(
+    "rockoon_replica_lag_bytes",
+    "What a follower has not got, as its leader knows",
+    "log",
+    "replica",
+)
+LAG_SECONDS = gauge(
+    "rockoon_replica_lag_seconds",
+    "For how long a follower has not had everything, as its leader knows",
+    "log",
+    "replica",
+)
+
+TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+
+
+def of_copy(copy: BrokerCopy) -> Iterator[Measurement]:
+    """Values of `TABLE`; those of a life that has not begun are missing."""
+    name, record = copy.log_name, copy.record
+    now = asyncio.get_running_loop().time()
+    yield UNREADY.at(record.unready_seconds(now), name)
+    yield TRUNCATED.at(record.truncated_bytes, name)
+    replica = copy.replica
+    if replica is not None:
+        yield LEADS.at(replica.role is Role.LEADING, name)
+        yield EPOCH.at(replica.member.facts.promised, name)
+        yield COMMITTED.at(replica.replicated.committed_end, name)
+        yield from of_followers(replica, copy, now)
+
+
+def of_followers(replica: Replica, copy: BrokerCopy, now: float) -> Iterator[Measurement]:
+    if replica.state is None or replica.role is not Role.LEADING:
+        return
+    voters, missing = replica.state.config.in_sync, 0
+    for each in lagging(replica, now):
+        missing += each.replica in voters and not each.connected
+        if each.bytes is not None and each.seconds is not None:
+            name = copy.name_of(each.replica)
+            yield LAG_BYTES.at(each.bytes, copy.log_name, name)
+            yield LAG_SECONDS.at(each.seconds, copy.log_name, name)
+    yield MISSING.at(missing, copy.log_name)

@@ -1,0 +1,134 @@
+"""Standing: how one copy of a log is, for people, metrics and readiness. Decides nothing."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from rockoon_replica.member import Role
+
+if TYPE_CHECKING:
+    from rockoon_replica.replica import Replica
+
+
+class FollowerProgress:
+    """How far a follower has come, as its leader has heard; stays when the connection ends.
+
+    Args:
+        now: the loop's time, seconds.
+
+    Attributes:
+        session: its present connection; None while there is none.
+        durable_end: what it has acknowledged, in this connection or the last one.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.session: int | None = None
+        self.durable_end = 0
+        self._caught_up_at = now
+        # The leader's end when the follower was heard last, and when that was.
+        self._mark = (0, now)
+
+    def opened(self, session: int, durable_end: int) -> None:
+        self.session, self.durable_end = session, durable_end
+
+    def closed(self, session: int) -> None:
+        # A follower that has come again has another one.
+        if self.session == session:
+            self.session = None
+
+    def acknowledged(self, durable_end: int, leader_end: int, now: float) -> None:
+        """It has what the leader had when it was heard before: it was level then (as in Kafka)."""
+        self.durable_end = durable_end
+        if durable_end >= self._mark[0]:
+            self._caught_up_at = self._mark[1]
+        self._mark = (leader_end, now)
+
+    def behind_seconds(self, leader_end: int, now: float) -> float:
+        """For how long it has not had everything; 0 when it has."""
+        return 0.0 if self.durable_end >= leader_end else now - self._caught_up_at
+
+
+class Record:
+    """What a process remembers of its copy over all lives of its replica.
+
+    Args:
+        now: the loop's time, seconds.
+
+    Attributes:
+        is_ready: it leads, or has been level with a leader that commits on the present connection.
+        truncated_bytes: how much was cut because the leader has something else.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.is_ready = False
+        self.truncated_bytes = 0
+        self._since = now
+        self._unready_seconds = 0.0
+
+    def note(self, *, is_ready: bool, now: float) -> bool:
+        """Returns whether that is a change."""
+        if is_ready == self.is_ready:
+            return False
+        self._unready_seconds = self.unready_seconds(now)
+        self._since, self.is_ready = now, is_ready
+        return True
+
+    def unready_seconds(self, now: float) -> float:
+        """For how long in all this copy had no leader that commits, or was not level with it."""
+        return self._unready_seconds + (0.0 if self.is_ready else now - self._since)
+
+
+class Lag(NamedTuple):
+    """How far another replica of a log is behind its leader.
+
+    Attributes:
+        replica: its id.
+        connected: to this leader, now.
+        durable_end: what it has acknowledged last; None when this leader has not heard it yet.
+        bytes, seconds: how much it has not got, and for how long it has not had everything.
+    """
+
+    replica: str
+    connected: bool = False
+    durable_end: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+def lagging(replica: "Replica", now: float) -> Iterator[Lag]:
+    """How the others are, voters and learners, as a leader knows; nothing of who does not lead."""
+    state = replica.state
+    if state is None or replica.role is not Role.LEADING:
+        return
+    end = replica.replicated.end
+    for who in sorted(state.config.in_sync.union(state.replicas) - {replica.member.replica}):
+        known = replica.progress.get(who)
+        if known is None:
+            yield Lag(who)
+        else:
+            yield Lag(
+                who,
+                known.session is not None,
+                known.durable_end,
+                max(0, end - known.durable_end),
+                known.behind_seconds(end, now),
+            )
+
+
+def trouble(replica: "Replica") -> str:
+    """Why a replica is not ready, for people; empty when it is."""
+    state = replica.state
+    if replica.is_ready:
+        return ""
+    if replica.refusal:
+        return f"it cannot write: {replica.refusal}"
+    if replica.member.refused:
+        return f"it has to be replaced: {replica.member.refused}"
+    if state is None:
+        return "no nameserver has told it about the log"
+    if state.leader is None:
+        return "the log waits for its replicas" if not state.epoch else "an election is on"
+    if replica.role is not Role.FOLLOWER:
+        return "it leads, and too few copies are connected to it"
+    if not replica.member.is_matched:
+        return "not connected to the leader"
+    return "catching up"
