@@ -57,6 +57,26 @@ def test_an_emptied_disk_is_another_replica_that_is_to_take_the_place_of_its_nam
     assert come(state, "e", name="broker-a-b") is state
 
 
+def test_what_an_operator_has_asked_for_with_a_replica_holds_for_its_next_disk() -> None:
+    """Also when a copy that cannot go on is made anew, under an id that nobody has typed."""
+    state = move(come(led_log(), "x"), Move(leaves="b", joins="x"), withdraw=False).state
+    state = come(state, "y", name="broker-a-x")
+    assert list(state.moves) == [Move(leaves="b", joins="y")]
+    assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "y"]
+
+
+def test_two_disks_lost_at_once_are_wished_for_and_change_nothing() -> None:
+    """The third alone elects nobody, so nobody carries the wishes out."""
+    state = depose(led_log())
+    for lost, other in (("b", "d"), ("c", "e")):
+        state = come(state, other, name=f"broker-a-{lost}")
+    state = elect(state, a=5, d=0, e=0)
+    assert (state.leader, list(state.in_sync)) == ("", ["a", "b", "c"])
+    # One of the disks was not mounted.
+    state = elect(come(state, "b", empty=False), b=5)
+    assert (state.leader, list(state.moves)) == ("b", [Move(leaves="c", joins="e")])
+
+
 def test_a_disk_that_was_only_away_keeps_its_place() -> None:
     state = come(come(led_log(), "d", name="broker-a-b"), "b", name="broker-a-b", empty=False)
     assert list(state.moves) == []

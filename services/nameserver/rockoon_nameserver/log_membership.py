@@ -169,7 +169,7 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
             address=node.address,
         )
     after = changed(frozen_or_same)
-    forget_former(after, node.replica)
+    forget_former(after, node)
     after.replicas.add(replica_id=node.store_id, name=node.replica, rack=node.rack)
     if not after.epoch and not after.frozen and len(after.replicas) >= after.copies:
         after.epoch = 1
@@ -200,14 +200,23 @@ def homecomings(state: LogState, who: str) -> list[Move]:
     ]
 
 
-def forget_former(after: LogState, name: str) -> None:
-    """Make room for a replica: the one of its name before it, unless that still counts."""
-    kept = [
-        each for each in after.replicas if each.replica_id in after.in_sync or each.name != name
-    ]
+def forget_former(after: LogState, node: Node) -> None:
+    """Make room for a replica: the one of its name before it, unless that still counts.
+
+    What was asked for with that one is asked for with this one: its process is meant.
+    """
+    kept, former = list[Replica](), set[str]()
+    for each in after.replicas:
+        if each.replica_id in after.in_sync or each.name != node.replica:
+            kept.append(each)
+        else:
+            former.add(each.replica_id)
+    for asked in after.moves:
+        if asked.joins in former:
+            asked.joins = node.store_id
     while len(kept) >= REPLICAS_MAX:
         kept.remove(next(each for each in kept if each.replica_id not in after.in_sync))
-    known = {each.replica_id for each in kept}
+    known = {node.store_id, *(each.replica_id for each in kept)}
     moves = [each for each in after.moves if each.joins in known]
     del after.replicas[:], after.moves[:]
     after.replicas.extend(kept)
