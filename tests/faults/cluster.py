@@ -63,13 +63,10 @@ class FaultyCluster(LocalCluster):
         self.controls = {name: library.Control(self.aside / f"{name}.control") for name in watched}
         self._recorded = tuple(recorded)
         paths = os.pathsep.join((str(TESTS), *filter(None, (os.environ.get("PYTHONPATH"),))))
-        environment = {
-            name: {"PYTHONPATH": paths, "GRPC_VERBOSITY": "NONE"}
-            for name in ("nameserver-a", "nameserver-b", BROKER, "broker-b", OFFSET)
-        }
+        environment = {name: {"PYTHONPATH": paths, "GRPC_VERBOSITY": "NONE"} for name in MODULES}
         for name in watched:
             assert task.library is not None
-            environment[name] |= library.environment(
+            environment[name] = library.environment(
                 task.library,
                 directory / name,
                 self._journal(name) if name in recorded else None,

@@ -33,7 +33,7 @@ from support.eventually import moves_until
 
 LOG = "broker-a"
 COPIES = 3
-ACTS = 8
+ACTS = 9
 CONSUMERS = "everything"
 # Longer than a follower waits for a silent leader, and than a lease.
 PAUSE_SECONDS = (3.0, 10.0)
@@ -189,6 +189,7 @@ class Adversary:
             "all killed": lambda: self._kill(COPIES),
             "leader paused": self._pause_leader,
             "one paused, one killed": self._pause_and_kill,
+            "leader killed, the others paused": self._kill_leader_alone,
             "one ended in order": self._end_in_order,
             "nameserver killed": self._kill_nameserver,
         }
@@ -243,6 +244,20 @@ class Adversary:
     async def _pause_and_kill(self) -> list[str]:
         paused, killed = self._some(2)
         return await self._pause(paused, lambda: self._down_and_up(killed))
+
+    async def _kill_leader_alone(self) -> list[str]:
+        """What the leader takes last, the others do not have when they go on."""
+        leader = await self._leader()
+        first, second = (name for name in self._local.replicas_of(LOG) if name != leader)
+
+        async def kill() -> list[str]:
+            await asyncio.sleep(AFTERWARDS_SECONDS)
+            await self._local.down(leader)
+            return []
+
+        faults = await self._pause(first, lambda: self._pause(second, kill))
+        refusal = await self._local.up(leader)
+        return [*faults, f"{leader} does not start: {refusal}"] if refusal else faults
 
     async def _end_in_order(self) -> list[str]:
         (name,) = self._some(1)
