@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from rockoon.admin.logs import LogDescription
-from rockoon.cli.logs import price, show
+from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
+from rockoon.cli.logs import log_json, price, show, troubles
 from rockoon.errors import InvalidArgument
 from rockoon_proto.v1.logs_pb2 import Log
 from support.log_states import led_log, new_log, replica_node, report
@@ -56,6 +57,23 @@ def test_a_log_in_trouble_is_told_so(capsys: pytest.CaptureFixture[str]) -> None
     assert ["broker-a-c", "c", "in", "sync", "AWAY", "-", "-"] in lines
     show(described(frozen="etcd went back"), as_json=False)
     assert "FROZEN: etcd went back" in capsys.readouterr().out
+
+
+def test_each_copy_says_why_it_is_behind() -> None:
+    log = LogDescription.from_wire(
+        Log(state=led_log(), nodes=[replica_node("a"), replica_node("b")])
+    )
+    lags = {"b": ReplicaLag(True, 2048, 13.2), "c": ReplicaLag(False, None, None)}
+    standings = {
+        "a": ReplicaStanding(True, 1, True, "", 0, 5000, 5000, 5000, lags),
+        "b": ReplicaStanding(False, 1, False, "it cannot write: no room", 0, 2952, 2952, 2952, {}),
+    }
+    b, c = troubles(log, standings)
+    assert b.startswith("broker-a-b: it cannot write: no room; 2")
+    assert b.endswith("behind, for 13 s")
+    assert c == "broker-a-c: its process is away"
+    told = log_json(log, standings)["replicas"]
+    assert [each["standing"] and each["standing"]["end"] for each in told] == [5000, 2952, None]
 
 
 def test_the_price_of_a_forced_election_names_who_is_silent() -> None:

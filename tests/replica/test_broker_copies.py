@@ -61,6 +61,10 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 for node in (await led_log(nameserver)).nodes:
                     await answered(partial(is_serving, node.address), bool)
                 await answered(partial(measured, ports), told_of_three)
+                described = await client.admin.logs.describe("broker-a")
+                told = await client.admin.logs.ask_replicas(described)
+                assert [each.ready for each in told.values()] == [True] * 3
+                assert [len(each.others) for each in told.values() if each.leads] == [2]
                 leader = leader_of(await led_log(nameserver))
                 stops[leader].request("a rolling restart")
                 for number in range(10, 20):

@@ -3,10 +3,11 @@
 A log is what a broker's name stands for. Looking needs `read` on `cluster`, changing `admin`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rockoon.admin.replica_standings import ReplicaStanding, ask_standings
 from rockoon.errors import InvalidArgument
 from rockoon_proto.v1.logs_pb2 import (
     AdoptLogRequest,
@@ -147,6 +148,16 @@ class LogAdmin:
         """One log. Raises LogNotFound."""
         reply = await self._call("DescribeLog", DescribeLogRequest(kind=BROKER, log=log))
         return LogDescription.from_wire(reply.log)
+
+    async def ask_replicas(self, log: LogDescription) -> Mapping[str, ReplicaStanding]:
+        """How the copies of a log are, as they say themselves; by id, those that answer.
+
+        A log of one copy has nothing to say.
+        """
+        if log.copies == 1:
+            return {}
+        reached = [(each.id, each.address) for each in log.replicas if each.address]
+        return await ask_standings(self._cluster, log.name, reached)
 
     async def elect(
         self, log: str, *, accept_loss: bool = False, expected_version: int = 0

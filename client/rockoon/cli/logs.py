@@ -1,10 +1,12 @@
 """`rockoon log` and `rockoon replica`: copies of logs, who leads them, what to do in a disaster."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.output import print_json, print_table
+from rockoon.cli.output import for_humans, print_json, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -16,6 +18,7 @@ from rockoon.cli.session import (
 
 if TYPE_CHECKING:
     from rockoon.admin.logs import LogDescription, ReplicaDescription
+    from rockoon.admin.replica_standings import ReplicaStanding
     from rockoon.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Logs and their copies: show, elect, adopt.")
@@ -64,12 +67,16 @@ def list_logs(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESE
 def describe(
     log: LogName, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a log and each of its copies."""
+    """Show a log and each of its copies: how far it is behind, and why."""
 
-    async def work(cluster: "Cluster") -> "LogDescription":
-        return await cluster.admin.logs.describe(log)
+    async def work(
+        cluster: "Cluster",
+    ) -> "tuple[LogDescription, Mapping[str, ReplicaStanding]]":
+        found = await cluster.admin.logs.describe(log)
+        return found, await cluster.admin.logs.ask_replicas(found)
 
-    show(with_cluster(nameservers, work), as_json=as_json)
+    found, standings = with_cluster(nameservers, work)
+    show(found, standings, as_json=as_json)
 
 
 @app.command()
@@ -158,9 +165,16 @@ def price(log: "LogDescription") -> str:
     )
 
 
-def show(log: "LogDescription", *, as_json: bool) -> None:
+def show(
+    log: "LogDescription",
+    standings: "Mapping[str, ReplicaStanding] | None" = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Args: log; standings: what its copies say themselves, None when they were not asked."""
+    told = standings or {}
     if as_json:
-        print_json(log_json(log))
+        print_json(log_json(log, told))
         return
     print(f"log {log.name}: {state(log)}")
     print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
@@ -177,12 +191,44 @@ def show(log: "LogDescription", *, as_json: bool) -> None:
                 role(each),
                 each.address or "AWAY",
                 each.rack or None,
-                f"{each.reported[1]} in epoch {each.reported[0]}" if each.reported else None,
+                ends_at(each, told.get(each.id)),
             )
             for each in log.replicas
         ),
         empty="  it has no replicas",
     )
+    if standings is not None and log.copies > 1:
+        for sentence in troubles(log, told):
+            print(sentence)
+
+
+def ends_at(replica: "ReplicaDescription", standing: "ReplicaStanding | None") -> str | None:
+    if replica.reported is not None:
+        return f"{replica.reported[1]} in epoch {replica.reported[0]}"
+    return str(standing.end) if standing is not None else None
+
+
+def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") -> Iterator[str]:
+    """What is wrong with each copy: how far behind it is, and why it is, or does not count."""
+    others = next((each.others for each in standings.values() if each.leads), {})
+    names = {each.id: each.name for each in log.replicas}
+    waits = {joins: names.get(leaves, leaves) for leaves, joins in log.moves}
+    for each in log.replicas:
+        standing, lag, found = standings.get(each.id), others.get(each.id), []
+        if not each.address:
+            found.append("its process is away")
+        elif standing is None:
+            found.append("it does not answer")
+        elif standing.trouble:
+            found.append(standing.trouble)
+        if lag is not None and lag.bytes:
+            found.append(f"{for_humans(lag.bytes)} behind, for {lag.seconds or 0:.0f} s")
+        if each.id in waits:
+            found.append(f"it is to take the place of {waits[each.id]} and does not count yet")
+        elif not each.in_sync:
+            found.append("a learner: it does not count")
+        if found:
+            yield f"{each.name}: {'; '.join(found)}"
 
 
 def state(log: "LogDescription") -> str:
@@ -201,7 +247,10 @@ def role(replica: "ReplicaDescription") -> str:
     return "in sync" if replica.in_sync else "learner"
 
 
-def log_json(log: "LogDescription") -> dict[str, Any]:
+def log_json(
+    log: "LogDescription", standings: "Mapping[str, ReplicaStanding] | None" = None
+) -> dict[str, Any]:
+    told = standings or {}
     return {
         "log": log.name,
         "version": log.version,
@@ -218,6 +267,7 @@ def log_json(log: "LogDescription") -> dict[str, Any]:
                 "address": each.address,
                 "in_sync": each.in_sync,
                 "reported": list(each.reported) if each.reported else None,
+                "standing": asdict(told[each.id]) if each.id in told else None,
             }
             for each in log.replicas
         ],

@@ -6,6 +6,50 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DescribeReplicaRequest(_message.Message):
+    __slots__ = ("log",)
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    def __init__(self, log: _Optional[str] = ...) -> None: ...
+
+class DescribeReplicaReply(_message.Message):
+    __slots__ = ("replica_id", "leads", "epoch", "ready", "trouble", "min_offset", "end", "durable_end", "committed_end", "others")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_END_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    leads: bool
+    epoch: int
+    ready: bool
+    trouble: str
+    min_offset: int
+    end: int
+    durable_end: int
+    committed_end: int
+    others: _containers.RepeatedCompositeFieldContainer[ReplicaLag]
+    def __init__(self, replica_id: _Optional[str] = ..., leads: _Optional[bool] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., trouble: _Optional[str] = ..., min_offset: _Optional[int] = ..., end: _Optional[int] = ..., durable_end: _Optional[int] = ..., committed_end: _Optional[int] = ..., others: _Optional[_Iterable[_Union[ReplicaLag, _Mapping]]] = ...) -> None: ...
+
+class ReplicaLag(_message.Message):
+    __slots__ = ("replica_id", "connected", "heard", "behind_bytes", "behind_seconds")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    connected: bool
+    heard: bool
+    behind_bytes: int
+    behind_seconds: float
+    def __init__(self, replica_id: _Optional[str] = ..., connected: _Optional[bool] = ..., heard: _Optional[bool] = ..., behind_bytes: _Optional[int] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
+
 class EpochBoundary(_message.Message):
     __slots__ = ("epoch", "first", "end")
     EPOCH_FIELD_NUMBER: _ClassVar[int]

@@ -28,7 +28,7 @@ if _version_not_supported:
 class ReplicationStub:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -44,12 +44,17 @@ class ReplicationStub:
                 request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.FollowerSays.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.LeaderSays.FromString,
                 _registered_method=True)
+        self.DescribeReplica = channel.unary_unary(
+                '/rockoon.v1.Replication/DescribeReplica',
+                request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -63,6 +68,13 @@ class ReplicationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeReplica(self, request, context):
+        """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -70,6 +82,11 @@ def add_ReplicationServicer_to_server(servicer, server):
                     servicer.Replicate,
                     request_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.FollowerSays.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_replica__pb2.LeaderSays.SerializeToString,
+            ),
+            'DescribeReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeReplica,
+                    request_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -82,7 +99,7 @@ def add_ReplicationServicer_to_server(servicer, server):
 class Replication:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -104,6 +121,33 @@ class Replication:
             '/rockoon.v1.Replication/Replicate',
             rockoon__proto_dot_v1_dot_replica__pb2.FollowerSays.SerializeToString,
             rockoon__proto_dot_v1_dot_replica__pb2.LeaderSays.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Replication/DescribeReplica',
+            rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.FromString,
             options,
             channel_credentials,
             insecure,

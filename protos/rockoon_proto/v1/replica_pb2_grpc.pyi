@@ -29,7 +29,7 @@ GRPC_VERSION: str
 class ReplicationStub:
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -43,12 +43,14 @@ class ReplicationStub:
     the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
     session: what was acknowledged in another one does not count.
     """
+    DescribeReplica: _grpc.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]
+    """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
 
 @_typing.type_check_only
 class ReplicationAsyncStub(ReplicationStub):
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -59,11 +61,13 @@ class ReplicationAsyncStub(ReplicationStub):
     the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
     session: what was acknowledged in another one does not count.
     """
+    DescribeReplica: _aio.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]  # type: ignore[assignment]
+    """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
 
 class ReplicationServicer(metaclass=_abc_1.ABCMeta):
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
 
-    Served on a node's own port, and to node identities only. Refusals are rows of the error table:
+    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
     NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
     acknowledgement that cannot be), FENCED (the epoch is over).
     """
@@ -78,5 +82,13 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
         session: what was acknowledged in another one does not count.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeReplica(
+        self,
+        request: _replica_pb2.DescribeReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_pb2.DescribeReplicaReply, _abc.Awaitable[_replica_pb2.DescribeReplicaReply]]:
+        """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

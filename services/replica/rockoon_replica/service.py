@@ -1,5 +1,6 @@
 """Service of the streams: finds the replica of the log that a follower names."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,13 +12,18 @@ from rockoon_proto.v1.replica_pb2_grpc import (
     ReplicationServicer,
     add_ReplicationServicer_to_server,
 )
+from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
-from rockoon_runtime.access.rules import SERVICES_ONLY, Rules
+from rockoon_replica.standing import lagging, trouble
+from rockoon_runtime.access.rules import SERVICES_ONLY, Rules, on_cluster
 from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.tls import peer_identity
 
 SERVICE_NAME = "rockoon.v1.Replication"
-RULES: Rules = {f"/{SERVICE_NAME}/Replicate": SERVICES_ONLY}
+RULES: Rules = {
+    f"/{SERVICE_NAME}/Replicate": SERVICES_ONLY,
+    f"/{SERVICE_NAME}/DescribeReplica": on_cluster("read"),
+}
 
 
 class ReplicationService(ReplicationServicer):
@@ -51,13 +57,48 @@ class ReplicationService(ReplicationServicer):
             identity = peer_identity(context)
             names = identity.names if identity is not None else ()
             self._node_identities.check(first.hello.log, names)
-        replica = self._replicas.get(first.hello.log)
+        async for said in self._replica(first.hello.log).replicate(first.hello, requests):
+            yield said
+
+    async def DescribeReplica(
+        self, request: pb.DescribeReplicaRequest, context: object
+    ) -> pb.DescribeReplicaReply:
+        del context
+        return description_of(self._replica(request.log))
+
+    def _replica(self, log_name: str) -> Replica:
+        replica = self._replicas.get(log_name)
         if replica is None:
             raise NotReady(
-                service="the replica", reason=f"it serves no log {first.hello.log!r} at present"
+                service="the replica", reason=f"it serves no log {log_name!r} at present"
             )
-        async for said in replica.replicate(first.hello, requests):
-            yield said
+        return replica
+
+
+def description_of(replica: Replica) -> pb.DescribeReplicaReply:
+    """How a copy is, as it says itself."""
+    replicated = replica.replicated
+    return pb.DescribeReplicaReply(
+        replica_id=replica.member.replica,
+        leads=replica.role is Role.LEADING,
+        epoch=replica.member.facts.promised,
+        ready=replica.is_ready,
+        trouble=trouble(replica),
+        min_offset=replicated.min_offset,
+        end=replicated.end,
+        durable_end=replicated.durable_end,
+        committed_end=replicated.committed_end,
+        others=[
+            pb.ReplicaLag(
+                replica_id=each.replica,
+                connected=each.connected,
+                heard=each.bytes is not None,
+                behind_bytes=each.bytes or 0,
+                behind_seconds=each.seconds or 0.0,
+            )
+            for each in lagging(replica, asyncio.get_running_loop().time())
+        ],
+    )
 
 
 def add_to_server(service: ReplicationService, server: aio.Server) -> None:
