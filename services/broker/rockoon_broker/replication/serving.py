@@ -21,6 +21,7 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica.actions import Remake, Reopen
+from rockoon_replica.log_state import LogState
 from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -218,9 +219,15 @@ class BrokerCopy:
 
     async def _follow_and_lead(self, opened: StoreLog) -> LastAction | None:
         name = self._settings.name
-        link = self._link = NameserverLink(
-            self._nameservers, BROKER, name, self._replica_id, lambda state: replica.saw(state)
-        )
+
+        def saw(state: LogState) -> None:
+            if state.leader == self._replica_id:
+                self._service.expect()
+            elif self._broker is None:
+                self._service.refuse(self._not_leader())
+            replica.saw(state)
+
+        link = self._link = NameserverLink(self._nameservers, BROKER, name, self._replica_id, saw)
         replica = self._replica = Replica(
             log_name=name,
             cluster=self._settings.cluster,

@@ -4,6 +4,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 SERVICE_NAME = "rockoon.v1.Broker"
 
 QUEUES_MAX = 4096
+# A new leader works out of its log what it keeps in memory before it answers.
+EXPECTED_SECONDS_MAX = 2.0
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
 
 
@@ -92,6 +95,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._broker: Broker | None = None
         self._send_backs: SendBacks | None = None
         self._refusal: RockoonError = not_ready("it is recovering its store")
+        # Set once it is known whether the broker that is expected answers.
+        self._expected: asyncio.Event | None = None
         self._store_host = b""
         self._streams: set[AppendStream] = set()
         # Of single appends that are not in the log yet.
@@ -116,13 +121,26 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def serve(self, broker: Broker) -> None:
         """Answer calls from now on."""
         self._broker = broker
+        self._decide()
         self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
+
+    def expect(self) -> None:
+        """Let streams wait a moment for `serve`: the routes lead here already, and who was refused
+        now would come back only after a pause."""
+        if self._broker is None and self._expected is None:
+            self._expected = asyncio.Event()
+
+    def _decide(self) -> None:
+        if self._expected is not None:
+            self._expected.set()
+            self._expected = None
 
     def refuse(self, refusal: RockoonError) -> None:
         """Take no new calls; streams end when what they placed is answered."""
         self._refusal = refusal
         self._broker = None
+        self._decide()
         for stream in self._streams:
             stream.end()
 
@@ -163,6 +181,10 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def AppendStream(
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[broker_pb2.AppendReply]:
+        if self._expected is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXPECTED_SECONDS_MAX):
+                    await self._expected.wait()
         self._open()
         placing = writing(self._placing, current_caller())
         stream = AppendStream(placing, self._calls, self._clock)
