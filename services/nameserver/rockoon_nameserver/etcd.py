@@ -57,8 +57,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # No ping for each answer, to measure the path: it wakes threads on both sides.
-    ("grpc.http2.bdp_probe", 0),
 )
 
 # Asks a member without a leader to say so, where it would otherwise wait or fall silent.

@@ -29,9 +29,6 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC would measure the path with a ping for each answer, and wake threads on both sides for
-    # it: a tenth of what an idle cluster uses. Answers here are too small to gain by it.
-    ("grpc.http2.bdp_probe", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     # How long an attempt may take: one into a network that is cut would hold up the next for 20 s.
     ("grpc.min_reconnect_backoff_ms", 5_000),
