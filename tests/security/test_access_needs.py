@@ -30,17 +30,19 @@ NEEDS = {
     "admin topic:name": "NameServer/CreateTopic NameServer/UpdateTopic NameServer/DeleteTopic",
     "admin group:name": "NameServer/CreateGroup NameServer/UpdateGroup NameServer/DeleteGroup",
     "read cluster": (
-        "NameServer/DescribeCluster "
+        "NameServer/DescribeCluster Logs/ListLogs Logs/DescribeLog "
         "Broker/ListTransactions Broker/ListDelayed Broker/DescribeBroker"
     ),
     "admin cluster": (
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
         "AccessKeys/DeleteKey Broker/ReadLog Broker/DescribeCompaction Broker/ReadGeneration "
         "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
-        "OffsetService/Import"
+        "OffsetService/Import Logs/MoveReplica Logs/ElectLog Logs/AdoptLog"
     ),
     "the cluster secret": (
-        "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys"
+        "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
+        "Logs/SuspectLeader Logs/ReportLog Logs/ConfirmEpoch Logs/ChangeInSync Logs/HandOver "
+        "Logs/Resign"
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (
