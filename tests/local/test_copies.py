@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from grpc import aio
 
 import rockoon
@@ -79,6 +80,7 @@ def wipe(local: LocalCluster, replica: str) -> None:
     shutil.rmtree(local.directory / replica)
 
 
+@pytest.mark.soak
 async def test_one_copy_becomes_three_of_which_any_may_lose_its_disk(tmp_path: Path) -> None:
     async with running(tmp_path) as orders:
         await orders.connection.admin.create_topic(TOPIC, queues_per_broker=1)

@@ -59,7 +59,7 @@ SERVICE_NAME = "rockoon.v1.Broker"
 
 QUEUES_MAX = 4096
 # A new leader works out of its log what it keeps in memory before it answers.
-EXPECTED_SECONDS_MAX = 2.0
+EXPECTED_SECONDS_MAX = 0.5
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
 
 
