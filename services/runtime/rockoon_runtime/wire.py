@@ -163,7 +163,8 @@ async def abort(context: Any, error: RockoonError) -> None:
     """
     wire = error.to_wire()
     wire.message = clipped(wire.message, ERROR_BYTES_MAX)
-    for name, value in wire.details.items():
+    # A map that changes while it is gone through may leave some out.
+    for name, value in list(wire.details.items()):
         wire.details[name] = clipped(value, ERROR_DETAIL_BYTES_MAX)
     metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
     await context.abort(grpc.StatusCode[error.status], wire.message, metadata)
