@@ -33,7 +33,6 @@ class StoreCopy(StoreLog):
             ),
             FixedClock(),
             advanced=lambda _: None,
-            reopened=lambda _: None,
             failed=self.failures.append,
         )
 

@@ -12,9 +12,17 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_core.errors import Busy, NameserverUnavailable, NotReady
+from rockoon_core.errors import Busy, InvalidArgument, NameserverUnavailable, NotReady
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_runtime.wire import LIVENESS, GrpcServer, connection_options
+from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_runtime.wire import (
+    ERROR_BYTES_MAX,
+    ERROR_DETAIL_BYTES_MAX,
+    LIVENESS,
+    GrpcServer,
+    abort,
+    connection_options,
+)
 from support.drains import AT_ONCE
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -155,3 +163,20 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
         with pytest.raises(grpc.RpcError, match="its lease is over"):
             await open_stream.read()
     assert done == [b"one", b"two"]
+
+
+async def test_every_detail_of_an_error_is_cut_however_many_there_are() -> None:
+    # With a few, whether one was left out went by the seed of the process's hash.
+    long = {f"detail_{number}": "x" * 2000 for number in range(60)}
+    told: list[tuple[tuple[str, bytes], ...]] = []
+
+    class Call:
+        async def abort(self, _: object, __: str, metadata: tuple[tuple[str, bytes], ...]) -> None:
+            told.append(metadata)
+
+    await abort(Call(), InvalidArgument(reason="y" * 2000, **long))
+    ((_, raw),) = told[0]
+    error = Error.FromString(raw)
+    assert len(error.message) <= ERROR_BYTES_MAX + 3
+    assert {*error.details} >= {*long}
+    assert max(map(len, error.details.values())) <= ERROR_DETAIL_BYTES_MAX + 3

@@ -55,7 +55,6 @@ class Copy:
         self.replica: Replica
         self.committed = 0
         self.established: list[int] = []
-        self.allowed = False
         self.readiness: list[bool] = []
         self.ends: list[object] = []
         self._ended = asyncio.Event()
@@ -167,9 +166,6 @@ class _Told:
 
     def readiness_changed(self) -> None:
         self._copy.readiness.append(self._copy.replica.is_ready)
-
-    def appends_allowed(self, allowed: bool) -> None:
-        self._copy.allowed = allowed
 
     def committed(self, end: int) -> None:
         assert end >= self._copy.committed

@@ -81,10 +81,6 @@ class Owner(Protocol):
         """This replica leads: what only a leader does begins."""
         ...
 
-    def appends_allowed(self, allowed: bool) -> None:
-        """Take appends from now on, or refuse them before they are written."""
-        ...
-
     def readiness_changed(self) -> None:
         """`record.is_ready` says how it is now."""
         ...
@@ -304,7 +300,7 @@ class Replica:
         self._is_over = True
         self._over.set()
         self._leading.end_all()
-        self._allow_appends(allowed=False)
+        self.appends_allowed = False
         self._note_readiness()
         waiting = [reached for _, _, reached in self._waiting]
         waiting += itertools.chain(self._askers, *self._rounds.values())
@@ -367,7 +363,7 @@ class Replica:
             case actions.AllowDeletion(min_offset):
                 self._owner.may_delete(min_offset)
             case actions.AllowAppends(allowed):
-                self._allow_appends(allowed=allowed)
+                self.appends_allowed = allowed
             case actions.Reopen() | actions.Remake() | actions.Halt():
                 log.warning("log %s: %s", self._log_name, action)
                 self._last = action
@@ -440,11 +436,6 @@ class Replica:
         while waiting and waiting[0][0] <= end:
             _finish(heapq.heappop(waiting)[2])
         self._owner.committed(end)
-
-    def _allow_appends(self, *, allowed: bool) -> None:
-        if allowed != self.appends_allowed:
-            self.appends_allowed = allowed
-            self._owner.appends_allowed(allowed)
 
     def _note_readiness(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -178,9 +178,6 @@ class BrokerCopy:
         del epoch
         self._leads.set()
 
-    def appends_allowed(self, allowed: bool) -> None:
-        del allowed
-
     def readiness_changed(self) -> None:
         self.readiness_news.set()
 
@@ -205,7 +202,6 @@ class BrokerCopy:
             self._open_store,
             self._clock,
             advanced=self._advanced,
-            reopened=lambda _: None,
             failed=self._failed,
         )
         try:

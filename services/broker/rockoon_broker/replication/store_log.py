@@ -26,11 +26,10 @@ class StoreLog:
         open_store: called once here, and at each truncation.
         clock: store times of these records.
         advanced: called with the queues that have new messages for their readers.
-        reopened: called with the store that takes the former one's place.
         failed: called when a sync has failed; the process has to end.
 
     Attributes:
-        store: the open one.
+        store: the open one; another object after each truncation.
     """
 
     def __init__(
@@ -40,14 +39,12 @@ class StoreLog:
         clock: WallClock,
         *,
         advanced: Callable[[Sequence[QueueKey]], None],
-        reopened: Callable[[Store], None],
         failed: Callable[[OSError], None],
     ) -> None:
         self._replica = replica
         self._open_store = open_store
         self._clock = clock
         self._advanced = advanced
-        self._reopened = reopened
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         # Rung when something was synced, or never will be again.
@@ -116,7 +113,6 @@ class StoreLog:
         self.store = self._open()
         self.store.retain_from = retained
         self._synced.set()
-        self._reopened(self.store)
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         """Have topics begin behind the positions at which the leader dropped them."""
