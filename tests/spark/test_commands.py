@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import random
 import re
@@ -20,7 +21,7 @@ from rockoon.cli.app import run_command_line
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import generation_name
 from rockoon_spark import commands
-from rockoon_spark.commands.interruption import held_interrupts
+from rockoon_spark.commands.interruption import held_interrupts, plain_interrupts
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.progress import progress_line, shown_progress
 from rockoon_spark.index.target import index_paths
@@ -302,7 +303,7 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
             threading.Event().wait(0.01)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     # What Java itself says, before it reads any option that Spark gives it.
     java = ("NOTE: Picked up JDK_JAVA_OPTIONS", "WARNING: Using incubator modules")
     own = [line for line in said.splitlines() if not line.startswith(java)]
@@ -323,6 +324,24 @@ def test_an_interrupt_waits_while_spark_starts_and_a_second_one_does_not() -> No
         with pytest.raises(KeyboardInterrupt):
             start(interrupts)
     assert started == [1]
+
+
+def test_an_error_that_an_interrupt_ends_in_is_an_interrupt() -> None:
+    def broken_off() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            raise ConnectionResetError
+
+    former = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt), plain_interrupts():
+            broken_off()
+        with pytest.raises(ConnectionResetError), plain_interrupts():
+            raise ConnectionResetError
+    finally:
+        signal.signal(signal.SIGINT, former)
+        logging.disable(logging.NOTSET)
 
 
 def test_wrong_usage_has_status_two(

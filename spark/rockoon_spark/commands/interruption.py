@@ -34,19 +34,35 @@ def held_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def interrupt_plainly() -> None:
-    """From now on a Ctrl-C is an exception and nothing else.
+@contextmanager
+def plain_interrupts() -> Iterator[None]:
+    """Within the block a Ctrl-C is an exception and nothing else, and so is what it ends in.
 
     PySpark's own handler calls Java in the midst of another call, and tells of both.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, also where another error came of it.
     """
-    if _has_signals():
-        signal.signal(signal.SIGINT, _interrupt)
+    if not _has_signals():
+        yield
+        return
+    interrupts: list[int] = []
 
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        # What is under way breaks off, and would be logged as a failure.
+        logging.disable(logging.CRITICAL)
+        interrupts.append(number)
+        raise KeyboardInterrupt
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    # What is under way breaks off, and would be logged as a failure.
-    logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
+    # Not put back: what a second Ctrl-C meets on the way out is the same.
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        # On its way out of a call that broke off PySpark calls Java once more, which may fail.
+        if interrupts:
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _has_signals() -> bool:

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from rockoon.errors import RockoonError
 from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
-from rockoon_spark.commands.interruption import held_interrupts, interrupt_plainly
+from rockoon_spark.commands.interruption import held_interrupts, plain_interrupts
 from rockoon_spark.commands.metrics_file import CommandRun, write_metrics
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.progress import shown_progress
@@ -56,16 +57,15 @@ def _run(options: Any) -> tuple[int, Outcome]:
         refuse_unusable(options)
         with held_interrupts():
             spark = session(options.master, **quiet_settings())
-        if is_own:
-            interrupt_plainly()
-        try:
-            began = time.monotonic()
-            with shown_progress(spark, options.command):
-                outcome: Outcome = options.run(spark, options)
-            outcome = outcome.timed(time.monotonic() - began)
-        finally:
-            if is_own:
-                spark.stop()
+        with plain_interrupts() if is_own else nullcontext():
+            try:
+                began = time.monotonic()
+                with shown_progress(spark, options.command):
+                    outcome: Outcome = options.run(spark, options)
+                outcome = outcome.timed(time.monotonic() - began)
+            finally:
+                if is_own:
+                    spark.stop()
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED, nothing
