@@ -1,0 +1,227 @@
+"""Whether queues behaved as logs that take one message after the other, as all who called saw it.
+
+Pure: it is told what senders and readers asked and were answered, and when. What must hold for each
+queue is that it is *linearizable* (Herlihy and Wing 1990): every call took effect in one moment
+between its beginning and its answer, an append at the queue's end, a read of all before it. So an
+acknowledged message is at one place, and seen by every read that begins after its answer; one that
+failed is there or not, for good; no end goes back.
+
+In general that is hard to decide. Here the places say in which order the calls took effect: the
+append at `o` stands behind the reads that end at `o` and before those that end at `o + 1`. So there
+are such moments exactly if no call in that order began after a later one was answered, which one
+pass over the sorted calls shows.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+EXAMPLES_MAX = 3
+NEVER_NS = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A message that somebody sent.
+
+    Args:
+        message: what it is known by, in reads too; no other one has it.
+        began_ns: when it was given to the producer; any clock that all calls share.
+        ended_ns: when its sender was told that it is stored; None: never, so it may be or not.
+        queue, offset: where it is stored then.
+        stream: messages that stay in their order, as those of one producer and key; "": none.
+        number: in its stream.
+        is_numbered: of an idempotent producer, so it is stored once at most.
+    """
+
+    message: Hashable
+    began_ns: int
+    ended_ns: int | None = None
+    queue: str = ""
+    offset: int = -1
+    stream: str = ""
+    number: int = 0
+    is_numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read that was answered.
+
+    Args:
+        messages: those at `first`, `first + 1`, ...; None: the reader was led past that place.
+        end: of the queue, as the reader was told.
+    """
+
+    queue: str
+    began_ns: int
+    ended_ns: int
+    first: int
+    messages: Sequence[Hashable]
+    end: int
+
+
+@dataclass(slots=True)
+class _Call:
+    """What took effect, in the order of `key`s."""
+
+    key: int
+    began_ns: int
+    ended_ns: int
+    said: str
+    is_read: bool
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Sentences by kind, the first of each with examples."""
+
+    _found: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, kind: str, example: str) -> None:
+        self._found[kind].append(example)
+
+    def sentences(self) -> list[str]:
+        return [
+            f"{kind} ({len(found)}): {'; '.join(found[:EXAMPLES_MAX])}"
+            for kind, found in self._found.items()
+        ]
+
+
+CHANGED = "a place holds one message and another"
+INVENTED = "messages that nobody sent"
+GAP = "places without a message"
+BEYOND = "reads of more than the queue has"
+TWICE = "a number of an idempotent producer is stored twice"
+DISORDER = "a stream is out of its order"
+TAKEN_BACK = "a read ends before what had been read"
+NOT_SEEN = "a read misses what had been acknowledged"
+TOO_EARLY = "read before it was sent"
+OUT_OF_TURN = "an append is before one that was acknowledged when it began"
+UNREAD = "acknowledged and not read afterwards"
+
+
+def judge(appends: Iterable[Append], reads: Iterable[Read]) -> list[str]:
+    """What cannot be, in sentences; empty when all could have happened.
+
+    Args:
+        appends: all that were sent to the queues that were read.
+        reads: as many as there are, at last one of each place in which a message was acknowledged.
+    """
+    found = _Findings()
+    sent = {each.message: each for each in appends}
+    by_queue: dict[str, list[Read]] = defaultdict(list)
+    for read in reads:
+        by_queue[read.queue].append(read)
+    places: dict[str, dict[int, Hashable]] = defaultdict(dict)
+    for append in sent.values():
+        if append.ended_ns is not None:
+            _put(append.queue, places[append.queue], append.offset, append.message, found)
+    last_read_ns: dict[tuple[str, int], int] = {}
+    for queue, its in by_queue.items():
+        for read in its:
+            _look_into(read, places[queue], sent, last_read_ns, found)
+    for append in sent.values():
+        looked_ns = last_read_ns.get((append.queue, append.offset), -1)
+        if append.ended_ns is not None and looked_ns <= append.ended_ns:
+            found.note(UNREAD, f"{append.queue} {append.offset}")
+    _judge_streams(places, sent, found)
+    for queue, placed in places.items():
+        _judge_moments(queue, placed, sent, by_queue[queue], found)
+    return found.sentences()
+
+
+def _put(
+    queue: str,
+    placed: dict[int, Hashable],
+    offset: int,
+    message: Hashable,
+    found: _Findings,
+) -> None:
+    before = placed.setdefault(offset, message)
+    if before != message:
+        found.note(CHANGED, f"{queue} {offset}: {before!r}, {message!r}")
+
+
+def _look_into(
+    read: Read,
+    placed: dict[int, Hashable],
+    sent: Mapping[Hashable, Append],
+    last_read_ns: dict[tuple[str, int], int],
+    found: _Findings,
+) -> None:
+    """What a read shows by itself, and beside what is known of the places."""
+    if read.first + len(read.messages) > read.end:
+        found.note(BEYOND, f"{read.queue} from {read.first}, which ends at {read.end}")
+    for offset, message in enumerate(read.messages, read.first):
+        if message is None:
+            found.note(GAP, f"{read.queue} {offset}")
+            continue
+        if message not in sent:
+            found.note(INVENTED, f"{read.queue} {offset}: {message!r}")
+            continue
+        _put(read.queue, placed, offset, message, found)
+        place = read.queue, offset
+        last_read_ns[place] = max(last_read_ns.get(place, -1), read.began_ns)
+
+
+def _judge_streams(
+    places: Mapping[str, Mapping[int, Hashable]],
+    sent: Mapping[Hashable, Append],
+    found: _Findings,
+) -> None:
+    """Numbers of idempotent producers are there once, and first copies in their order."""
+    seen: dict[Hashable, str] = {}
+    for queue, placed in places.items():
+        newest: dict[str, int] = {}
+        for offset in sorted(placed):
+            append = sent[placed[offset]]
+            place = f"{queue} {offset}"
+            if append.message in seen:
+                if append.is_numbered:
+                    found.note(TWICE, f"{append.message!r}: {seen[append.message]}, {place}")
+                continue
+            seen[append.message] = place
+            if append.stream and append.number < newest.get(append.stream, -1):
+                found.note(DISORDER, f"{place}: {append.number} of {append.stream}")
+            newest[append.stream] = append.number
+
+
+def _judge_moments(
+    queue: str,
+    placed: Mapping[int, Hashable],
+    sent: Mapping[Hashable, Append],
+    reads: Sequence[Read],
+    found: _Findings,
+) -> None:
+    """Whether there is a moment for each call; see the module."""
+    calls = [
+        _Call(2 * read.end, read.began_ns, read.ended_ns, f"a read to {read.end}", is_read=True)
+        for read in reads
+    ]
+    for offset, message in placed.items():
+        append = sent[message]
+        # A copy that comes of sending again may be stored later than the one that was answered.
+        is_answered = (append.queue, append.offset) == (queue, offset)
+        ended_ns = append.ended_ns if is_answered and append.ended_ns is not None else NEVER_NS
+        said = f"append {offset}"
+        calls.append(_Call(2 * offset + 1, append.began_ns, ended_ns, said, is_read=False))
+    calls.sort(key=lambda call: -call.key)
+    # Of those behind the one that is looked at, what was answered first.
+    first: _Call | None = None
+    for _, group in groupby(calls, lambda call: call.key):
+        same = list(group)
+        for call in same:
+            if first is not None and call.began_ns > first.ended_ns:
+                found.note(_kind(call, first), f"{queue}: {first.said}, then {call.said}")
+        earliest = min(same, key=lambda call: call.ended_ns)
+        if first is None or earliest.ended_ns < first.ended_ns:
+            first = earliest
+
+
+def _kind(call: _Call, later: _Call) -> str:
+    """What it is called when a call begins after one was answered that must be behind it."""
+    if call.is_read:
+        return TAKEN_BACK if later.is_read else NOT_SEEN
+    return TOO_EARLY if later.is_read else OUT_OF_TURN
