@@ -6,9 +6,14 @@ import pytest
 
 from rockoon.admin.cluster_status import broker_problems
 from rockoon.admin.descriptions import ClusterStatus, NodeStatus
+from rockoon.admin.log_status import LogStatus
+from rockoon.admin.logs import LogDescription
+from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
 from rockoon.cli.status import show_status, status_json
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
+from rockoon_proto.v1.logs_pb2 import Log
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterReply
+from support.log_states import led_log, replica_node
 from support.waiting import wait_until
 
 
@@ -20,6 +25,9 @@ def test_a_healthy_cluster(rockoon: Any, cluster: Any) -> None:
     said = rockoon("status", "--json").json
     assert said["healthy"]
     assert said["etcd_reachable"]
+    # Of one copy each: there is nothing to say of copies.
+    assert said["logs"] == []
+    assert "copy" not in shown
     assert {node["address"] for node in said["brokers"]} == {
         cluster.node(name).address for name in cluster.brokers
     }
@@ -69,6 +77,56 @@ def test_a_node_that_answers_and_cannot_work_is_not_well(
     said = status_json(status)
     assert not said["healthy"]
     assert said["brokers"][1]["problems"] == ["it takes no messages: the disk is 97 % full"]
+
+
+def copied(*, b_is_ready: bool) -> ClusterStatus:
+    """A log of three copies: "a" leads, "b" answers, and "c" is away unless "b" is ready."""
+    alive = "abc" if b_is_ready else "ab"
+    log = Log(state=led_log(), nodes=[replica_node(who) for who in alive])
+    lag = ReplicaLag(True, 0, 0.0) if b_is_ready else ReplicaLag(True, 2048, 13.2)
+    trouble = "" if b_is_ready else "it cannot write: no room"
+    followers = {
+        who: ReplicaStanding(False, 1, b_is_ready, trouble, 0, 2952, 2952, 2952, {})
+        for who in alive[1:]
+    }
+    leader = ReplicaStanding(True, 1, True, "", 0, 5000, 5000, 5000, dict.fromkeys("bc", lag))
+    described = LogStatus(LogDescription.from_wire(log), {"a": leader, **followers})
+    return ClusterStatus(
+        "rockoon",
+        [NodeStatus("n", "n:1", cluster=DescribeClusterReply(etcd_reachable=True))],
+        [NodeStatus("broker-a", "a:1", broker=DescribeBrokerReply(writable=True))],
+        [NodeStatus("offset", "o:1", members=0)],
+        [described],
+    )
+
+
+def test_each_copy_of_a_log_is_shown_and_why_it_is_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = copied(b_is_ready=False)
+    assert not status.healthy
+    show_status(status)
+    shown = capsys.readouterr().out
+    words = [line.split() for line in shown.splitlines()]
+    ends = ["log", "ends", "at"]
+    assert ["copy", "broker-a-a", "a:10911", "leader", *ends, "5000"] in words
+    assert "broker-a-b: it cannot write: no room; 2.0 KiB behind, for 13 s" in shown
+    assert ["copy", "broker-a-c", "-", "AWAY", "-"] in words
+    assert "broker-a-c: its process is away" in shown
+    (told,) = status_json(status)["logs"]
+    assert not told["well"]
+    assert [each.partition(":")[0] for each in told["troubles"]] == ["broker-a-b", "broker-a-c"]
+
+
+def test_a_log_whose_copies_are_all_ready_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    status = copied(b_is_ready=True)
+    assert status.healthy
+    show_status(status)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split() for line in lines if line.startswith("copy")]
+    level = ["in", "sync", "log", "ends", "at", "2952,", "level"]
+    assert [each[3:] for each in shown[1:]] == [level, level]
+    assert lines[-1].startswith("copy"), "there is nothing to say below"
 
 
 def test_a_broker_that_has_gone_and_left_queues_is_missed(rockoon: Any, cluster: Any) -> None:

@@ -65,6 +65,8 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 told = await client.admin.logs.ask_replicas(described)
                 assert [each.ready for each in told.values()] == [True] * 3
                 assert [len(each.others) for each in told.values() if each.leads] == [2]
+                (log_status,) = (await client.admin.status()).logs
+                assert log_status.is_well
                 leader = leader_of(await led_log(nameserver))
                 stops[leader].request("a rolling restart")
                 for number in range(10, 20):

@@ -1,10 +1,11 @@
 """Cluster status: each node is asked how it is; none is guessed at."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rockoon.admin.descriptions import ClusterStatus, NodeStatus
+from rockoon.admin.log_status import LogStatus, ask_log_status
 from rockoon.errors import (
     BrokerNotFound,
     BrokerUnavailable,
@@ -51,18 +52,30 @@ async def ask_status(cluster: "Connection") -> ClusterStatus:
                 for node in nodes
                 if node.kind == OFFSET_SERVICE
             ]
+            logs = tasks.create_task(_log_status(cluster))
     finally:
         await channels.close()
     for task in (*nameservers, *brokers, *offset_services):
         error = task.result().error
         if isinstance(error, NotPermitted):
             raise error
+    if isinstance(found := logs.result(), NotPermitted):
+        raise found
     return ClusterStatus(
         cluster=cluster.routes.cluster,
         nameservers=[task.result() for task in nameservers],
         brokers=[task.result() for task in brokers],
         offset_services=[task.result() for task in offset_services],
+        logs=found,
     )
+
+
+async def _log_status(cluster: "Connection") -> Sequence[LogStatus] | NotPermitted:
+    try:
+        return await ask_log_status(cluster, STATUS_SECONDS_MAX)
+    except NotPermitted as refused:
+        # Raised here it would come out of a group of tasks, among others.
+        return refused
 
 
 async def ask_broker(cluster: "Connection", name: str) -> NodeStatus:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rockoon.admin.log_status import LogStatus
 from rockoon.errors import RockoonError
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
@@ -84,6 +85,8 @@ class ClusterStatus:
     nameservers: Sequence[NodeStatus]
     brokers: Sequence[NodeStatus]
     offset_services: Sequence[NodeStatus]
+    logs: Sequence[LogStatus] = ()
+    """Those with copies."""
 
     @property
     def etcd_reachable(self) -> bool:
@@ -109,4 +112,5 @@ class ClusterStatus:
             and bool(self.offset_services)
             and not self.away_brokers
             and all(node.error is None and not node.problems for node in nodes)
+            and all(log.is_well for log in self.logs)
         )

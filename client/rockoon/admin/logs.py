@@ -87,6 +87,16 @@ class LogDescription:
         """The replicas that count."""
         return [each for each in self.replicas if each.in_sync]
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether it is, or is to be, more than one broker's own log."""
+        return max(self.copies, len(self.in_sync)) > 1
+
+    @property
+    def reached(self) -> list[tuple[str, str]]:
+        """Id and address of each replica that is alive."""
+        return [(each.id, each.address) for each in self.replicas if each.address]
+
     def replica(self, text: str) -> ReplicaDescription:
         """The replica of an id or a name; of two with one name, an id says which.
 
@@ -154,10 +164,9 @@ class LogAdmin:
 
         A log of one copy has nothing to say.
         """
-        if log.copies == 1:
+        if not log.has_copies:
             return {}
-        reached = [(each.id, each.address) for each in log.replicas if each.address]
-        return await ask_standings(self._cluster, log.name, reached)
+        return await ask_standings(self._cluster, log.name, log.reached)
 
     async def elect(
         self, log: str, *, accept_loss: bool = False, expected_version: int = 0

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Logs and their copies: show, elect, adopt.")
 replica_app = typer.Typer(no_args_is_help=True, help="One copy of a log: replace it.")
 
+# What is under way to a copy is not yet behind.
+BEHIND_SECONDS = 1
+
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, as broker-a.")]
 REPLICA_HELP = "Name of the replica, as broker-a-0, or its id."
 AcceptLoss = Annotated[
@@ -197,7 +200,7 @@ def show(
         ),
         empty="  it has no replicas",
     )
-    if standings is not None and log.copies > 1:
+    if standings is not None and log.has_copies:
         for sentence in troubles(log, told):
             print(sentence)
 
@@ -221,7 +224,7 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
             found.append("it does not answer")
         elif standing.trouble:
             found.append(standing.trouble)
-        if lag is not None and lag.bytes:
+        if lag is not None and lag.bytes and (lag.seconds or 0) >= BEHIND_SECONDS:
             found.append(f"{for_humans(lag.bytes)} behind, for {lag.seconds or 0:.0f} s")
         if each.id in waits:
             found.append(f"it is to take the place of {waits[each.id]} and does not count yet")

@@ -1,12 +1,15 @@
 """`rockoon status`: every node of the cluster and how it is."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.compaction import compaction_json, compaction_sentences
+from rockoon.cli.logs import log_json, role, state, troubles
 from rockoon.cli.output import for_humans, print_table
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus, NodeStatus
+    from rockoon.admin.log_status import LogStatus
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
 
@@ -25,6 +28,7 @@ def show_status(status: "ClusterStatus") -> None:
     rows += [
         ("offset", each.name, each.address, *offset_cells(each)) for each in status.offset_services
     ]
+    rows += [row for each in status.logs for row in copy_rows(each)]
     print_table(("SERVICE", "NAME", "ADDRESS", "STATE", "FIGURES"), rows, empty="")
     for each in (*status.brokers, *status.offset_services):
         for problem in each.problems:
@@ -32,6 +36,11 @@ def show_status(status: "ClusterStatus") -> None:
     for each in status.brokers:
         for sentence in compaction_sentences(each.broker) if each.broker is not None else ():
             print(f"{each.name}: {sentence}")
+    for log in status.logs:
+        if (said := state(log.log)) != "led":
+            print(f"log {log.log.name}: {said}")
+        for sentence in troubles(log.log, log.standings):
+            print(sentence)
     if not status.brokers:
         print("There is no broker: nothing can be sent.")
     if not status.offset_services:
@@ -72,6 +81,26 @@ def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
     return (up(status), f"members {status.members}")
 
 
+def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
+    """A log's copies. Who leads is in the routes as its broker, and shown as such too."""
+    lags = next((each.others for each in status.standings.values() if each.leads), {})
+    for each in status.log.replicas:
+        standing, lag = status.standings.get(each.id), lags.get(each.id)
+        if not each.address:
+            is_so = "AWAY"
+        elif standing is None:
+            is_so = "DOWN"
+        else:
+            is_so = role(each) if standing.ready else f"{role(each)}, NOT READY: see below"
+        figures = None
+        if standing is not None:
+            behind = lag.bytes if lag is not None else None
+            figures = f"log ends at {standing.end}"
+            if behind is not None:
+                figures += f", {for_humans(behind)} behind" if behind else ", level"
+        yield ("copy", each.name, each.address or None, is_so, figures)
+
+
 def up(status: "NodeStatus") -> str:
     return "up, NOT WELL: see below" if status.problems else "up"
 
@@ -103,6 +132,11 @@ def status_json(status: "ClusterStatus") -> dict[str, Any]:
         "away_brokers": status.away_brokers,
         "offset_services": [
             node_json(each) | {"members": each.members} for each in status.offset_services
+        ],
+        "logs": [
+            log_json(each.log, each.standings)
+            | {"well": each.is_well, "troubles": list(troubles(each.log, each.standings))}
+            for each in status.logs
         ],
     }
 
