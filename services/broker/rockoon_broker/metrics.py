@@ -9,13 +9,14 @@ from contextlib import suppress
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
-from rockoon_broker.replication.metrics import TABLE as TABLE_OF_COPIES
-from rockoon_broker.replication.metrics import of_copy
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import SIZE_BOUNDS
 from rockoon_core.disk import DiskUsage
+from rockoon_replica.log_copy import LogCopy
+from rockoon_replica.metrics import TABLE as TABLE_OF_COPIES
+from rockoon_replica.metrics import of_copy
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 
 MESSAGES_IN = counter(
@@ -109,13 +110,13 @@ class BrokerMetrics:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._followed: tuple[Broker, BrokerService] | None = None
-        self._copy: tuple[BrokerCopy, BrokerService] | None = None
+        self._copy: tuple[LogCopy[BrokerCopy], BrokerService] | None = None
 
     def follow(self, broker: Broker, service: BrokerService) -> None:
         """Measure these from now on, until the store is closed."""
         self._followed = (broker, service)
 
-    def follow_copy(self, copy: BrokerCopy, service: BrokerService) -> None:
+    def follow_copy(self, copy: LogCopy[BrokerCopy], service: BrokerService) -> None:
         """Measure a broker whose log has copies, whether it leads or follows."""
         self._copy = (copy, service)
 
@@ -128,14 +129,15 @@ class BrokerMetrics:
         broker, service = self._followed
         return [READY.at(service.is_serving), *self._of_broker(broker, service)]
 
-    def _of_copy(self, copy: BrokerCopy, service: BrokerService) -> Iterable[Measurement]:
-        broker = copy.broker
+    def _of_copy(self, copy: LogCopy[BrokerCopy], service: BrokerService) -> Iterable[Measurement]:
+        around = copy.service
+        broker = around.broker
         if broker is not None:
             yield from self._of_broker(broker, service)
-        elif copy.store is not None:
-            yield from of_log(copy.store)
+        elif around.store is not None:
+            yield from of_log(around.store)
             with suppress(OSError):
-                yield from of_disk(copy.disk_usage)
+                yield from of_disk(around.disk_usage)
         yield READY.at(copy.record.is_ready)
         yield from of_copy(copy)
 

@@ -16,7 +16,6 @@ from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
 from rockoon_broker.replication.serving import BrokerCopy
-from rockoon_broker.replication.set_aside import set_aside
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
     SERVICE_NAME,
@@ -26,28 +25,26 @@ from rockoon_broker.rpc.service import (
 )
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
-from rockoon_core.channels import Channels
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
-from rockoon_node.frontend import AsReplica, NodeFrontend
+from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.lease import Lease
-from rockoon_node.nameservers import CHANNEL_OPTIONS, Nameservers
+from rockoon_node.nameservers import Nameservers
 from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
-from rockoon_replica.actions import Remake
+from rockoon_replica.copy_process import CopyProcess
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
+from rockoon_replica.settings import replica_identities
 from rockoon_runtime.drain import QUIET_SECONDS
-from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
-from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -99,7 +96,7 @@ async def serve(
             service = BrokerService(tasks, clock, frontend.calls)
             if telemetry.tracer is not None:
                 service.trace(telemetry.tracer)
-            replication = ReplicationService(replica_identities(settings))
+            replication = replication_of(settings)
             async with make_server(settings, frontend, service, replication, telemetry) as server:
                 address = frontend.address(server)
                 if settings.copies > 1:
@@ -226,17 +223,12 @@ async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
             await broker.aside.finish()
 
 
-def replica_identities(settings: BrokerSettings) -> NodeIdentities | None:
-    """Which certificates other replicas show; None where there are none. Raises SettingsError."""
+def replication_of(settings: BrokerSettings) -> ReplicationService:
+    """What answers followers. Raises SettingsError."""
     if settings.copies > 1 and settings.flush != "sync":
         # What was acknowledged in memory only is not made good by other copies yet.
         raise SettingsError("copies > 1 needs flush = sync")
-    if settings.copies == 1 or settings.tls != "mutual":
-        return None
-    try:
-        return NodeIdentities(settings.tls_node_name)
-    except ValueError as failure:
-        raise SettingsError(str(failure)) from failure
+    return ReplicationService(replica_identities(settings))
 
 
 class CopyParts(NamedTuple):
@@ -258,93 +250,33 @@ async def serve_copy(
     disk: Disk,
     announce: Callable[[str, str, str], None],
 ) -> None:
-    """Be a replica of the broker's log until `stop` is requested; see `serve`.
-
-    When its log cannot be made equal to the others' and does not count, its store is set aside, and
-    it goes on as another replica, with an empty one.
-    """
+    """Be a replica of the broker's log until `stop` is requested; see `serve`."""
     settings, stop = parts.settings, parts.stop
-    channels = Channels(CHANNEL_OPTIONS, client_tls(settings), parts.frontend.credentials)
-    config = settings.store_path / CONFIG_DIRECTORY
     store_host = await resolve_store_host(settings.store_host or address)
-    try:
-        while not stop.requested:
-            for changed in disk.make_directory(config):
-                disk.sync_directory(changed)
-            store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
-            copy = BrokerCopy(
-                settings,
-                store_host,
-                store_id,
-                parts.frontend.nameservers,
-                channels,
-                parts.service,
-                parts.replication,
-                stop,
-                clock,
-                disk,
-                running,
-            )
-            parts.metrics.follow_copy(copy, parts.service)
-            remake = await serve_replica(parts, copy, store_id, address, clock, announce)
-            if remake is not None:
-                try:
-                    kept = await asyncio.to_thread(set_aside, settings.store_path, store_id, disk)
-                except OSError as failure:
-                    reason = f"the store cannot be set aside: {failure}"
-                    raise Fatal(ExitStatus.STORE, reason) from failure
-                log.error("the copy is made anew: %s; the former one is in %s", remake.reason, kept)
-    finally:
-        await channels.close()
 
-
-async def serve_replica(
-    parts: CopyParts,
-    copy: BrokerCopy,
-    store_id: str,
-    address: str,
-    clock: Clock,
-    announce: Callable[[str, str, str], None],
-) -> Remake | None:
-    """Be one replica until `stop` is requested, or until it has to be made anew: returns why."""
-    settings, frontend, server, stop = parts.settings, parts.frontend, parts.server, parts.stop
-    async with asyncio.TaskGroup() as tasks:
-        over = asyncio.Event()
-        living = tasks.create_task(copy.run(), name="replica")
-        living.add_done_callback(lambda _: over.set())
-        await stop.or_event(copy.opened)
-        registration = frontend.registration(
-            BROKER,
-            address,
-            store_id,
-            store_place(settings.store_path / LOCK_FILE),
-            clock.now_ms(),
-            lambda: 0,
-            AsReplica(settings.name, "", copy.facts, settings.replica),
+    def around(store_id: str) -> BrokerCopy:
+        nameservers = parts.frontend.nameservers
+        return BrokerCopy(
+            settings, store_host, store_id, nameservers, parts.service, stop, clock, disk, running
         )
-        others = [tasks.create_task(registration.run(stop), name="registration")]
-        if (keys := frontend.key_follower(address)) is not None:
-            others.append(tasks.create_task(keys.run(stop), name="access-keys"))
-        readiness = tasks.create_task(tell_readiness(copy, server), name="readiness")
-        announce("broker", settings.replica or settings.name, address)
-        if not await stop.or_event(over):
-            log.info("stopping: %s", await stop.wait())
-            readiness.cancel()
-            server.begin_drain()
-            await copy.hand_over()
-        await registration.leave()
-        for task in (*others, readiness):
-            task.cancel()
-        copy.close()
-    return living.result()
 
-
-async def tell_readiness(copy: BrokerCopy, server: GrpcServer) -> None:
-    """Say through grpc.health.v1 whether this copy leads, or is level with who does."""
-    while True:
-        await server.set_serving(copy.record.is_ready)
-        await copy.readiness_news.wait()
-        copy.readiness_news.clear()
+    await CopyProcess(
+        kind=BROKER,
+        service="broker",
+        settings=settings,
+        frontend=parts.frontend,
+        server=parts.server,
+        replication=parts.replication,
+        address=address,
+        stop=stop,
+        disk=disk,
+        now_ms=clock.now_ms,
+        config=settings.store_path / CONFIG_DIRECTORY,
+        id_file=STORE_ID_FILE,
+        moved_last=("commitlog", CONFIG_DIRECTORY),
+        announce=announce,
+        follow=lambda copy: parts.metrics.follow_copy(copy, parts.service),
+    ).run(around)
 
 
 @asynccontextmanager

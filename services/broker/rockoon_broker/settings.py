@@ -9,33 +9,18 @@ from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
-from rockoon_node.frontend import NodeSettings
+from rockoon_replica.settings import CopySettings
 from rockoon_runtime.settings import SettingsError, setting
 
 STORE_PATH = Path("store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(NodeSettings):
+class BrokerSettings(CopySettings):
     """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
     name: str = setting("broker-a", "name of this broker, unique among the cluster's live brokers")
-    copies: int = setting(
-        1,
-        "replicas that a new log of this name is to have; more than one: this broker is one of "
-        "them, and takes messages while it leads",
-        minimum=1,
-        maximum=7,
-    )
-    replica: str = setting(
-        "", "name of this process among the replicas of its log, with copies > 1 (empty: `name`)"
-    )
-    tls_node_name: str = setting(
-        "{name}",
-        "with tls = mutual: name that the certificate of another replica of this log must bear, "
-        "as on the nameservers",
-    )
     listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 takes a free one")
     advertise: str | None = setting(
         None, "host:port that others are told; by default where it listens"

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
-from rockoon_broker.replication.serving import BrokerCopy
+from rockoon_replica.log_copy import LogCopy
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
 from rockoon_replica.standing import lagging
@@ -45,7 +46,7 @@ LAG_SECONDS = gauge(
 TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 
 
-def of_copy(copy: BrokerCopy) -> Iterator[Measurement]:
+def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
     """Values of `TABLE`; those of a life that has not begun are missing."""
     name, record = copy.log_name, copy.record
     now = asyncio.get_running_loop().time()
@@ -59,7 +60,7 @@ def of_copy(copy: BrokerCopy) -> Iterator[Measurement]:
         yield from of_followers(replica, copy, now)
 
 
-def of_followers(replica: Replica, copy: BrokerCopy, now: float) -> Iterator[Measurement]:
+def of_followers(replica: Replica, copy: LogCopy[Any], now: float) -> Iterator[Measurement]:
     if replica.state is None or replica.role is not Role.LEADING:
         return
     voters, missing = replica.state.config.in_sync, 0

@@ -1,0 +1,261 @@
+"""One copy of a log, as a process has it: it copies while another replica leads, and serves while
+it leads.
+
+A life begins with opening the log and ends when leadership does. What was made of the log in memory
+goes with it, because the next leader may cut what was appended.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from rockoon_core.errors import NotLeader
+from rockoon_node.nameservers import Nameservers
+from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
+from rockoon_replica.actions import Remake, Reopen
+from rockoon_replica.log import ReplicatedLog
+from rockoon_replica.log_state import LogState
+from rockoon_replica.nameserver_link import NameserverLink
+from rockoon_replica.replica import LastAction, Replica
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.standing import Record
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
+
+if TYPE_CHECKING:
+    from rockoon_core.channels import Channels
+    from rockoon_proto.v1.nameserver_pb2 import NodeKind
+    from rockoon_replica.service import ReplicationService
+    from rockoon_replica.settings import CopySettings
+
+HAND_OVER_SECONDS = 5.0
+
+
+class OpenLog(ReplicatedLog, Protocol):
+    """A log that a process has opened."""
+
+    def close(self) -> None:
+        """Put it away. Raises one of `LogService.log_failures` when that is not known to work."""
+        ...
+
+
+class LogService(Protocol):
+    """The service around a copy of its log. Nothing here waits but `live`."""
+
+    @property
+    def log_failures(self) -> tuple[type[Exception], ...]:
+        """What says that the log cannot be used. It ends the process."""
+        ...
+
+    def open_log(self) -> OpenLog:
+        """Open the log. Raises one of `log_failures`."""
+        ...
+
+    async def live(self, replica: Replica, leads: asyncio.Event) -> None:
+        """Do, until cancelled, what the service does with the log that is open: as a follower, and
+        once `leads` is set as the leader, who answers clients."""
+        ...
+
+    def expect(self) -> None:
+        """This copy is about to lead: who calls may wait for that."""
+        ...
+
+    def refuse(self, refusal: NotLeader) -> None:
+        """Answer no client: another copy leads."""
+        ...
+
+    def committed(self, end: int) -> None:
+        """See `rockoon_replica.replica.Owner`."""
+        ...
+
+    def may_delete(self, min_offset: int) -> None:
+        """See `rockoon_replica.replica.Owner`."""
+        ...
+
+
+Around = TypeVar("Around", bound=LogService)
+
+
+class LogCopy(Generic[Around]):
+    """One replica of a service's log, as a process.
+
+    Args:
+        kind: of the service.
+        settings: the service's.
+        replica_id: of the store.
+        nameservers, channels: whom to ask, and how other replicas are called.
+        service: what is around the log.
+        replication: answers followers.
+        file: keeps what the replica must know.
+        stop: the process's.
+
+    Attributes:
+        service: what is around the log.
+        log: the open one; None between two lives.
+        replica: of the present life; None between two.
+        record: what is remembered over all lives.
+        readiness_news: set whenever `record.is_ready` has changed.
+        opened: set when the log was opened for the first time.
+    """
+
+    def __init__(
+        self,
+        kind: "NodeKind",
+        settings: "CopySettings",
+        replica_id: str,
+        nameservers: Nameservers,
+        channels: "Channels",
+        service: Around,
+        replication: "ReplicationService",
+        file: ReplicaFile,
+        stop: Stop,
+    ) -> None:
+        self.kind = kind
+        self.replica_id = replica_id
+        self._settings = settings
+        self._nameservers = nameservers
+        self._channels = channels
+        self.service = service
+        self._replication = replication
+        self._file = file
+        self._stop = stop
+        self._link: NameserverLink | None = None
+        self._leads = asyncio.Event()
+        self.log: OpenLog | None = None
+        self.replica: Replica | None = None
+        self.record = Record(asyncio.get_running_loop().time())
+        self.readiness_news = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    @property
+    def log_name(self) -> str:
+        return self._settings.name
+
+    @property
+    def replica_name(self) -> str:
+        """Of this process."""
+        return self._settings.replica or self._settings.name
+
+    def name_of(self, replica_id: str) -> str:
+        """Name of another replica's process; its id while no nameserver has told."""
+        return self._link.names.get(replica_id, replica_id) if self._link else replica_id
+
+    def facts(self) -> WireFacts:
+        """What nameservers are told with each registration."""
+        facts = self._file.read() or ReplicaFacts()
+        return WireFacts(
+            empty=self.log is None or self.log.end == self.log.min_offset,
+            copies=self._settings.copies,
+            promised=facts.promised,
+            version=facts.version.number,
+            history=facts.version.history,
+        )
+
+    def not_leader(self) -> NotLeader:
+        """What clients are told while another replica leads."""
+        return NotLeader(replica=self.replica_name, log=self.log_name)
+
+    async def run(self) -> Remake | None:
+        """Live, one life after the other, until the process is to stop.
+
+        The process is stopped, with the reason, when the log cannot be used.
+
+        Returns:
+            Why the copy has to be made anew, with the log closed; None otherwise.
+
+        Raises:
+            Fatal: a rule was broken.
+        """
+        last: LastAction | None
+        cannot_be_used: tuple[type[Exception], ...] = (*self.service.log_failures, OSError)
+        while not self._stop.requested:
+            try:
+                last = await self._live()
+            except* cannot_be_used as failures:
+                reason = f"the store cannot be used: {failures.exceptions[0]}"
+                # A sync that failed has said so already.
+                self._stop.fail(Fatal(ExitStatus.STORE, reason))
+            else:
+                if isinstance(last, Remake):
+                    return last
+        return None
+
+    async def hand_over(self) -> None:
+        """Have another replica lead, if this one does; the process is about to end."""
+        if self.replica is not None and self._leads.is_set():
+            await self.replica.hand_over(HAND_OVER_SECONDS)
+
+    def close(self) -> None:
+        """End the present life; `run` returns once the process is to stop."""
+        if self.replica is not None:
+            self.replica.close()
+
+    # What the replica tells.
+
+    def established(self, epoch: int) -> None:
+        del epoch
+        self._leads.set()
+
+    def readiness_changed(self) -> None:
+        self.readiness_news.set()
+
+    def committed(self, end: int) -> None:
+        self.service.committed(end)
+
+    def may_delete(self, min_offset: int) -> None:
+        self.service.may_delete(min_offset)
+
+    # A life.
+
+    async def _live(self) -> LastAction | None:
+        self._leads.clear()
+        self.service.refuse(self.not_leader())
+        opened = self.service.open_log()
+        try:
+            self.log = opened
+            return await self._follow_and_lead(opened)
+        finally:
+            self._replication.refuse(self.log_name)
+            self.log = self.replica = None
+            with suppress(*self.service.log_failures):
+                opened.close()
+
+    async def _follow_and_lead(self, opened: OpenLog) -> LastAction | None:
+        name = self.log_name
+
+        def saw(state: LogState) -> None:
+            if state.leader == self.replica_id:
+                self.service.expect()
+            elif not self._leads.is_set():
+                self.service.refuse(self.not_leader())
+            replica.saw(state)
+
+        link = self._link = NameserverLink(self._nameservers, self.kind, name, self.replica_id, saw)
+        replica = self.replica = Replica(
+            log_name=name,
+            cluster=self._settings.cluster,
+            replica_id=self.replica_id,
+            replicated=opened,
+            file=self._file,
+            facts=self._file.read() or ReplicaFacts(),
+            register=link,
+            channels=self._channels,
+            address_of=lambda who: link.addresses.get(who),
+            owner=self,
+            record=self.record,
+        )
+        self._replication.serve(name, replica)
+        self.opened.set()
+        async with asyncio.TaskGroup() as tasks:
+            others = [
+                tasks.create_task(link.run(self._stop), name="log at the nameservers"),
+                tasks.create_task(
+                    self.service.live(replica, self._leads), name="service of a copy"
+                ),
+            ]
+            last = await replica.run()
+            for task in others:
+                task.cancel()
+        if last is not None and not isinstance(last, Reopen | Remake):
+            raise Fatal(ExitStatus.STORE, f"the copy of log {name} cannot go on: {last}")
+        return last

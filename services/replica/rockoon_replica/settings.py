@@ -1,0 +1,44 @@
+"""Settings of a service whose log may have copies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rockoon_node.frontend import NodeSettings
+from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.settings import SettingsError, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopySettings(NodeSettings):
+    """See each line; `name` is also that of the log.
+
+    Attributes:
+        store_path: directory of the log.
+    """
+
+    store_path: Path
+    copies: int = setting(
+        1,
+        "replicas that a new log of this name is to have; more than one: this process is one of "
+        "them, and serves clients while it leads",
+        minimum=1,
+        maximum=7,
+    )
+    replica: str = setting(
+        "", "name of this process among the replicas of its log, with copies > 1 (empty: `name`)"
+    )
+    tls_node_name: str = setting(
+        "{name}",
+        "with tls = mutual: name that the certificate of another replica of this log must bear, "
+        "as on the nameservers",
+    )
+
+
+def replica_identities(settings: CopySettings) -> NodeIdentities | None:
+    """Which certificates other replicas show; None where there are none. Raises SettingsError."""
+    if settings.copies == 1 or settings.tls != "mutual":
+        return None
+    try:
+        return NodeIdentities(settings.tls_node_name)
+    except ValueError as failure:
+        raise SettingsError(str(failure)) from failure
